@@ -1,5 +1,5 @@
-"""The directives `{formats-table}` and `{import-formats-table}`: the export formats and the import formats, from the
-tables of the package.
+"""Defines the Sphinx directives `{formats-table}` and `{import-formats-table}`, which describe the export
+formats and the import formats of the package.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ def _fields(names: Any) -> str:
 
 
 def _section(entry: Format) -> str:
-    """The description of one format in Markdown."""
+    """Return the description of one export format in Markdown."""
     expressible = entry.expressible
     free = expressible.fields - FIELDS_OF_TRAINING
     limited = set(expressible.limits) - free
@@ -47,7 +47,7 @@ def _defaults(names: set[str]) -> str:
 
 
 class FormatsTable(SphinxDirective):
-    """Writes one section for each format."""
+    """Writes one section for each export format."""
 
     def run(self) -> list[Any]:
         text = "\n".join(_section(entry) for entry in FORMATS.values())
@@ -55,7 +55,7 @@ class FormatsTable(SphinxDirective):
 
 
 def _import_section(entry: ImportFormat) -> str:
-    """The description of one import format in Markdown."""
+    """Return the description of one import format in Markdown."""
     options = ", ".join(f"`--{name}`" for name in entry.options) or "none"
     lines = [
         f"## Import from {entry.title}",
@@ -83,7 +83,7 @@ class ImportFormatsTable(SphinxDirective):
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Registers the directive."""
+    """Register both directives."""
     app.add_directive("formats-table", FormatsTable)
     app.add_directive("import-formats-table", ImportFormatsTable)
     return {"parallel_read_safe": True}

@@ -1,8 +1,10 @@
-"""The directive `{percent-script}`: a Python script in the percent format as a page, with the outputs of its cells.
+"""Defines the Sphinx directive `{percent-script}`, which shows a Python script in the percent format as a
+page. The page also shows the outputs of the cells.
 
-A cell of a script begins with a line `# %%`, a cell of Markdown with `# %% [markdown]`. The directive executes the
-cells in one namespace. The output of a cell with `tags=["source"]` is Python code. If the list `PICTURES` of the
-script has a new path after a cell, the page shows the picture.
+A code cell begins with a line `# %%`, and a Markdown cell begins with a line `# %% [markdown]`. The directive
+executes all code cells in one namespace. If the first line of a cell contains `tags=["source"]`, the page
+shows the output of the cell as Python code. If a cell appends a path to the list `PICTURES`, the page shows
+the picture after the cell.
 """
 
 import base64
@@ -24,13 +26,15 @@ def cells_of(script: str) -> list[tuple[str, str]]:
 
 
 def markdown_of(text: str) -> str:
-    """Return the Markdown of a cell of comments, without a title at the beginning, because the page has a title."""
+    """Return the text of a Markdown cell. Remove a title at the beginning, because the page already has a
+    title.
+    """
     lines = [re.sub("^# ?", "", line) for line in text.strip().split("\n")]
     return "\n".join(lines[1:] if lines[0].startswith("# ") else lines)
 
 
 def page_of(path: Path) -> str:
-    """Execute a script, and return the page in Markdown."""
+    """Execute a script, and return the content of its page in Markdown."""
     namespace: dict[str, Any] = {"__name__": path.stem, "PICTURES": []}
     blocks = []
     for option, text in cells_of(path.read_text(encoding="utf-8")):
@@ -50,7 +54,9 @@ def page_of(path: Path) -> str:
 
 
 def _image(path: Path) -> str:
-    """A picture inside the page, so that the build writes no file into the folder of the manual."""
+    """Return an HTML image that contains the data of the picture, so that the build writes no file into the
+    folder `docs`.
+    """
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img src="data:image/png;base64,{data}" alt="{path.stem}" style="background: white">'
 
@@ -67,6 +73,6 @@ class PercentScript(SphinxDirective):
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Registers the directive."""
+    """Register the directive."""
     app.add_directive("percent-script", PercentScript)
     return {"parallel_read_safe": True}

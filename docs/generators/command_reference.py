@@ -1,5 +1,6 @@
-"""Prints docs/commands.md, the page of all options of all commands: `python
-docs/generators/command_reference.py > docs/commands.md`.
+"""Prints the content of docs/commands.md, which lists all options of all commands. Write the file with:
+
+python docs/generators/command_reference.py > docs/commands.md
 """
 
 from typing import Any
@@ -48,7 +49,7 @@ vaswani completion fish | source               # in ~/.config/fish/config.fish
 
 
 def command_reference() -> str:
-    """Return the page, in Markdown."""
+    """Return the content of docs/commands.md."""
     parts = [HEAD]
     for name, command in COMMANDS.items():
         options, _ = command.load()
@@ -72,7 +73,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """Return the values that a field accepts."""
+    """Return the values that a field accepts, in Markdown."""
     shown = values_of(field)
     if shown and shown[0] == "{":
         return ", ".join(f"`{value}`" for value in shown.strip("{}").split(","))
@@ -83,7 +84,7 @@ def _values(field: FieldInfo) -> str:
 
 
 def _limit(entry: Any) -> str:
-    """Return a limit of pydantic, such as "at least 1"."""
+    """Return a limit of a pydantic field in words, such as "at least 1"."""
     for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         value = getattr(entry, attribute, None)
         if value is not None:

@@ -1,10 +1,10 @@
-"""Writes docs/look.webp, the recording of a page of `vaswani look` that README shows.
+"""Writes docs/look.webp, the animated picture in README.md. The picture shows a page of `vaswani look`.
 
     vaswani look CHECKPOINT --text "..." --output page.html
     python docs/generators/look_recording.py page.html docs/look.webp
 
-The script opens the page in headless Chromium with Playwright, makes a screenshot after each action, and joins the
-screenshots with Pillow. The recording takes 40 seconds.
+The script opens the page in headless Chromium with Playwright, takes a screenshot after each action, and
+joins the screenshots with Pillow. The animation lasts 40 seconds.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from playwright.sync_api import Page, sync_playwright
 
 SECONDS = 40
 WIDTH, HEIGHT = 1000, 720
-# A circle that shows where the mouse is, because screenshots have no mouse pointer.
+# A JavaScript function that draws a circle at the position of the mouse, because a screenshot does not show
+# the mouse pointer.
 POINTER = """() => {
   const pointer = document.createElement("div");
   pointer.style.cssText = "position:fixed;width:22px;height:22px;margin:-11px;border-radius:50%;z-index:9;" +
@@ -32,19 +33,22 @@ POINTER = """() => {
   });
 }"""
 
-# An action on the page, and the time in seconds until the next action. The times are scaled to 40 seconds in all.
+# An action on the page, and the time in seconds until the next action. `record` scales the times so that
+# their sum is 40 seconds.
 Scene = tuple[Callable[[], Any], float]
 
 
 def scenes(page: Page) -> Iterator[Scene]:
-    """Yield the actions of the recording."""
+    """Yield all actions of the recording."""
     yield from attention_scenes(page)
     yield from word_scenes(page)
     yield from search_scenes(page)
 
 
 def attention_scenes(page: Page) -> Iterator[Scene]:
-    """Words under the pointer, single heads, other layers, and the other kinds of attention."""
+    """Yield actions in the attention section: point at words, show single heads, and choose each layer and
+    each kind of attention.
+    """
     rows = page.locator(".words.row button")
     yield lambda: scroll_to(page, "header"), 2.5
     yield lambda: scroll_to(page, ".attention"), 0.5
@@ -63,7 +67,7 @@ def attention_scenes(page: Page) -> Iterator[Scene]:
 
 
 def word_scenes(page: Page) -> Iterator[Scene]:
-    """The runners-up of the least probable words."""
+    """Yield actions that show the most probable other words for the three least probable words."""
     words = page.locator(".sentence button")
     doubts = words.evaluate_all("(all) => all.map((one) => Number(one.style.getPropertyValue('--doubt')))")
     yield lambda: scroll_to(page, ".why"), 1.2
@@ -72,7 +76,9 @@ def word_scenes(page: Page) -> Iterator[Scene]:
 
 
 def search_scenes(page: Page) -> Iterator[Scene]:
-    """The steps of the search up to the result, then other length penalties."""
+    """Yield actions that show the steps of the beam search up to the result, and then change the length
+    penalty.
+    """
     step = page.get_by_label("Step", exact=True)
     result = int(step.input_value())
     yield lambda: scroll_to(page, ".replay"), 0.5
@@ -86,14 +92,14 @@ def search_scenes(page: Page) -> Iterator[Scene]:
 
 
 def scroll_to(page: Page, place: str) -> None:
-    """Scroll to the beginning of a part of the page."""
+    """Scroll to the top of the first element that matches the CSS selector `place`."""
     page.locator(place).first.evaluate(
         "(part) => scrollTo(0, part.getBoundingClientRect().top + scrollY - 8)"
     )
 
 
 def record(source: Path, output: Path, width: int, height: int, quality: int) -> None:
-    """Write the recording of a page."""
+    """Record the page in the file `source`, and write the animation into the file `output`."""
     frames = []
     times = []
     with sync_playwright() as playwright:

@@ -91,8 +91,8 @@ def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
 
 
 def _read(node: ast.AST) -> tuple[str, Any]:
-    """Return the owner and the name of an attribute. For `self.training.bf16`, the owner is "training" and
-    the name is "bf16".
+    """Return the owner and the name of the attribute that a syntax node reads. For `self.training.bf16`, the
+    owner is "training" and the name is "bf16".
     """
     owner: Any = None
     name = None
@@ -105,8 +105,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """Return for each file of the package the pairs (owner, name) of the attributes that the file reads, and
-    the texts with which f-strings of the file end.
+    """Return for each file of the package the attributes that the file reads, as pairs (owner, name). Also
+    return the texts at the end of the f-strings of the file.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -176,7 +176,9 @@ def type_words(kind: Any) -> str:
 
 
 def facts_of(field: FieldInfo) -> dict[str, str]:
-    """Return the unit of a key, and for a key of the section `model` the possible values in words."""
+    """Return a dict with the unit of a key ("unit") and the possible values of a key in words ("range"), if
+    the field of the key defines them.
+    """
     facts: Any = field.json_schema_extra
     return facts or {}
 
@@ -200,7 +202,7 @@ def default_words(field: FieldInfo) -> str:
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:
-    """Return the help of a key, with the tasks that have the key."""
+    """Return the help text of a key. If only some tasks have the key, add the names of these tasks."""
     tasks = [task for task, _ in found]
     limit = "" if len(tasks) == len(RECIPES) else f" (`task: {'`, `'.join(tasks)}`)"
     helps = dict.fromkeys(" ".join((field.description or "").split()) for _, field in found)

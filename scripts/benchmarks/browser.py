@@ -1,15 +1,17 @@
-"""Compares the translations of an exported HTML page with those of Python, and measures the time of a sentence.
+"""Compares the translations of an exported HTML page with the translations in Python, and measures the time
+of a sentence.
 
     python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000] [--quantization float32 int8]
 
-The script exports the checkpoint with `vaswani export --format html`, with float32 weights and with int8 weights. It
-translates the lines of SOURCE in Python, in Node.js and in headless Chromium. Python computes in float32, with the same
-weights as the page: for a page with int8 weights, the weights of the model are rounded to the values that the page
-stores.
+The script exports the checkpoint to an HTML page with float32 weights, and to an HTML page with int8 weights.
+The script translates the lines of SOURCE in Python, in Node.js and in headless Chromium. Python computes in
+float32 with the same weights as the page: for a page with int8 weights, the script rounds the weights of the
+Python model to the values that the page stores.
 
-For each page and each program the script prints the number of different translations, the largest difference of two
-scores, and the median time of a sentence of 13 words. JavaScript uses one thread. `CPU` is the CPU time of Node.js,
-because other programs on the machine change the wall-clock time.
+For each page, the script prints three results of Node.js and three results of Chromium: the number of
+translations that differ from Python, the largest difference of two scores, and the median wall-clock time of
+a sentence of 13 words. For Node.js, the script also prints the CPU time, because other programs on the
+machine can increase the wall-clock time. JavaScript uses one thread.
 """
 
 import argparse
@@ -34,9 +36,10 @@ from vaswani_hf.convert.html_weights import with_int8_weights
 from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 NUM_WORDS = 13
-# The limit of the differences of scores.
+# The script fails if a score in Python and a score in JavaScript differ by more than this number.
 TOLERANCE = 1e-4
-# Translates texts one after the other. Returns for each text the translation, its score and the milliseconds.
+# A JavaScript function that translates texts one after the other. The function returns for each text the
+# translation, the score, the wall-clock time and the CPU time. The times are in milliseconds.
 TRANSLATE = """
     ({ texts, options }) => texts.map((text) => {
       const cpu = globalThis.process?.cpuUsage();
@@ -78,7 +81,9 @@ def in_chromium(folder: Path, job: dict[str, Any], executable: str) -> list[dict
 
 
 def print_comparison(name: str, texts: list[str], expected: list[Any], found: list[dict[str, Any]]) -> int:
-    """Print one line, and each text whose translations differ. Return the number of differences."""
+    """Print the results of one program, and each text whose translation differs from Python. Return the
+    number of different translations, plus 1 if the scores differ by more than `TOLERANCE`.
+    """
     num_different = 0
     largest = 0.0
     for text, own, other in zip(texts, expected, found, strict=True):
@@ -100,7 +105,9 @@ def print_comparison(name: str, texts: list[str], expected: list[Any], found: li
 
 
 def main() -> None:
-    """Export both pages, and compare each page in each program."""
+    """Export the checkpoint with each quantization, and compare each page in Node.js and in Chromium with
+    Python.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("source", type=Path, help="a text file, or a text file that gzip has compressed")

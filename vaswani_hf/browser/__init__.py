@@ -1,1 +1,1 @@
-"""Pages for a browser that show how a model translates. Each page is one file and needs no network."""
+"""Writes HTML pages that show how a model translates. Each page is one file and needs no network."""

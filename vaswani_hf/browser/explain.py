@@ -1,4 +1,5 @@
-"""Computes the explanation of a translation: attention, probabilities, runners-up and the record of the search.
+"""Computes the explanation of a translation: the attention weights, the probability of each word, other
+probable words (the "runners-up"), and a record of the beam search.
 
 In shapes, S is the number of source tokens, T the number of target tokens, and V the size of the vocabulary.
 """
@@ -41,7 +42,8 @@ from .explanation import (
 )
 from .recording import CandidateRecorder, ProcessorRecorder
 
-# The number of runners-up of each word, and the smallest probability of a runner-up.
+# The runners-up of a word are the most probable other words. `NUM_RUNNERS_UP` is the maximum number of
+# runners-up of a word. `LEAST_PROBABILITY` is the smallest probability of a runner-up.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -49,20 +51,21 @@ LEAST_PROBABILITY = 0.001
 def explain(
     translator: BaseTranslator, text: str, target: str | None = None, *, name: str = "", **settings: Any
 ) -> Explanation:
-    """Translate a text, and explain the translation.
+    """Translate a text with beam search, and explain the translation.
 
     Args:
-        translator (BaseTranslator): The translator, with one model.
+        translator (BaseTranslator): The translator. The translator must not be an ensemble of models.
         text (str): The text. The text is translated as one sentence.
-        target (str, optional): The translation to explain; by default the translation that the search finds.
-        name (str): The name of the model.
+        target (str, optional): The translation to explain. The default is the translation that the beam
+            search finds.
+        name (str): The name of the model, as the page shows it.
         **settings: Arguments of `generate`, such as `num_beams`. `do_sample` must be False.
 
     Returns:
         Explanation: The explanation.
 
     Raises:
-        ValueError: If the text is too long for a page, or the model returns no attention weights.
+        ValueError: If the text is too long for a page, or if the model returns no attention weights.
     """
     source_ids = translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"]
     target_ids = None
@@ -78,8 +81,9 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise an error if the self-attention of the encoder or of the decoder alone is too large for a page, or if
-    the model has no positions for the tokens.
+    """Raise a ValueError if the self-attention weights of the encoder alone, or those of the decoder alone,
+    exceed the maximum size of a page. Also raise a ValueError if a text has more tokens than the model
+    accepts.
     """
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
@@ -94,7 +98,7 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
 
 
 class _Explainer:
-    """Explains the translation of one segment."""
+    """Explains the translation of one text. The text must fit into one segment of the translator."""
 
     def __init__(self, translator: BaseTranslator, segment: Segment, options: TranslationOptions):
         self.translator = translator
@@ -106,7 +110,7 @@ class _Explainer:
         self.end_ids = eos_token_ids(self.backend.generation_config)
 
     def search(self) -> tuple[Hypothesis, SearchRecord | None]:
-        """Search the best translation, and record the search."""
+        """Find the best translation by beam search, and record the search."""
         recorder: CandidateRecorder | ProcessorRecorder
         if self.model.config.model_type == "vaswani":
             recorder = CandidateRecorder()
@@ -211,8 +215,10 @@ class _Explainer:
     def _word_choices(
         self, best: Hypothesis, target: Tokens, own: list[float], log_probs: torch.Tensor
     ) -> list[WordChoice]:
-        """Return the choice of each word. `own` [T] are the log-probabilities of the target tokens, and
-        `log_probs` [T, V] the log-probabilities of all tokens.
+        """Return the probability and the runners-up of each target word.
+
+        `own` [T] are the log-probabilities of the target tokens. `log_probs` [T, V] are the log-probabilities
+        of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
         translations = iter(self._translations([change for of_word in changes for change in of_word], best))
@@ -222,7 +228,8 @@ class _Explainer:
             runners_up: dict[str, RunnerUp] = {}
             for change in of_word:
                 runner_up = self._runner_up(word.start, change, next(translations), best)
-                # Different tokens may write the same word. Keep the most probable tokens of each word.
+                # Different token sequences may spell the same word. Keep the most probable sequence of each
+                # word.
                 known = runners_up.setdefault(runner_up.text, runner_up)
                 if known.probability < runner_up.probability:
                     runners_up[runner_up.text] = runner_up
@@ -235,7 +242,9 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable changes of a word, as pairs of a position and another token."""
+        """Return the most probable changes of one token of a word. A change is a pair: the position of the
+        token, and the id of the new token.
+        """
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []
         for position in range(max(word.start, best.num_forced), word.stop):
@@ -245,12 +254,14 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Take two changes more than runners-up, because several changes may write the same word.
+        # Return `NUM_RUNNERS_UP + 2` changes, because several changes may produce the same word.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """Return for each change the best translation that begins with the changed token."""
+        """Return for each change the best translation that begins with the tokens before the change and the
+        new token.
+        """
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         goes_on = [prefix[-1] not in self.end_ids for prefix in prefixes]
         segments = [replace(self.segment, prefix=prefix) for prefix in prefixes]
@@ -259,7 +270,8 @@ class _Explainer:
         )
         hypotheses = []
         for prefix, is_open in zip(prefixes, goes_on, strict=True):
-            # Count the prefix in the score, because the scores of the page compare whole translations.
+            # The score of a translation includes the changed prefix, because the page compares the scores of
+            # whole translations.
             token_ids = next(found).token_ids if is_open else [*best.token_ids[: best.num_forced], *prefix]
             hypothesis = Hypothesis(token_ids, best.num_forced, best.num_counted)
             hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)
@@ -269,14 +281,14 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Describe the word that begins at the token `start` of a changed translation."""
+        """Describe the word that contains the token at index `start` in a changed translation."""
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the changed token is after the end of the other word, its probability belongs to the word,
-        # because the token ends the word.
+        # If the new token comes after the end of the runner-up, multiply the probability of the runner-up by
+        # the probability of the new token, because the new token decides that the word ends.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,
@@ -295,7 +307,7 @@ _NOT_RECORDED = (
 
 
 def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
-    """Return True if the best finished hypothesis of the record is the translation."""
+    """Return True if the best finished hypothesis of the record has the token ids of the translation."""
     if not search.finished:
         return False
     path = []
@@ -307,12 +319,12 @@ def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
 
 
 def _weights(layers: Sequence[torch.Tensor]) -> Weights:
-    """Store the weights of all layers, each [1, heads, rows, columns]."""
+    """Store attention weights. Each layer is a tensor [1, heads, rows, columns]."""
     return Weights.of(torch.cat([layer.detach() for layer in layers]))
 
 
 def tokens_of(token_ids: Sequence[int], tokenizer: Any) -> Tokens:
-    """Return tokens with their texts and words."""
+    """Return the text of each token, and the words that the tokens form."""
     texts = display_texts(token_ids, tokenizer)
     tokens = [Token(text, token_id) for text, token_id in zip(texts, token_ids, strict=True)]
     names, word_of_token = target_word_indices(token_ids, tokenizer)

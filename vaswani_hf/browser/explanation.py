@@ -1,7 +1,8 @@
 """Defines the format of an explanation: one JSON object that describes how a model translates one text.
 
-`vaswani look` writes an explanation into a page. The exported page of `vaswani export --format html` computes
-an equal object in JavaScript. The scripts in the folder `view/` draw both pages from this object only.
+`vaswani look` writes an explanation into an HTML page. The page that `vaswani export --format html` writes
+computes an explanation in the same format in JavaScript. The scripts in the folder `view/` draw the
+explanation in both kinds of pages.
 
 The JSON object has the fields of `Explanation` under the same names. Nested dataclasses are JSON objects,
 sequences are JSON arrays, and None is null. Log-probabilities are in nats.
@@ -21,24 +22,28 @@ import torch
 
 from ..model.text_rules_vaswani import token_texts
 
-# The maximum size of a page in bytes, and the bytes that a page needs without the attention weights.
+# The maximum size of a page in bytes, and the estimated size in bytes of a page without its attention
+# weights.
 MAX_PAGE_SIZE = 1_500_000
 _OTHER_BYTES = 400_000
-# Weights are stored as integers from 0 to this number. The largest rounding error is 0.5 / 65535 = 7.6e-6.
+# Attention weights are stored as integers from 0 to this number. The largest rounding error is
+# 0.5 / 65535 = 7.6e-6.
 LARGEST_WEIGHT = 65535
-# The size of a weight in bytes: 2 bytes in base64.
+# The size in bytes of a stored attention weight: an integer has 2 bytes, and base64 writes 3 bytes as 4
+# characters.
 BYTES_PER_WEIGHT = 8 / 3
-# The temperatures of the slider of the page. The record of the search has a normalizer for each temperature,
-# so that the page can compute exact log-probabilities at each of these temperatures.
+# The temperatures that a user of the page can choose with a slider. The record of the search has a normalizer
+# (`Node.normalizers`) for each temperature, because the page needs the normalizers to compute exact
+# log-probabilities.
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token.
+    """A token of the source or of the translation.
 
     Attributes:
-        text (str): The text of the token. A space at the beginning belongs to the text.
+        text (str): The text of the token. If a word begins with the token, the text may begin with a space.
         id (int): The id of the token in the vocabulary.
     """
 
@@ -48,12 +53,12 @@ class Token:
 
 @dataclass(frozen=True)
 class Word:
-    """A word as a range of tokens.
+    """A word, which consists of one token or of several consecutive tokens.
 
     Attributes:
         text (str): The text of the word, without spaces.
         start (int): The index of the first token.
-        stop (int): The index after the last token.
+        stop (int): The index of the last token plus 1.
     """
 
     text: str
@@ -80,10 +85,10 @@ class Weights:
     """The attention weights of all layers and heads.
 
     Attributes:
-        shape (sequence): The four numbers of layers, heads, rows and columns. A row is a query, and a column is
-            a key. Each row of weights adds up to 1.
-        data (str): The weights in the order of `shape`, as base64 of unsigned integers of 16 bits, low byte
-            first. The weight is the integer divided by 65535.
+        shape (sequence): Four integers: the numbers of layers, heads, rows and columns. A row belongs to a
+            query, and a column belongs to a key. The weights of each row add up to 1.
+        data (str): The base64 text of all weights in row-major order. A weight is stored as an unsigned
+            little-endian 16-bit integer: the weight multiplied by 65535.
     """
 
     shape: Sequence[int]
@@ -99,14 +104,15 @@ class Weights:
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention of the model during one pass over the source and the whole translation.
+    """The attention weights of one forward pass of the model over the source and the whole translation.
 
     Attributes:
-        encoder (Weights): The self-attention of the encoder. Rows and columns are the S source tokens.
-        decoder (Weights): The self-attention of the decoder. Rows and columns are the T tokens that the decoder
-            reads (`Explanation.decoder_input`).
-        cross (Weights): The attention of the decoder to the source. Rows are the T tokens that the decoder
-            reads, and columns are the S source tokens.
+        encoder (Weights): The self-attention of the encoder. The rows and the columns are the S source
+            tokens.
+        decoder (Weights): The self-attention of the decoder. The rows and the columns are the T tokens that
+            the decoder reads (`Explanation.decoder_input`).
+        cross (Weights): The cross-attention of the decoder to the source. The rows are the T tokens that the
+            decoder reads, and the columns are the S source tokens.
     """
 
     encoder: Weights
@@ -116,25 +122,29 @@ class Attention:
 
 @dataclass
 class Node:
-    """A continuation that the beam search has considered. A node and its ancestors are one hypothesis.
+    """A token that the beam search has considered as the continuation of a hypothesis. The nodes form a tree:
+    a node and its ancestors are the tokens of one hypothesis.
 
     Attributes:
-        parent (int): The index of the node of the hypothesis that this token continues; -1 for the root. The
-            root stands for the tokens that the translation must begin with, such as the start token.
+        parent (int): The index of the node before this node in the hypothesis; -1 for the root. The root
+            stands for the tokens that the translation must begin with, such as the start token.
         token (int): The id of the token. `SearchRecord.texts` has the text.
-        log_prob (float): The log-probability of the token after its ancestors; 0 for the root.
-        step (int): The step of the search that considered this node, from 1; 0 for the root.
-        state (str): "beam" if the hypothesis became one of the K beams, "finished" if the token ended the
-            hypothesis and the hypothesis was among the K best candidates of its step, else "dropped".
-        left (int or None): The step at which the last continuation of this node was neither kept as a beam nor
-            finished. The step of the node itself for a dropped node. None if a continuation was still a beam
-            when the search ended, or if a continuation is in `SearchRecord.finished`.
-        normalizers (list or None): For each temperature t of `SearchRecord.temperatures` the logarithm of the
-            sum of exp(log_prob / t) over the whole vocabulary. At temperature t the log-probability of a
-            child is log_prob / t - normalizer. None if the node was not continued.
-        coverage (float or None): The coverage of the source (Wu et al. 2016, Equation 14), without its weight,
-            after the model has predicted the children of this node. The score of a finished child contains
-            this coverage. None if the node was not continued, or if the search has no coverage penalty.
+        log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
+        step (int): The number of the search step that considered this node. The first step is 1. The root has
+            the number 0.
+        state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
+            this node, with an end token or at the length limit, and was among the K best candidates of its
+            step. "dropped" in all remaining cases.
+        left (int or None): The step at which the search dropped the last hypothesis that contains this node.
+            For a dropped node, `left` is the step of the node. None if a hypothesis that contains this node
+            has finished, or was a beam when the search ended.
+        normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
+            the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
+            child is log_prob / t - normalizer. None if the search did not continue the node.
+        coverage (float or None): The coverage term of the score (Wu et al. 2016, Equation 14) before the
+            multiplication by `coverage_penalty`, after the model has predicted the children of this node. The
+            score of a finished child contains this term. None if the search did not continue the node, or if
+            the search has no coverage penalty.
     """
 
     parent: int
@@ -153,8 +163,8 @@ class Finished:
 
     Attributes:
         node (int): The index of the last node.
-        score (float): The sum of the log-probabilities divided by the length penalty, plus the weighted
-            coverage.
+        score (float): The sum of the log-probabilities divided by the length penalty, plus the coverage term
+            multiplied by `coverage_penalty`.
     """
 
     node: int
@@ -163,33 +173,41 @@ class Finished:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A beam search: its settings, and the tree of all continuations that the search has considered.
+    """The record of a beam search: its settings, and the tree of all tokens that the search has considered.
 
-    With length n (the number of tokens after the root, including `</s>`), the length penalty is ((5 + n) /
-    6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
+    The length n of a hypothesis is its number of tokens after the root, including `</s>`. The length penalty
+    is ((5 + n) / 6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
 
-    The search of a sentence ends after a step if all candidates have ended, or if the score of the best
-    unfinished beam is not above the score of finished hypothesis number `num_counted` (the score is computed
-    with the length `limit` if `considers_all_lengths` is True and `length_penalty` is positive, else with the
-    current length), or if K hypotheses have finished and `stops_when_full` is True.
+    The search ends after a step in each of these cases:
+
+    - All candidates of the step have ended.
+    - `stops_when_full` is True, and K hypotheses have finished.
+    - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
+      than the score of the finished hypothesis with the rank `num_counted`. If `considers_all_lengths` is
+      True and `length_penalty` is positive, the score of the beam is computed with the length `limit`.
+      Otherwise the score of the beam is computed with the current length of the beam.
 
     Attributes:
-        num_beams (int): K.
+        num_beams (int): K, the number of beams.
         length_penalty (float): The exponent of the length penalty.
         length_penalty_type (str): "gnmt" or "power".
-        coverage_penalty (float): The weight of the coverage.
+        coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum number of tokens of a hypothesis after the root.
-        num_counted (int): The number of finished hypotheses that the stopping rule compares.
-        considers_all_lengths (bool): See above.
-        stops_when_full (bool): See above.
-        num_candidates (int): The number of continuations that each step considers; at least 2 K.
+        num_counted (int): The rank of the finished hypothesis with which the search compares the best
+            unfinished beam.
+        considers_all_lengths (bool): True if the search may use the length `limit` for the score of the best
+            unfinished beam.
+        stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
+        num_candidates (int): The number of best continuations of all beams that each step considers; at least
+            2 K.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The temperatures of `Node.normalizers`.
-        nodes (sequence): The nodes, each a `Node`. The root is first, and each parent is before its children.
-            The children of a beam are its `num_candidates` most probable continuations, most probable first.
-        finished (sequence): The finished hypotheses, each a `Finished`, best first. The first K hypotheses are
-            the results of the search.
-        texts (mapping): The text of each token of the tree, by the token id as a str.
+        temperatures (sequence): The temperature of each number in `Node.normalizers`.
+        nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
+            its children. The children of a beam are its `num_candidates` most probable next tokens, most
+            probable first.
+        finished (sequence): The finished hypotheses, each a `Finished`, best first. The search keeps only the
+            first K of these hypotheses.
+        texts (mapping): A mapping from token ids (as str) to texts, for all tokens of the tree.
     """
 
     num_beams: int
@@ -210,17 +228,18 @@ class SearchRecord:
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """A word that the model could have written in place of a word of the translation.
+    """A runner-up: a probable word that the model could have written instead of a word of the translation.
 
     Attributes:
-        text (str): The other word; empty if the translation would have ended here.
-        probability (float): The probability of the other word after the same beginning of the translation: the
+        text (str): The runner-up. An empty text means that the translation would have ended here.
+        probability (float): The probability of the runner-up after the same beginning of the translation: the
             product of the probabilities of its tokens.
-        position (int): The index of the first target token that differs, in `Explanation.target`.
-        token (int): The id of the other token at `position`.
-        translation (str): The best translation that begins with the tokens before `position` and `token`,
-            found by a search with this prefix.
-        score (float): The score of this translation.
+        position (int): The index in `Explanation.target` of the first token that differs from the
+            translation.
+        token (int): The id of the token of the runner-up at `position`.
+        translation (str): The best translation with this runner-up. A beam search found `translation`, with
+            the tokens before `position` and `token` as the prefix.
+        score (float): The score of `translation`.
     """
 
     text: str
@@ -233,7 +252,7 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class WordChoice:
-    """The probability of a word of the translation, and the runners-up.
+    """The probability of a word of the translation, and the most probable other words.
 
     Attributes:
         probability (float): The product of the probabilities of the tokens of the word.
@@ -246,25 +265,27 @@ class WordChoice:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Describes how a model translates a text.
+    """Describes how a model translates one text.
 
     Attributes:
         model (str): The name of the model.
-        source_text (str): The text.
+        source_text (str): The text to translate.
         target_text (str): The translation.
         is_given (bool): True if the user gave the translation. False if the search found the translation.
         source (Tokens): The S tokens that the encoder reads.
-        target (Tokens): The T tokens of the translation. The last token is `</s>` if the translation has ended.
+        target (Tokens): The T tokens of the translation. If the translation is complete, the last
+            token is `</s>`.
         decoder_input (Tokens): The T tokens that the decoder reads: the start token, and all tokens of the
             translation except the last. At position t the decoder reads `decoder_input.tokens[t]` and predicts
             `target.tokens[t]`.
-        log_probs (sequence): The T log-probabilities of the target tokens; 0 for forced tokens.
+        log_probs (sequence): The T log-probabilities of the target tokens; 0 for the tokens of a given
+            prefix.
         score (float): The score of the translation: the sum of the log-probabilities divided by the length
-            penalty, plus the weighted coverage.
+            penalty, plus the coverage term multiplied by `coverage_penalty`.
         attention (Attention): The attention weights.
-        words (sequence): For each word of `target` a `WordChoice`.
+        words (sequence): A `WordChoice` for each word of `target`.
         search (SearchRecord or None): The beam search of the text. None if the search was not recorded.
-        search_note (str): The reason why `search` is None, as a sentence; else an empty str.
+        search_note (str): A sentence that says why `search` is None. Empty if `search` is not None.
     """
 
     model: str
@@ -282,13 +303,13 @@ class Explanation:
     search_note: str = ""
 
     def as_json(self) -> str:
-        """Return the explanation as JSON. Numbers have six digits after the point."""
+        """Return the explanation as JSON. Floats are rounded to six decimal places."""
         return json.dumps(_rounded(asdict(self)), ensure_ascii=False, separators=(",", ":"))
 
 
 def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
-    """Return the error message for a text that is too long for a page. `num_heads` is the number of heads of all
-    layers of the encoder's attention, the decoder's self-attention and the cross-attention.
+    """Return the error message for a text that is too long for a page. `num_heads` counts the heads of all
+    layers: the heads of the encoder, of the self-attention of the decoder, and of the cross-attention.
     """
     fitting = math.isqrt(int((MAX_PAGE_SIZE - _OTHER_BYTES) / (BYTES_PER_WEIGHT * num_heads)))
     translation = "" if num_target is None else f" and its translation has {num_target:,} tokens"
@@ -299,7 +320,7 @@ def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> 
 
 
 def display_texts(token_ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """Return the text of each token, with a space where the vocabulary of SentencePiece writes "▁"."""
+    """Return the text of each token. Replace "▁", which SentencePiece writes for a space, by a space."""
     return [text.replace("▁", " ") for text in token_texts(token_ids, tokenizer)]
 
 

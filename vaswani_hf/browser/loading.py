@@ -12,7 +12,7 @@ from ..model.translator_vaswani import BaseTranslator
 from ..translation.ctranslate2_files import VOCABULARIES
 from ..translation.translator import Translator, checked_device
 
-# The files of other encoder-decoder models on the Hub, in addition to the files of a checkpoint of this package.
+# Patterns of the files that encoder-decoder models of transformers need, in addition to `CHECKPOINT_FILES`.
 _OTHER_FILES = ("*.json", "*.safetensors", "pytorch_model.bin", "*.spm", "*.model", "*.txt")
 
 
@@ -27,7 +27,8 @@ def load_translator(name: str, device: str | None = None) -> BaseTranslator:
         BaseTranslator: The translator.
 
     Raises:
-        ValueError: If the checkpoint has no attention weights, is not an encoder-decoder model, or is damaged.
+        ValueError: If the checkpoint is damaged, if the model is not an encoder-decoder model, or if the
+            model cannot return attention weights.
         HubError: If a repository cannot be downloaded.
     """
     folder = checkpoint_folder(name, files=(*CHECKPOINT_FILES, *_OTHER_FILES))
@@ -44,7 +45,7 @@ def load_translator(name: str, device: str | None = None) -> BaseTranslator:
 
 
 def _load_other_model(folder: Path, name: str, device: str | None) -> BaseTranslator:
-    """Load a model of another class of transformers."""
+    """Load an encoder-decoder model of transformers whose class is not in this package."""
     config = AutoConfig.from_pretrained(folder)
     if not config.is_encoder_decoder:
         raise ValueError(

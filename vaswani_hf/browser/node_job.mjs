@@ -1,5 +1,5 @@
-// Runs the model of an exported page in Node.js, for vaswani_hf/convert/html_engine.py. Reads a JSON object from the
-// standard input, and writes a JSON list to the standard output.
+// vaswani_hf/convert/html_engine.py starts this script in Node.js to run the model of an exported HTML page.
+// The script reads a JSON object from the standard input, and writes a JSON list to the standard output.
 
 import { readFileSync } from "node:fs";
 import path from "node:path";

@@ -1,7 +1,7 @@
 """Writes an explanation into a page: one HTML file that needs no network.
 
-`vaswani look` writes the page of one explanation. Other pages embed the same view with `view_style` and
-`view_script`.
+`vaswani look` writes a page with one explanation. The page that `vaswani export --format html` writes also
+draws explanations. The exported page contains the CSS of `view_style` and the JavaScript of `view_script`.
 """
 
 import html
@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from .explanation import MAX_PAGE_SIZE, Explanation, too_long
 
-# The scripts of the view. Each script may use the functions of all scripts.
+# The scripts that draw an explanation. Each script may call the functions of all these scripts.
 _SCRIPTS = (
     "elements.js",
     "state.js",
@@ -21,18 +21,18 @@ _SCRIPTS = (
     "replay.js",
     "look.js",
 )
-# The functions that the view gives to the page.
+# The functions of the JavaScript object `vaswaniView`, which the page can call.
 _PUBLIC = ("show", "decodeWeights", "headMatrix", "searchTree", "hypothesisText")
 
 
 def page_of(explanation: Explanation) -> str:
-    """Return the page of an explanation as HTML.
+    """Return an HTML page that shows an explanation.
 
     Args:
         explanation (Explanation): The explanation.
 
     Returns:
-        str: The HTML of the page. The page has no links to other files.
+        str: The HTML of the page. The page does not need any other file.
 
     Raises:
         ValueError: If the page is larger than 1.5 MB.
@@ -48,13 +48,13 @@ def page_of(explanation: Explanation) -> str:
 
 
 def view_style() -> str:
-    """Return the CSS of the view."""
+    """Return the CSS that `view_script` needs."""
     return _file("look.css")
 
 
 def view_script() -> str:
-    """Return the JavaScript of the view. The script defines the object `vaswaniView`. `vaswaniView.show(element,
-    explanation)` draws an explanation into an element of the page.
+    """Return the JavaScript that draws explanations. The script defines the object `vaswaniView`.
+    `vaswaniView.show(element, explanation)` draws an explanation into an element of the page.
     """
     scripts = "\n".join(_file(name) for name in _SCRIPTS)
     return (
@@ -71,7 +71,7 @@ def _page(title: str, content: str) -> str:
         "{title}": html.escape(title),
         "{style}": view_style(),
         "{script}": view_script(),
-        # Escape "<", because "</script>" in the content would end the element.
+        # Escape "<", because "</script>" in the explanation would end the `<script>` element.
         "{explanation}": content.replace("<", "\\u003c"),
     }
     return re.sub(

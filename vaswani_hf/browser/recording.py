@@ -1,9 +1,10 @@
-"""Records the tree of a beam search while the search runs. The search itself does not change.
+"""Records all tokens that a beam search considers, while the search runs. Recording does not change the
+result.
 
-The beam search of this package passes each step to a candidate selection: `CandidateRecorder` records the step,
-and lets the default selection choose. The beam search of transformers passes each step to its logits
-processors: `ProcessorRecorder` records the step, and returns the log-probabilities unchanged. Both recorders
-record the search of one sentence.
+The beam search of this package calls a candidate selection at each step. `CandidateRecorder` is a candidate
+selection that records the step and then calls the default selection. The beam search of transformers calls
+logits processors at each step. `ProcessorRecorder` is a logits processor that records the step and returns
+the log-probabilities unchanged. Each recorder records the search of one sentence.
 
 In shapes, K is the number of beams, T the number of tokens so far including the prompt, and V the size of the
 vocabulary.
@@ -31,12 +32,12 @@ from .explanation import TEMPERATURES, Finished, Node, SearchRecord, display_tex
 
 
 class TreeRecorder:
-    """Builds the nodes of a search from its steps."""
+    """Builds the tree of a `SearchRecord` from the steps of a beam search."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        # The summed log-probability of each node, in float32 as in the search, so that equal sums have equal
-        # ranks.
+        # For each node, the sum of the log-probabilities of its hypothesis. The sums are in float32 as in the
+        # search, so that sums that are equal in the search are also equal in the record.
         self.sums: list[np.float32] = []
         self._node_of: dict[tuple[int, ...], int] = {}
 
@@ -47,7 +48,7 @@ class TreeRecorder:
         num_candidates: int,
         coverage: torch.Tensor | None = None,
     ) -> None:
-        """Record the beams [K, T] before a step, and the best continuations of each beam.
+        """Record the K beams `sequences` [K, T] before a step, and the best next tokens of each beam.
 
         `log_probs` [K or 1, V] are the log-probabilities of the next token. `coverage` [K] is the result of
         `coverage_score` for each beam.
@@ -59,8 +60,8 @@ class TreeRecorder:
         normalizers = (log_probs / temperatures).logsumexp(dim=-1).T.tolist()  # [K or 1][temperatures]
         for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
             index = self._node_of.get(tuple(sequence))
-            # Skip equal beams, because all beams are equal at the start. Skip beams without a node, because
-            # the search fills missing beams with impossible continuations.
+            # Record equal beams only once, because all beams are equal at the start. Skip beams without a
+            # node: if there are fewer than K possible beams, the search adds impossible beams.
             if index is None or self.nodes[index].normalizers is not None:
                 continue
             node = self.nodes[index]
@@ -79,7 +80,9 @@ class TreeRecorder:
         self.nodes.append(node)
 
     def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
-        """Return the record after the search. `settings` are the first fields of `SearchRecord`."""
+        """Return the record of the finished search. `settings` are the fields of `SearchRecord` from
+        `num_beams` to `end_ids`.
+        """
         ends = self._finish(
             settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
         )
@@ -117,19 +120,19 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # No later step has shown which candidates became beams.
+                # `record_step` was not called after the last step, so mark the beams of the last step here.
                 for index in [i for i in candidates if i not in ended][:num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)
         return finished
 
     def _candidates(self, step: int) -> list[int]:
-        """Return the nodes of a step, best first."""
+        """Return the indices of the nodes of a step, largest sum of log-probabilities first."""
         of_step = [index for index, node in enumerate(self.nodes) if node.step == step]
         return sorted(of_step, key=lambda index: -self.sums[index])
 
     def _set_left(self, last_step: int) -> None:
-        # Read the nodes backwards, because each parent is before its children.
+        # Visit the last node first, so that each node is visited after its children.
         latest = [node.step for node in self.nodes]
         survives = [
             node.state == "finished" or (node.state == "beam" and node.step == last_step)
@@ -144,7 +147,8 @@ class TreeRecorder:
 
 
 class CandidateRecorder:
-    """Records a search of this package: the candidate selection of `SearchStrategies`.
+    """Records a beam search of this package. Pass the recorder as the argument `candidates` of
+    `SearchStrategies`.
 
     Example:
         >>> recorder = CandidateRecorder()
@@ -153,7 +157,7 @@ class CandidateRecorder:
 
     def __init__(self) -> None:
         self.tree = TreeRecorder()
-        # The search; None before the first step.
+        # The search that is recorded. None before the first step.
         self.search: BeamSearch | None = None
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
@@ -167,7 +171,7 @@ class CandidateRecorder:
         return best_candidates(search, log_probs)
 
     def record(self, tokenizer: Any) -> SearchRecord:
-        """Return the record after the search. The tokenizer writes the texts of the tokens."""
+        """Return the record of the finished search. The tokenizer converts the token ids to texts."""
         search: Any = self.search
         rule = search.stopping_rule
         return self.tree.as_record(
@@ -187,11 +191,12 @@ class CandidateRecorder:
 
 
 class ProcessorRecorder(LogitsProcessor):
-    """Records a search of transformers: the last of its logits processors.
+    """Records a beam search or a greedy search of transformers. The recorder must be the last logits
+    processor.
 
     Args:
         settings (mapping): The arguments of `generate`.
-        generation_config (GenerationConfig): The settings of the checkpoint.
+        generation_config (GenerationConfig): The generation config of the model.
     """
 
     def __init__(self, settings: Mapping[str, Any], generation_config: Any):
@@ -206,7 +211,7 @@ class ProcessorRecorder(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Record the beams `input_ids` [K, T] and their log-probabilities [K, V]. Return `scores`."""
         self.prompt_length = self.prompt_length or input_ids.shape[1]
-        # Greedy search passes logits, and beam search passes log-probabilities.
+        # The argument `scores` contains logits in greedy search, and log-probabilities in beam search.
         log_probs = scores.float().log_softmax(dim=-1) if self.num_beams == 1 else scores
         self.tree.record_step(input_ids, log_probs, self.num_candidates)
         return scores
@@ -215,8 +220,8 @@ class ProcessorRecorder(LogitsProcessor):
         return setting_of(name, self.settings, self.generation_config)
 
     def record(self, tokenizer: Any) -> SearchRecord | None:
-        """Return the record after the search. The tokenizer writes the texts of the tokens. Return None if the
-        search has called no logits processors.
+        """Return the record of the finished search, or None if the search has not called this logits
+        processor. The tokenizer converts the token ids to texts.
         """
         if not self.tree.nodes:
             return None

@@ -1,4 +1,4 @@
-"""Runs a folder that `vaswani export --format html` wrote in Node.js."""
+"""Runs a model that `vaswani export --format html` has exported. The model runs in Node.js."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ class HtmlEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
-    # The page has the search of this package, so it searches with the settings of the checkpoint.
+    # `search` is empty, because the page supports all search settings of the checkpoint.
     search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "apt install nodejs"
 
@@ -39,15 +39,17 @@ class HtmlEngine:
         return [of_text[0]["text"] for of_text in found]
 
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
-        """Return for each text its translations, best first.
+        """Return for each text a list of translations, best first.
 
-        `options` are settings of `generate` and `target_prefix`. A translation has the fields of
-        `Translation`.
+        `options` are arguments of `generate`, and the option `target_prefix`. Each translation is a dict with
+        the fields of `Translation`.
         """
         return self._run("translate", texts=list(texts), options=options)
 
     def explanations(self, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
-        """Return for each text the explanation of its translation: the JSON object of `Explanation`."""
+        """Return for each text the explanation of its translation, as a dict with the fields of
+        `Explanation`.
+        """
         return self._run("explain", texts=list(texts), options=options)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -55,7 +57,7 @@ class HtmlEngine:
         return self._run("encode", texts=list(texts))
 
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the texts of target tokens."""
+        """Return the text of each list of target token ids."""
         return self._run("decode", token_ids=[list(ids) for ids in token_ids])
 
     def _run(self, method: str, **arguments: Any) -> Any:

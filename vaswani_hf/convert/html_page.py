@@ -3,10 +3,11 @@
 The exported folder has these files:
 
 - index.html: the page, with the weights, the tokenizers and the scripts inside.
-- vaswani.mjs: the scripts without the page, as a JavaScript module for other pages and for Node.js.
-- README.md: how to use the two files.
+- vaswani.mjs: the translator without the page, as a JavaScript module for other pages and for Node.js.
+- README.md: instructions for the use of `index.html` and `vaswani.mjs`.
 
-The scripts are in the folder `browser/translate`. The search has the rules of beam_search_vaswani.
+The scripts are in the folder `browser/translate`. The beam search in JavaScript follows the same rules as the
+beam search in `beam_search_vaswani.py`.
 """
 
 import base64
@@ -48,7 +49,7 @@ from .html_weights import packed_weights, with_int8_weights
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
-# The scripts in an order in which each script follows the scripts that it imports.
+# The scripts of the module. Each script must come after the scripts that it imports.
 _MODULE = ("tokenizer.mjs", "matrix.mjs", "model.mjs", "search.mjs", "translator.mjs", "explain.mjs")
 _PAGE = ("page.mjs",)
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
@@ -58,7 +59,7 @@ _TITLE = "HTML"
 _ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh")
 _NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend")
 _POSITIONS = ("sinusoidal", "learned", "none")
-# The settings of the search that the page has, with their defaults.
+# The search settings that the page supports, with their defaults.
 _SEARCH: dict[str, Any] = {
     "num_beams": DEFAULT_SEARCH["num_beams"],
     "num_return_sequences": 1,
@@ -79,9 +80,11 @@ _IDLE = frozenset(
     temperature top_k top_p transformers_version use_cache
     """.split()
 )
-# The values of other fields that have no effect, in addition to None, False, 0 and empty lists.
+# A field of this dict has no effect if the field has the value in this dict. A field that is None, False, 0
+# or an empty list also has no effect.
 _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
-# The number of random texts with which the tokenizers are compared, and the largest number of tokens of a text.
+# `_NUM_TEXTS` random texts compare the tokenizers of the page with the tokenizers of the checkpoint. Each
+# text has at most `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
 
@@ -92,8 +95,8 @@ def export_html(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the page and the module. Compare the log-probabilities and the token ids of the page, in Node.js, with
-    those of the model and its tokenizers.
+    """Write the page and the JavaScript module. If Node.js is installed, compare the log-probabilities and
+    the token ids of the page with those of the model and its tokenizers.
     """
     assert tokenizers is not None
     generation = _generation_settings(model)
@@ -138,17 +141,19 @@ def _joined(names: Any) -> str:
 
 
 def _escaped(content: str) -> str:
-    """Escape "<" in JSON, because "</script>" would end the element of the page."""
+    """Escape "<" in JSON, because "</script>" in the JSON would end the `<script>` element of the page."""
     return content.replace("<", "\\u003c")
 
 
 def _filled(page: str, contents: dict[str, str]) -> str:
-    """Replace each `{{name}}` of a page by the text of this name. Keep other names."""
+    """Replace each `{{name}}` of a page by `contents[name]`. Keep a `{{name}}` that is not in `contents`."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: contents.get(found[1], found[0]), page)
 
 
 def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
-    """Return the settings of the search. Raise a NotExpressibleError for a setting that the page does not have."""
+    """Return the search settings of a model. Raise a NotExpressibleError if the generation config has a
+    setting that the page does not support.
+    """
     config = model.generation_config
     for name, value in config.to_diff_dict().items():
         has_effect = value and value != _NEUTRAL.get(name)
@@ -165,8 +170,8 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
 
 
 def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return tokenizer.json and two settings of tokenizer_config.json. Raise a NotExpressibleError for a tokenizer
-    that tokenizer.mjs cannot express.
+    """Return the content of tokenizer.json, and two settings of tokenizer_config.json. Raise a
+    NotExpressibleError for a tokenizer that `tokenizer.mjs` does not implement.
     """
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(
@@ -188,7 +193,7 @@ def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 
 def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of each part of tokenizer.json that tokenizer.mjs does not implement."""
+    """Yield the name and the value of each part of tokenizer.json that `tokenizer.mjs` does not support."""
     model = file["model"]
     supported = {
         "type": ("BPE",),
@@ -226,7 +231,9 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the steps of a "Sequence" of tokenizer.json, or the single step."""
+    """Return the steps of a component of tokenizer.json, such as the normalizer. A component is a single
+    step, or a "Sequence" of steps.
+    """
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -242,7 +249,7 @@ def _has_one_text(template: dict[str, Any]) -> bool:
 
 
 def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
-    """Raise a ValueError if the page encodes a random text, or decodes random tokens, in another way."""
+    """Raise a ValueError if the page encodes or decodes a random text differently from the checkpoint."""
     rng = random.Random(0)
     rows = []
     for _ in range(_NUM_TEXTS):
@@ -257,11 +264,11 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
 
 
 def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
-    """Compare the log-probabilities of random translations."""
+    """Compare the log-probabilities of random translations in the page and in the model."""
     batch = sample_batch(model.config)
     source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
-    # Leave out the start token.
+    # Remove the start token, because the page adds the start token itself.
     target_ids = [ids[1:] for ids in target_ids]
     largest = 0.0
     for source, target, found in zip(
@@ -280,7 +287,7 @@ def _without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
 
 
 def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the name and the languages of the model into the page, and write the model card."""
+    """Write the name and the languages of the model into the exported page, and write the model card."""
     source, target = list(data.language or ("", ""))
     names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
     contents = {

@@ -1,4 +1,6 @@
-"""Stores the weights of a model for an HTML page: float32, or int8 with one scale for each row of a matrix."""
+"""Stores the weights of a model for an HTML page, in float32 or in int8. In int8, each row of a matrix has
+its own scale.
+"""
 
 import copy
 
@@ -7,15 +9,15 @@ from safetensors.torch import save
 
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 
-# The largest integer of a row. The weight is the integer multiplied by the scale of the row.
+# The largest absolute int8 value in a row. A weight is its int8 value multiplied by the scale of the row.
 _LARGEST = 127
 
 
 def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
-    """Return the weights of a model in the format safetensors, each tied weight once.
+    """Return the weights of a model in the safetensors format. A tied weight is stored only once.
 
-    If `is_int8` is True, each matrix `NAME` [m, n] is int8, and `NAME.scale` [m] float32 has the scales of its
-    rows. Vectors, such as biases, are always float32.
+    If `is_int8` is True, a matrix `NAME` [m, n] is stored in int8, and `NAME.scale` [m] in float32 contains
+    the scale of each row. Vectors, such as biases, are always stored in float32.
     """
     tied = model.all_tied_weights_keys
     tensors = {}
@@ -30,7 +32,7 @@ def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
 
 
 def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the integers [m, n] int8 and the scales [m] float32 of a matrix [m, n]."""
+    """Quantize a matrix [m, n]. Return the int8 values [m, n], and the float32 scales [m] of the rows."""
     largest = weight.float().abs().amax(dim=1)
     # Use the scale 1 for a row of zeros, because a scale of 0 would divide by zero.
     scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
@@ -39,7 +41,9 @@ def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def with_int8_weights(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a copy of a model whose weights are the values that `packed_weights` stores in int8."""
+    """Return a float32 copy of a model whose matrices are rounded to the values that `packed_weights` stores
+    in int8.
+    """
     rounded = copy.deepcopy(model).float()
     with torch.no_grad():
         for weight in rounded.parameters():

@@ -1,26 +1,26 @@
-"""Generates two toy corpora, so that the quick recipes need no download.
+"""Generates two toy corpora. The quick recipes train on these corpora, so that they need no download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. In German, a number is one word, and the ones stand before the tens: "four hundred and
-seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore a model must learn to join
-words and to change the order of words.
+correct translation. In German, a number is one word, and the ones are written before the tens: "four hundred
+and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore the model must learn
+to join words and to change the order of words.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
 has exactly one correct tree, because the words of the sentence decide the attachment of each phrase:
 
-- Determiner and noun agree in number, and so do subject and verb.
+- A determiner and its noun agree in number (singular or plural). A subject and its verb also agree in number.
 - The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
   phrase attaches to "man". In "sees the man with the telescope" the phrase attaches to the verb. A phrase
-  with a place attaches to the verb if it follows the verb ("sees the man in the garden"), and to the noun if
-  it precedes the verb ("the man in the garden sleeps").
+  with a place attaches to the verb if the phrase follows the verb ("sees the man in the garden"). The
+  phrase attaches to the noun if the phrase precedes the verb ("the man in the garden sleeps").
 - A relative clause after two nouns attaches to the noun that agrees with the verb of the clause. In "the dogs
   near the cat that bark" the clause attaches to "dogs". In "the dogs near the cat that barks" the clause
   attaches to "cat".
-- "up", "on" and "in" are particles in some sentences and prepositions in other sentences. In "puts the dog
-  on" the word "on" is a particle. In "sleeps on Monday" the word "on" is a preposition.
+- "on" and "in" are particles in some sentences and prepositions in other sentences. In "puts the dog on", the
+  word "on" is a particle. In "sleeps on Monday", the word "on" is a preposition.
 
-The grammar generates no ambiguous sentences. For example, no phrase with a place follows an object with a
-relative clause.
+The grammar generates no ambiguous sentences. For example, if an object has a relative clause, no
+prepositional phrase with a place follows the object.
 
 Both corpora are identical on every machine and in every Python version.
 """
@@ -36,7 +36,7 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
-# The number of examples of the validation split, and of the test split.
+# The number of examples in the validation split. The test split has the same number of examples.
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 
@@ -44,8 +44,9 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number has thousands and a remainder below 1000. The thousands and the remainder are each drawn from one
-# of these ranges: zero, or numbers of one, two or three digits.
+# A number consists of thousands and a remainder below 1000. The thousands are drawn from one of these ranges,
+# and the remainder is drawn from one of these ranges. The ranges contain zero, and the numbers of one, two
+# and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -53,11 +54,11 @@ _MAX_WORDS = 18
 # with probability 2/19.
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
-# Each line is a rule: weight, left side, right side. The symbol `NP:base` is a constituent with the label NP,
-# and `base` selects the rules of the symbol. The symbol `:base` is no constituent. A symbol without a colon
-# is a word of the lexicon. `#` stands for `s` (singular) or `p` (plural). All `#` of a rule have the same
-# value. `@` stands for the opposite of `#`. `~` stands for s or p, with a separate random value for each
-# symbol.
+# Each line is a grammar rule: weight, left side, right side. The symbol `NP:base` is a constituent with the
+# label NP, and `base` selects the rules of the symbol. The symbol `:base` has no label and adds no
+# constituent to the tree. A symbol without a colon is replaced by a word of the lexicon. `#` stands for `s`
+# (singular) or `p` (plural). All `#` of a rule have the same value. `@` stands for `p` if `#` is `s`, and for
+# `s` if `#` is `p`. `~` stands for `s` or `p`, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -168,7 +169,8 @@ _RULES = """
  1 VP:infinitive -> turn NP:simpleobject PRT:
 """
 
-# Each line lists words: symbol, part of speech, words. A symbol may have several lines.
+# Each line contains a symbol of the grammar, a part-of-speech tag, and words. A symbol may have several
+# lines.
 _LEXICON = """
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
@@ -268,7 +270,7 @@ def _words_below_1000(number: int, language: str) -> str:
 
 
 def num_digits(words: str) -> int:
-    """Count the digits of a number that is written in English words."""
+    """Return the number of decimal digits of a number that is written in English words."""
     thousands, thousand, _ = words.partition(" thousand")
     digits = _num_digits_below_1000()[thousands]
     return digits + 3 if thousand else digits
@@ -280,18 +282,19 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers that belong to one split, as sentence pairs. The `source` of a pair is the number
-    in English words, and the `target` is the number as a German word.
+    """Draw random numbers that belong to one split, and return the numbers as sentence pairs. The `source` of
+    a pair is a number in English words, and the `target` is the same number as a German word.
 
-    Each draw first chooses a shape and then a number of this shape. The shape of a number consists of two
-    counts of digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All
-    shapes have equal probability. A uniform draw from all numbers would give few short numbers, because 90 %
-    of all numbers have six digits.
+    Each draw first chooses two counts of digits: 0 to 3 digits for the thousands, and 0 to 3 digits for the
+    remainder below 1000. All 16 choices have equal probability. (In "validation" and "test", a choice is left
+    out after all of its numbers have been drawn.) The draw then chooses a number with these counts of digits.
+    A uniform draw from all numbers would give few short numbers, because 90 % of all numbers have six digits.
 
-    The split of a number does not depend on the seed: the splits "validation" and "test" have about 5 % of
-    the numbers each. The split "train" has the remaining numbers and all numbers below 100. Numbers repeat
-    only in the split "train", and only after all numbers of the same shape have been drawn. The list for a
-    smaller `num_pairs` is the beginning of the list for a larger `num_pairs`.
+    The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
+    the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
+    "train" contains a number more than once. A number is repeated only after all numbers with the same counts
+    of digits have been drawn. The list for a smaller `num_pairs` is the beginning of the list for a larger
+    `num_pairs`.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -302,7 +305,7 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
 
 def number_split(train_size: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Return the pairs of a split of the toy corpus `numbers`."""
+    """Return the sentence pairs of one split of the toy corpus `numbers`."""
     return number_pairs(train_size if split == "train" else NUMBERS_HELD_OUT, seed, split)
 
 
@@ -311,21 +314,21 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # Use SHA-256 instead of the function `hash`, because SHA-256 gives the same split in every Python
-    # version.
+    # Use SHA-256 instead of the function `hash`, because the result of `hash` differs between Python
+    # processes.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
-    # Use only the method `random`, because its sequence is the same in every Python version. The sequences of
-    # `choice` and `shuffle` may change.
+    # Use only the method `random` of the generator, because `random` returns the same sequence in every
+    # Python version. The results of `choice` and `shuffle` may change between versions.
     return choices[int(generator.random() * len(choices))]
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers of all splits. If `is_endless` is true, the numbers of a shape are repeated after
-    all numbers of this shape have been drawn.
+    """Yield random numbers of all splits. If `is_endless` is True, repeat the numbers with the same counts of
+    digits after all of these numbers have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -352,10 +355,10 @@ def _numbers_of_shape(
 
 
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
-    """Yield all numbers of a shape once, in random order.
+    """Yield each number with thousands in `thousands` and a remainder in `rests` once, in random order.
 
-    The algorithm is a Fisher-Yates shuffle that stores only the numbers that were moved. The first number
-    therefore takes the same time for 810,000 numbers as for ten numbers.
+    The algorithm is a Fisher-Yates shuffle that stores only the numbers that have moved. Therefore the
+    function yields its first number equally fast for 810,000 numbers and for ten numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -367,9 +370,10 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 
 
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
-    """Generate trees of random sentences that belong to one split. All sentences are different.
+    """Generate the constituency trees of random sentences that belong to one split. All sentences are
+    different.
 
-    The split of a sentence does not depend on the seed: the splits "validation" and "test" have about 5 % of
+    The split of a sentence does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the sentences each. The split "train" has the remaining sentences. The list for a smaller `num_trees` is
     the beginning of the list for a larger `num_trees`.
     """
@@ -383,7 +387,7 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
 
 
 def tree_split(train_size: int, seed: int, split: str) -> list[Tree]:
-    """Return the trees of a split of the toy corpus `trees`."""
+    """Return the constituency trees of one split of the toy corpus `trees`."""
     return grammar_trees(train_size if split == "train" else TREES_HELD_OUT, seed, split)
 
 
@@ -394,11 +398,11 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # `stack` contains the symbols that are not expanded yet. The last symbol of `stack` is expanded next.
+    # `pending` contains the symbols that are not expanded yet. The last symbol of `pending` is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw a value even if the symbol has no `~`, because published scores depend on the sequence of
-        # draws.
+        # Draw a random value even if the symbol has no `~`, because a change of the sequence of draws would
+        # change the corpus, and published scores belong to this corpus.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)
@@ -420,8 +424,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """Return a dict that maps the left side of grammar rules to a list of right sides. A right side with the
-    weight `w` occurs `w` times in the list.
+    """Return a dict that maps the left side of each grammar rule to a list of right sides. A right side with
+    the weight `w` occurs `w` times in the list.
     """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):
@@ -436,7 +440,7 @@ def _read_rules() -> dict[str, list[list[str]]]:
 
 @functools.cache
 def _read_lexicon() -> dict[str, list[tuple[str, str]]]:
-    """Return a dict that maps each lexicon symbol to its words, each with its part of speech."""
+    """Return a dict that maps each symbol of the lexicon to a list of pairs (part-of-speech tag, word)."""
     lexicon: dict[str, list[tuple[str, str]]] = {}
     for line in filter(None, _LEXICON.splitlines()):
         symbol, tag, *words = line.split()

@@ -1,4 +1,4 @@
-"""Registers classes of users under a name, and saves the files that define these classes in checkpoints.
+"""Registers classes of users under names, and saves the files that define these classes in checkpoints.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. The config
 accepts the names in the registries. When a config is saved, `save_user_code` copies the files that define the
@@ -20,20 +20,21 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
-# The module of a checkpoint that imports and registers the classes of users. transformers loads the config
-# and the models from this module, because the classes must be registered before the config is read.
+# The name of the module in a checkpoint that imports and registers the classes of users. transformers loads
+# the config and the models from this module, so that the classes are registered before transformers reads the
+# config.
 ENTRY = "registered_vaswani"
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class Registry:
-    """A registry of the names that a config field accepts: built-in names, and names of classes that users
+    """Contains the names that a config field accepts: built-in names, and the names of classes that users
     have registered.
     """
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # The name of the function that registers a class, such as `register_attention`, and the module that
-        # defines the function.
+        # The name of the function that registers a class, such as `register_attention`, and the name of the
+        # module that defines this function.
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -44,7 +45,9 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Add a subclass of `base`. A new definition of a registered class replaces the registered class."""
+        """Register `kind`, a subclass of `base`, under a name. If the same class is already registered under
+        this name, replace it by the new definition.
+        """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."
@@ -95,8 +98,8 @@ def module_of(kind: type) -> str:
 def _is_same_class(first: type, second: type) -> bool:
     """Return True if two classes have the same name, and also the same module or the same source code.
 
-    The same module defines a class again if a notebook cell runs again or a file is reloaded. Another module
-    defines the same class if a checkpoint contains a copy of the user's file.
+    A module defines a class a second time if a notebook cell runs again or if the file of the module is
+    reloaded. A different module defines the same class if a checkpoint contains a copy of the user's file.
     """
     if first.__qualname__ != second.__qualname__:
         return False
@@ -119,11 +122,12 @@ def _file_of(kind: type) -> str:
 
 
 def source_for_checkpoint(kind: type) -> str:
-    """Return the text of the file that defines a class, with imports that also work inside a checkpoint.
+    """Return the source code of the file that defines a class. Change its imports so that they also work
+    inside a checkpoint.
 
-    `from vaswani_hf import NAME` first tries to import NAME from the files of the checkpoint. Raise a
-    ValueError if the file imports another file of the user, because the checkpoint does not contain the other
-    file.
+    In the returned code, `from vaswani_hf import NAME` first tries to import NAME from the files of the
+    checkpoint. Raise a ValueError if the file imports a second file of the user, because the checkpoint does
+    not contain the second file.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -151,8 +155,8 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the import statements that import this package. Statements inside a `try` block are ignored,
-    because such imports may fail.
+    """Yield the statements that import this package. Ignore statements inside a `try` block, because the
+    user's code handles a failure of these imports.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -168,15 +172,15 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert an import from this package to imports of the same names from the files of a checkpoint, one
-    import statement for each file.
+    """Convert a statement that imports names from this package to statements that import the same names from
+    the files of a checkpoint. Return one statement for each file.
     """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement imports from the package itself, so find the file of the package that defines the
-            # name.
+            # The statement imports the name from `vaswani_hf` or a subpackage, so find the module that
+            # defines the name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -191,12 +195,12 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 def save_user_code(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Copy the users' files that define registered classes into the folder of a checkpoint. Also write the
+    """Copy the users' files that define classes of a model into the folder of a checkpoint. Also write the
     module that registers these classes.
 
-    `registered` are the registered names that the config uses, and `others` are other classes of users.
-    `references` are the classes of the package that transformers loads, such as
-    "modeling_vaswani.VaswaniModel".
+    `registered` contains the registered names that the config uses. `others` contains the user's own config
+    class and model class, if the model has them. `references` contains the names of classes of the package
+    that transformers loads, such as "modeling_vaswani.VaswaniModel".
     """
     kinds = [registry.classes[name] for registry, name in registered] + [*others]
     sources: dict[str, str] = {}

@@ -1,5 +1,5 @@
-// Computes the explanation of a translation: the same object that vaswani_hf/browser/explain.py computes. The file
-// vaswani_hf/browser/explanation.py describes its fields.
+// Computes the explanation of a translation, as vaswani_hf/browser/explain.py does in Python. The class
+// `Explanation` in vaswani_hf/browser/explanation.py describes the fields of an explanation.
 //
 // In comments, S is the number of source tokens, T the number of target tokens, and V the size of the vocabulary.
 
@@ -8,12 +8,14 @@ import { BeamSearch, bestContinuations, coverageScore, lengthPenalty, logSumExp,
 
 const LARGEST_WEIGHT = 65535;
 const TEMPERATURES = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3];
-// The number of runners-up of each word, and the smallest probability of a runner-up.
+// The runners-up of a word are the most probable other words. NUM_RUNNERS_UP is the maximum number of
+// runners-up of a word. LEAST_PROBABILITY is the smallest probability of a runner-up.
 const NUM_RUNNERS_UP = 3;
 const LEAST_PROBABILITY = 0.001;
 
-// Translate a text as one sentence, and return the explanation of the best translation. `pause` is an async function. The
-// function calls `pause` after each step of a search, so that a page can react or stop the computation by an error.
+// Translate a text as one sentence, and return the explanation of the best translation. `explain` awaits the
+// async function `pause` after each step of a search. A page can handle events in `pause`. If `pause` throws
+// an error, the computation ends.
 export async function explain(translator, text, options, pause = async () => {}) {
   const recorder = new Recorder(translator);
   const job = translator.begin(text, options, (step) => recorder.add(step));
@@ -51,7 +53,7 @@ export async function explain(translator, text, options, pause = async () => {})
   };
 }
 
-// Return tokens with their texts and words. A special token is a word of its own.
+// Return the text of each token, and the words that the tokens form. Each special token is a separate word.
 function tokensWithWords(ids, tokenizer) {
   const texts = tokenizer.texts(ids);
   const { words: names, wordOfToken } = tokenizer.wordsOf(ids);
@@ -66,8 +68,8 @@ function tokensWithWords(ids, tokenizer) {
   return { tokens: texts.map((text, i) => ({ text, id: ids[i] })), words };
 }
 
-// Return attention weights as `Weights` of explanation.py. `layers` has for each layer and row the weights [heads, n] of
-// the first n columns.
+// Return attention weights in the format of the class `Weights` in explanation.py. `layers[layer][row]`
+// contains the weights [heads, n] of the first n columns. The weights of the remaining columns are 0.
 function packedWeights(layers, numHeads, numColumns) {
   const numRows = layers[0].length;
   const integers = new Uint16Array(layers.length * numHeads * numRows * numColumns);
@@ -98,7 +100,8 @@ function encodeBase64(integers) {
   return btoa(characters);
 }
 
-// Return the text, the log-probabilities and the score of a translation. Forced tokens have the log-probability 0.
+// Return the text, the log-probabilities and the score of a translation. The tokens of a given prefix have
+// the log-probability 0.
 function scoredTranslation({ translator, settings, sourceIds, forced }, tokenIds) {
   const found = translator.logProbs(sourceIds, tokenIds, settings.coverage_penalty > 0);
   const logProbs = found.logProbs.map((logProb, i) => (i < forced.length ? 0 : logProb));
@@ -110,7 +113,7 @@ function scoredTranslation({ translator, settings, sourceIds, forced }, tokenIds
   return { tokenIds, translation: translator.targetTokenizer.decode(tokenIds), logProbs, score };
 }
 
-// Return the probability and the runners-up of each word.
+// Return the probability and the runners-up of each target word.
 async function wordChoices(context, tokenIds, words, logProbs, logits) {
   const { translator } = context;
   const choices = [];
@@ -119,7 +122,7 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
     const found = new Map();
     for (const change of changesOf(context, word, tokenIds, logProbs, logits)) {
       const runnerUp = await runnerUpOf(context, word.start, change, tokenIds);
-      // Different tokens may write the same word. Keep the most probable tokens of each word.
+      // Different token sequences may spell the same word. Keep the most probable sequence of each word.
       if (!found.has(runnerUp.text) || found.get(runnerUp.text).probability < runnerUp.probability) {
         found.set(runnerUp.text, runnerUp);
       }
@@ -133,7 +136,8 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
   return choices;
 }
 
-// Return the most probable changes of a word: a position, and another token.
+// Return the most probable changes of one token of a word. A change has the position of the token, and the id
+// of the new token.
 function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
   const numClasses = logits.length / tokenIds.length;
   const changes = [];
@@ -153,11 +157,12 @@ function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
     before += logProbs[position];
   }
   changes.sort((left, right) => right.logProb - left.logProb);
-  // Take two changes more than runners-up, because several changes may write the same word.
+  // Return two changes more than the number of runners-up, because several changes may produce the same word.
   return changes.slice(0, NUM_RUNNERS_UP + 2);
 }
 
-// Describe the word that begins at the token `start`, after a change of the translation.
+// Change one token, find the best translation that begins with the changed tokens, and describe the word of
+// this translation that contains the token at index `start`.
 async function runnerUpOf(context, start, { position, token }, tokenIds) {
   const { translator, settings, sourceIds, pause } = context;
   const prefix = [...tokenIds.slice(0, position), token];
@@ -173,8 +178,8 @@ async function runnerUpOf(context, start, { position, token }, tokenIds) {
   const scored = scoredTranslation(context, changed);
   const { words } = tokensWithWords(changed, translator.targetTokenizer);
   const word = words.find((candidate) => candidate.start <= start && start < candidate.stop);
-  // If the changed token is after the end of the other word, its probability belongs to the word, because the token ends
-  // the word.
+  // If the new token comes after the end of the runner-up, multiply the probability of the runner-up by the
+  // probability of the new token, because the new token decides that the word ends.
   const stop = Math.max(word.stop, position + 1);
   const sum = scored.logProbs.slice(start, stop).reduce((total, logProb) => total + logProb, 0);
   return {
@@ -187,17 +192,17 @@ async function runnerUpOf(context, start, { position, token }, tokenIds) {
   };
 }
 
-// Records the tree of a search: `SearchRecord` of explanation.py.
+// Records a beam search in the format of the class `SearchRecord` in explanation.py.
 class Recorder {
   constructor(translator) {
     this.translator = translator;
     this.nodes = [];
     this.finished = [];
-    // For each node its children: a map from tokens to nodes.
+    // `children[i]` maps the token id of each child of node i to the index of the child.
     this.children = [];
   }
 
-  // Record a step. See `BeamSearch` for the fields of `step`.
+  // Record a step of the search. The argument is the object that `BeamSearch` passes to `onStep`.
   add({ search, before, logits, normalizers, entering, beams, step }) {
     if (this.nodes.length === 0) {
       before[0].record = this.push(-1, search.prompt[search.prompt.length - 1], 0, 0);
@@ -260,13 +265,14 @@ class Recorder {
     };
   }
 
-  // Set for each node the step at which its last continuation left the search.
+  // Set `left` of each node: the step at which the search dropped the last hypothesis that contains the node.
+  // `left` is null if a hypothesis that contains the node has finished or is still a beam.
   setLeft(lastStep) {
     const latest = this.nodes.map((node) => node.step);
     const survives = this.nodes.map(
       (node) => node.state === "finished" || (node.state === "beam" && node.step === lastStep),
     );
-    // Read the nodes backwards, because each parent is before its children.
+    // Visit the last node first, so that each node is visited after its children.
     for (let i = this.nodes.length - 1; i > 0; i--) {
       const { parent } = this.nodes[i];
       latest[parent] = Math.max(latest[parent], latest[i]);

@@ -1,13 +1,14 @@
-// Matrix products in float32. The products run in WebAssembly with SIMD instructions, because the output projection takes
-// eight times as long in JavaScript (scripts/benchmarks/browser.md).
+// Computes matrix products in float32. The products run in WebAssembly with SIMD instructions, because the
+// output projection takes eight times as long in JavaScript (scripts/benchmarks/browser.md).
 //
-// A matrix [n, m] of this package is a Float32Array of n * m numbers, row after row. A `Matrix` is a weight in the memory
-// of WebAssembly. Its rows have a length that is a multiple of 4, so that each instruction computes 4 products.
+// In comments, a matrix [n, m] is a Float32Array of n * m numbers in row-major order. The class `Matrix` is a
+// weight matrix in the memory of WebAssembly. Each row of a `Matrix` is padded with zeros to a multiple of 4
+// numbers, because each SIMD instruction computes 4 products.
 
 const LANES = 4;
 const BYTES = 4;
 const PAGE = 65536;
-// The number of input rows that the kernel multiplies in one call.
+// The number of input rows that one call of the WebAssembly function multiplies.
 const BLOCK = 4;
 
 function padded(width) {
@@ -18,7 +19,7 @@ function section(id, content) {
   return [id, ...leb(content.length), ...content];
 }
 
-// Write a number of at most 14 bits in the format LEB128.
+// Encode a number of at most 14 bits in the format LEB128.
 function leb(number) {
   return number < 128 ? [number] : [(number & 127) | 128, number >> 7];
 }
@@ -27,8 +28,9 @@ function leb(number) {
 //
 //     k(x, w, y, width, columns, stride)
 //
-// The function computes y[i][j] = sum over k of x[i][k] * w[j][k] for 4 rows i and `columns` columns j. `x`, `w` and `y`
-// are addresses. `width` is the length of a row of x and of w in bytes, and `stride` is the length of a row of y in bytes.
+// The function computes y[i][j] = sum over k of x[i][k] * w[j][k] for 4 rows i of y and for all columns j of
+// y. `x`, `w` and `y` are addresses, and `columns` is the number of columns of y. `width` is the length in
+// bytes of a row of x and of a row of w. `stride` is the length in bytes of a row of y.
 function kernelModule() {
   const [x, w, y, width, columns, stride, twice, thrice, place, end] = Array(10).keys();
   const sums = [10, 11, 12, 13];
@@ -140,7 +142,7 @@ export class Matrix {
   }
 }
 
-// Create matrices of zeros. `shapes` maps names to [numRows, width].
+// Create matrices that contain zeros. `shapes` maps the name of each matrix to its shape [numRows, width].
 export function createMatrices(shapes) {
   const sizes = [...shapes.values()];
   const largest = (index) => Math.max(1, ...sizes.map((shape) => padded(shape[index])));

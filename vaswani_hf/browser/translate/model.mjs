@@ -1,14 +1,16 @@
-// The Transformer of a checkpoint: weights, encoder, and a decoder that reads a tree of tokens.
+// Implements the Transformer of a checkpoint: the weights, the encoder and the decoder. The decoder reads a
+// tree of tokens.
 //
-// All beams of a sentence are rows of one matrix product. States are in float32.
+// One matrix product computes all beams of a sentence. Hidden states are in float32.
 //
 // In comments, S is the number of source tokens, D the model width, H the number of heads, K the width of the keys of a
-// head, and V the size of the target vocabulary. A matrix [n, m] is a Float32Array of n * m numbers, row after row.
+// head, and V the size of the target vocabulary. A matrix [n, m] is a Float32Array of n * m numbers in
+// row-major order.
 
 import { createMatrices } from "./matrix.mjs";
 
-// Read a file in the format safetensors. Return a map from names to matrices and vectors. An int8 matrix has one scale for
-// each row, and becomes a matrix in float32.
+// Read a safetensors file. Return a map from names to matrices and vectors. An int8 matrix is converted to
+// float32 with one scale for each row.
 export function readWeights(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const headerLength = Number(view.getBigUint64(0, true));
@@ -101,7 +103,7 @@ class LayerNorm {
   }
 }
 
-// A list of rows to which rows can be added.
+// A matrix to which rows can be appended.
 class Rows {
   constructor(values = new Float32Array(0)) {
     this.values = values;
@@ -119,7 +121,7 @@ class Rows {
   }
 }
 
-// Multi-head attention (Section 3.2.2 of the paper) with scaled dot products.
+// Implements multi-head attention (Section 3.2.2 of the paper) with scaled dot products.
 class Attention {
   constructor(weights, name, numHeads) {
     this.numHeads = numHeads;
@@ -129,8 +131,9 @@ class Attention {
     this.output = new Linear(weights, `${name}.out_proj`);
   }
 
-  // Return the output [n, D] for `states` [n, D]. Row i attends to the rows `attended[i]` of `memory`, which has keys and
-  // values. If `recorded` is given, the weights [H, length of attended[i]] of row i are added to it.
+  // Return the output [n, D] for `states` [n, D]. `memory` contains keys and values. Row i of `states`
+  // attends to the rows `attended[i]` of `memory`. If `recorded` is given, append the attention weights [H,
+  // attended[i].length] of each row i to `recorded`.
   apply(states, memory, attended, recorded) {
     const numRows = attended.length;
     const queries = this.queries.apply(states);
@@ -194,7 +197,7 @@ function softmax(values, start, number) {
   }
 }
 
-// A layer of the encoder or of the decoder: residual connections, LayerNorm and the feed-forward network.
+// Implements a layer of the encoder or of the decoder.
 class Layer {
   constructor(weights, name, config, stack) {
     const norm = (of) => new LayerNorm(weights, `${name}.${of}`, config.layer_norm_eps);
@@ -215,7 +218,7 @@ class Layer {
     this.activation = ACTIVATIONS[config.activation_function];
   }
 
-  // Compute LayerNorm(x + f(x)), or x + f(LayerNorm(x)) with pre-norm.
+  // Compute LayerNorm(x + f(x)) with post-norm, or x + f(LayerNorm(x)) with pre-norm.
   sublayer(states, norm, compute) {
     const output = compute(this.isPreNorm ? norm.apply(states) : states);
     for (let i = 0; i < output.length; i++) {
@@ -235,7 +238,7 @@ class Layer {
   }
 }
 
-// Embeddings, positions and layers of the encoder or of the decoder.
+// Contains the token embeddings, the position embeddings and the layers of the encoder or of the decoder.
 class Stack {
   constructor(weights, config, stack) {
     this.config = config;
@@ -250,7 +253,8 @@ class Stack {
     this.norm = weights.has(`${normName}.weight`) ? new LayerNorm(weights, normName, config.layer_norm_eps) : null;
   }
 
-  // Return embedding * sqrt(D) + position for tokens at the given positions, [n, D].
+  // Return the states [n, D] of n tokens before the first layer: embedding * sqrt(D) + position embedding.
+  // Without `scale_embedding`, the factor sqrt(D) is left out.
   embed(tokens, positions) {
     const width = this.config.d_model;
     const scale = this.config.scale_embedding ? Math.sqrt(width) : 1;
@@ -265,7 +269,7 @@ class Stack {
     return states;
   }
 
-  // Return feature number `i` of a position (Section 3.5 of the paper).
+  // Return feature number `i` of the embedding of a position (Section 3.5 of the paper).
   position(position, i) {
     const { d_model: width, position_embedding, position_offset, position_timescales } = this.config;
     if (position_embedding === "learned") {
@@ -298,8 +302,8 @@ export class Model {
     this.vocabularySize = this.head.weight.numRows;
   }
 
-  // Return the output [S, D] of the encoder. If `recorded` is given, it gets for each layer a list with the weights
-  // [H, S] of each token.
+  // Return the output [S, D] of the encoder. If `recorded` is given, append a list for each layer to
+  // `recorded`. The list contains the attention weights [H, S] of each token.
   encode(tokens, recorded) {
     const numRows = tokens.length;
     const all = Int32Array.from(tokens.keys());
@@ -323,31 +327,33 @@ export class Model {
     return this.encoder.finish(states);
   }
 
-  // Return the logits [n, V] of the next token, for states [n, D] of the decoder.
+  // Return the logits [n, V] of the next tokens for the output states [n, D] of the decoder.
   logits(states) {
     return this.head.apply(states);
   }
 }
 
-// Reads target tokens. The tokens are nodes of a tree, because the beams of a sentence share their common beginnings.
+// Runs the decoder. The target tokens are nodes of a tree, so that beams with the same prefix share the keys
+// and values of the prefix.
 export class Decoder {
   constructor(model, source, numSourceTokens) {
     this.model = model;
     this.layers = model.decoder.layers;
     this.source = Int32Array.from(Array(numSourceTokens).keys());
-    // The keys and values of the source, and of the nodes.
+    // For each layer: the keys and values of the source tokens, and the keys and values of the nodes.
     this.sourceMemories = this.layers.map(({ crossAttention }) => ({
       keys: new Rows(crossAttention.keys.apply(source)),
       values: new Rows(crossAttention.values.apply(source)),
     }));
     this.memories = this.layers.map(() => ({ keys: new Rows(), values: new Rows() }));
-    // For each node the node itself and the nodes before it, from the root.
+    // `paths[i]` contains the indices of the nodes from the root to node i. Node i is the last entry.
     this.paths = [];
   }
 
-  // Read tokens. `parents[i]` is the node before token i, or -1 for the first token. The parent may be an earlier token
-  // of the same call. Return the states [n, D] and the new nodes. If `recorded` is given, `recorded.self` and
-  // `recorded.cross` get for each layer a list with the weights [H, number of attended tokens] of each token.
+  // Read n tokens. `parents[i]` is the index of the node before token i, or -1 for the first token. The
+  // parent may be an earlier token of the same call. Return the states [n, D] and the indices of the new
+  // nodes. If `recorded` is given, append a list for each layer to `recorded.self` and to `recorded.cross`. A
+  // list contains the attention weights [H, number of attended tokens] of each token.
   read(tokens, parents, recorded) {
     const numRows = tokens.length;
     const nodes = tokens.map((token, i) => {

@@ -1,11 +1,11 @@
-// The page that translates while the user types. The scripts of the folder `view` draw the explanation.
+// Runs the page that translates while the user types. The scripts in the folder `view` draw explanations.
 
 import { explain } from "./explain.mjs";
 import { Translator, decodeBase64 } from "./translator.mjs";
 
-// The number of milliseconds without a new letter after which the page translates.
+// The page translates when the user has not typed for this number of milliseconds.
 const DELAY = 200;
-// The number of milliseconds of computation after which the page reacts to the user again.
+// A computation pauses after this number of milliseconds, so that the page can react to the user.
 const LONGEST_STEP = 30;
 const MOST_BEAMS = 10;
 
@@ -23,12 +23,12 @@ function percent(probability) {
   return `${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)} %`;
 }
 
-// The number of the newest computation. An older computation stops at its next step.
+// The number of the newest computation. All computations with lower numbers stop at their next step.
 let newest = 0;
 
 class Cancelled extends Error {}
 
-// Begin a computation. Return an async function that the computation calls after each step.
+// Begin a computation. Return an async function `pause`. The computation must call `pause` after each step.
 function beginComputation() {
   newest += 1;
   const own = newest;
@@ -69,7 +69,8 @@ async function translateLines() {
   state.textContent = lines.length ? `Translated in ${milliseconds} ms.` : "";
 }
 
-// Return the element of a translated line: the source, the best translation word by word, and the other translations.
+// Return the HTML element of a translated line. The element shows the source, the best translation word by
+// word, and the next-best translations.
 function lineResult(line, translations) {
   const [best, ...others] = translations;
   const detail = element("p", { className: "facts detail" }, "Choose a word to see its probability and its source word.");
@@ -118,7 +119,7 @@ function spaced(elements) {
 async function explainLine(line) {
   const pause = beginComputation();
   state.textContent = "Computing the explanation …";
-  // Show the text before the first step.
+  // Let the browser show the status text before the first step of the search.
   await new Promise((resolve) => setTimeout(resolve));
   const explanation = await explain(translator, line, { num_beams: Number(beams.value) }, pause);
   const view = element("div", {});
@@ -128,7 +129,8 @@ async function explainLine(line) {
   view.scrollIntoView({ behavior: "smooth" });
 }
 
-// Run a computation, and show its error. Ignore the end of a computation that a newer one has replaced.
+// Run a computation. If the computation fails, show the error message. Ignore the error `Cancelled`, because
+// it means that a newer computation has started.
 async function guarded(compute) {
   try {
     await compute();
@@ -164,5 +166,5 @@ for (const select of [beams, number]) {
   select.addEventListener("change", () => guarded(translateLines));
 }
 guarded(translateLines);
-// Give the translator to other scripts and to the console of the browser.
+// Make the translator available to other scripts and to the console of the browser.
 globalThis.vaswani = { translator, explain };

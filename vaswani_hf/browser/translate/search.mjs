@@ -1,8 +1,9 @@
-// Beam search for one sentence, with the rules of vaswani_hf/model/beam_search_vaswani.py.
+// Implements beam search for one sentence. The search follows the same rules as
+// vaswani_hf/model/beam_search_vaswani.py.
 //
 // In comments, K is the number of beams and V the size of the target vocabulary.
 
-// The score of a missing translation.
+// The score that stands for a translation that the search has not found yet.
 const MISSING = -1e9;
 
 // Return ((5 + length) / 6)^penalty for the type "gnmt" (Wu et al. 2016, Equation 14), else length^penalty.
@@ -17,7 +18,7 @@ export function coverageScore(coverage) {
   return coverage.reduce((sum, value) => sum + Math.log(Math.min(Math.max(value, smallest), 1)), 0);
 }
 
-// Return log(sum(exp(logits / temperature))) of the V logits that begin at `start`.
+// Return log(sum(exp(logits / temperature))) over the `number` logits that begin at index `start`.
 export function logSumExp(logits, start, number, temperature = 1) {
   let largest = -Infinity;
   for (let i = start; i < start + number; i++) {
@@ -30,8 +31,9 @@ export function logSumExp(logits, start, number, temperature = 1) {
   return largest / temperature + Math.log(sum);
 }
 
-// Return the `number` best continuations of the beams, best first. `logits` [K, V] are compared without sorting the
-// vocabulary. `normalizers` [K] are the results of `logSumExp`, and `excluded` is the id of a token that is never written.
+// Return the `number` best continuations of all beams, best first. `logits` [K, V] are the logits of the next
+// tokens, and `normalizers` [K] are the results of `logSumExp` for the logits of each beam. `excluded` is the
+// id of a token that the search must not select, or null.
 export function bestContinuations(logits, beams, normalizers, number, excluded) {
   const numClasses = logits.length / beams.length;
   const best = [];
@@ -57,7 +59,7 @@ export function bestContinuations(logits, beams, normalizers, number, excluded) 
   return best;
 }
 
-// Return the tokens of a hypothesis after the prompt.
+// Return the token ids of a hypothesis, without the prompt.
 export function tokensOf(hypothesis) {
   const tokens = [];
   for (let last = hypothesis; last.parent; last = last.parent) {
@@ -74,15 +76,20 @@ export function logProbsOf(hypothesis) {
   return logProbs.reverse();
 }
 
-// A hypothesis has the fields `parent` (null for the prompt), `token`, `score` (the summed log-probability), `logProb` of
-// the token, and, as soon as the decoder has read the token, `node` and `coverage`.
+// A hypothesis is an object with these fields: `parent` is the hypothesis without its last token, or null for
+// the prompt. `token` is the id of the last token, and `logProb` is its log-probability. `score` is the sum
+// of all log-probabilities. As soon as the decoder has read the token, `node` is its node in the decoder, and
+// `coverage` is the coverage of the source.
 export class BeamSearch {
-  // `prompt` are the token ids that the translation begins with, `limit` is the maximum number of new tokens, and `ends`
-  // are the ids of `</s>`. `settings` has the fields `num_beams`, `num_return_sequences`, `length_penalty`,
-  // `length_penalty_type`, `coverage_penalty` and `early_stopping` of the generation config. `onStep`, if given, is
-  // called after each step with an object: the search, the beams `before` the step, their `logits` [K, V] and
-  // `normalizers` [K] (see `logSumExp`), the hypotheses `entering` the finished translations, the new `beams`, and the
-  // number `step` of the step, from 1.
+  // `prompt` contains the token ids that the translation must begin with. `limit` is the maximum number of
+  // new tokens. `ends` contains the ids of the end tokens. `settings` has the fields `num_beams`,
+  // `num_return_sequences`, `length_penalty`, `length_penalty_type`, `coverage_penalty` and `early_stopping`
+  // of the generation config.
+  //
+  // If `onStep` is given, the search calls `onStep` after each step with an object. The field `search` is the
+  // search, and `step` is the number of the step (the first step is 1). `before` contains the beams before
+  // the step. `logits` [K, V] and `normalizers` [K] (see `logSumExp`) belong to these beams. `entering`
+  // contains the hypotheses that have finished at this step, and `beams` contains the beams after the step.
   constructor(model, decoder, prompt, { settings, limit, ends, excluded, onStep = null }) {
     this.model = model;
     this.decoder = decoder;
@@ -94,7 +101,8 @@ export class BeamSearch {
     this.onStep = onStep;
     this.numBeams = settings.num_beams;
     this.numCandidates = Math.max(2, 1 + ends.length) * this.numBeams;
-    // As in Python, greedy search is a beam search with one beam that stops at the first `</s>`.
+    // Greedy search is a beam search with one beam that stops at the first end token, as in
+    // beam_search_vaswani.py.
     this.stopsWhenFull = settings.early_stopping === true || this.numBeams === 1;
     const isGnmt = settings.length_penalty_type === "gnmt";
     this.considersAllLengths =
@@ -111,7 +119,7 @@ export class BeamSearch {
     return coverage ? score + this.settings.coverage_penalty * coverageScore(coverage) : score;
   }
 
-  // Take one step. The search is finished if `isOver` is true.
+  // Run one step of the search. The search has ended if `isOver` is true.
   step() {
     const logits = this.numSteps === 0 ? this.readPrompt() : this.readBeams();
     const numClasses = logits.length / this.beams.length;
@@ -138,7 +146,7 @@ export class BeamSearch {
     }
   }
 
-  // Return true if no longer translation can change the results.
+  // Return true if the stopping rule ends the search.
   isFinal() {
     if (this.stopsWhenFull && this.finished.length === this.numBeams) {
       return true;
@@ -175,7 +183,8 @@ export class BeamSearch {
     return this.model.logits(states, nodes.length);
   }
 
-  // Read tokens. With a coverage penalty, add the attention of each token to the coverage of its hypothesis.
+  // Read tokens with the decoder. If the search has a coverage penalty, add the cross-attention of each token
+  // to the coverage of its hypothesis.
   read(tokens, parents, hypotheses) {
     if (!this.settings.coverage_penalty) {
       return this.decoder.read(tokens, parents);
@@ -192,7 +201,7 @@ export class BeamSearch {
   }
 }
 
-// Return the mean [n] of attention weights [H, n].
+// Return the mean [n] of attention weights [H, n] over the heads.
 export function meanOverHeads(weights, number) {
   const mean = new Float64Array(number);
   const numHeads = weights.length / number;

@@ -1,11 +1,13 @@
-// A byte-level BPE tokenizer that reads the tokenizer.json of a checkpoint. vaswani_hf/convert/html_page.py refuses a
-// tokenizer.json with parts that this file does not implement.
+// Implements a byte-level BPE tokenizer that reads the tokenizer.json of a checkpoint.
+// vaswani_hf/convert/html_page.py refuses a checkpoint if this script does not implement a setting in its
+// tokenizer.json.
 
-// White space as the crate `regex` defines `\s`, and as Python defines `str.isspace`.
+// SPACE contains the white space characters that match `\s` in the Rust crate `regex`. PYTHON_SPACE contains
+// the characters for which `str.isspace` of Python is true.
 const SPACE = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const PYTHON_SPACE = `\\x1c-\\x1f${SPACE}`;
 
-// The pattern with which the pre-tokenizer "ByteLevel" of `tokenizers` splits a text (byte_level.rs).
+// The pre-tokenizer "ByteLevel" of the library `tokenizers` splits a text with this pattern (byte_level.rs).
 const WORDS = new RegExp(
   `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${SPACE}\\p{L}\\p{N}]+|[${SPACE}]+(?![^${SPACE}])|[${SPACE}]+`,
   "gu",
@@ -14,7 +16,7 @@ const OUTER_SPACE = new RegExp(`^[${PYTHON_SPACE}]+|[${PYTHON_SPACE}]+$`, "gu");
 const SPACES = new RegExp(`[${PYTHON_SPACE}]+`, "u");
 const IS_SPACE = new RegExp(`[${PYTHON_SPACE}]`, "u");
 
-// Remove white space around a text, as `str.strip` of Python does.
+// Remove white space at both ends of a text, as `str.strip` of Python does.
 export function strip(text) {
   return text.replace(OUTER_SPACE, "");
 }
@@ -24,7 +26,8 @@ export function splitWords(text) {
   return text.split(SPACES).filter((word) => word);
 }
 
-// Return for each character position the index of the word at or after the position; -1 if there is no word.
+// Return for each character position in `starts` the index of the word that contains the position. If the
+// position is between words, return the index of the next word. If there is no next word, return -1.
 export function wordsAt(text, starts) {
   const ended = [0];
   for (let i = 0; i < text.length; i++) {
@@ -35,7 +38,7 @@ export function wordsAt(text, starts) {
   return starts.map((start) => (start >= 0 && ended[start] < total ? ended[start] : -1));
 }
 
-// A byte-level vocabulary writes each byte as one visible character (GPT-2).
+// A byte-level vocabulary writes each byte as one visible character, as in GPT-2.
 const CHARACTER_OF_BYTE = [];
 const BYTE_OF_CHARACTER = new Map();
 for (let byte = 0, next = 256; byte < 256; byte++) {
@@ -49,12 +52,14 @@ const NORMALIZERS = {
   NFD: (text) => text.normalize("NFD"),
   NFKC: (text) => text.normalize("NFKC"),
   NFKD: (text) => text.normalize("NFKD"),
-  // `tokenizers` changes each character separately, so a final sigma has no special form.
+  // The library `tokenizers` lowercases each character separately, so a Greek sigma at the end of a word
+  // becomes "σ" and not "ς".
   Lowercase: (text) => Array.from(text, (character) => character.toLowerCase()).join(""),
   Prepend: (text, { prepend }) => (text ? prepend + text : text),
 };
 
-// Return the parts of a "Sequence" of tokenizer.json, or the single part.
+// Return the steps of a component of tokenizer.json, such as the normalizer. A component is a single step, or
+// a "Sequence" of steps.
 function parts(value, name) {
   if (value === null) {
     return [];
@@ -93,14 +98,14 @@ export class Tokenizer {
         found.push(token);
       }
     }
-    // Try longer tokens first, because `tokenizers` finds the longest added token.
+    // Try longer tokens first, because the library `tokenizers` finds the longest added token.
     found.sort((left, right) => right.content.length - left.content.length);
     const patterns = found.map(
       (token) =>
         `${token.lstrip ? `[${SPACE}]*` : ""}${escaped(token.content)}${token.rstrip ? `[${SPACE}]*` : ""}`,
     );
     this.addedPattern = patterns.length ? new RegExp(`(${patterns.join("|")})`, "gu") : null;
-    // The tags of target languages, such as ">>de<<", with their ids.
+    // Maps the tag of each target language, such as ">>de<<", to its token id.
     this.tags = new Map();
     for (const token of found) {
       if (!token.special && /^>>\S+?<<$/u.test(token.content)) {
@@ -116,13 +121,13 @@ export class Tokenizer {
     this.cache = new Map();
   }
 
-  // Return the token ids of a text, and for each token the index of its word; -1 for special tokens. `bare` leaves out
-  // the special tokens around the text.
+  // Return the token ids of a text, and the index of the word of each token; -1 for special tokens. If `bare`
+  // is true, do not add special tokens before and after the text.
   encode(text, { bare = false } = {}) {
     const ids = [];
     const words = [];
     let numWords = 0;
-    // `split` puts the matches of the pattern at odd places.
+    // The result of `split` contains the matches of the pattern at odd indices.
     const pieces = this.addedPattern ? text.split(this.addedPattern) : [text];
     for (const [place, piece] of pieces.entries()) {
       if (place % 2) {
@@ -143,7 +148,8 @@ export class Tokenizer {
     };
   }
 
-  // Append the tokens of a text without added tokens. Return the number of words of the text.
+  // Encode a text that contains no added tokens: append its tokens to `ids`, and the index of the word of
+  // each token to `words`. Return the number of words of the text.
   encodePiece(text, numWords, ids, words) {
     let normalized = text;
     for (const step of this.normalizers) {
@@ -172,8 +178,9 @@ export class Tokenizer {
     return splitWords(normalized).length;
   }
 
-  // Return the entries of the vocabulary for the bytes of a word: join the pair of entries with the lowest rank, until
-  // no pair of neighbours is in the list of merges.
+  // Divide the bytes of a word into entries of the vocabulary. Begin with single bytes. Repeatedly merge the
+  // neighbouring pair of entries with the lowest rank, until the list of merges contains no neighbouring
+  // pair.
   split(bytes) {
     const characters = Array.from(bytes, (byte) => CHARACTER_OF_BYTE[byte]);
     const word = characters.join("");
@@ -204,7 +211,7 @@ export class Tokenizer {
     return entries;
   }
 
-  // Return the text of tokens, without special tokens.
+  // Convert token ids to text. Leave out special tokens.
   decode(ids) {
     let tokens = ids.filter((id) => !this.special.has(id)).map((id) => this.entries[id]);
     for (const step of this.decoders) {
@@ -219,7 +226,8 @@ export class Tokenizer {
     return tokens.join("");
   }
 
-  // Return the text of each token. A byte of a character that is divided between tokens becomes an escape.
+  // Return the text of each token. If a token contains only some of the bytes of a character, these bytes
+  // become escapes such as "\xe2".
   texts(ids) {
     return ids.map((id) => {
       const entry = this.entries[id];
@@ -227,7 +235,7 @@ export class Tokenizer {
     });
   }
 
-  // Return the words of a translation, and for each token the index of its word; -1 for special tokens.
+  // Return the words of a translation, and the index of the word of each token; -1 for special tokens.
   wordsOf(ids) {
     const text = this.decode(ids);
     const starts = ids.map((id, i) => {
@@ -245,7 +253,7 @@ export class Tokenizer {
   }
 }
 
-// Return for each byte of a text in UTF-8 the position of its character.
+// Return for each byte of a UTF-8 text the position of the character that contains the byte.
 function characterOfEachByte(text) {
   const places = [];
   let place = 0;
@@ -259,7 +267,8 @@ function characterOfEachByte(text) {
   return places;
 }
 
-// Return the bytes of an entry. An entry with other characters than those of the byte alphabet is plain text.
+// Return the bytes of an entry of the vocabulary. If the entry contains a character that does not stand for a
+// byte, the entry is plain text: return its bytes in UTF-8.
 function bytesOf(entry) {
   const characters = Array.from(entry);
   if (characters.every((character) => BYTE_OF_CHARACTER.has(character))) {
@@ -283,7 +292,7 @@ function escapeBytes(bytes) {
         text += decoder.decode(Uint8Array.from(bytes.slice(place, place + length)));
         numBytes = length;
       } catch {
-        // The bytes are no whole character. Try one byte more.
+        // These bytes are not a complete character. Try again with one more byte.
       }
     }
     if (numBytes === 0) {

@@ -1,10 +1,10 @@
-// Translates texts, with the rules of vaswani_hf/model/translator_vaswani.py.
+// Translates texts. The class `Translator` follows the same rules as vaswani_hf/model/translator_vaswani.py.
 
 import { Decoder, Model, readWeights } from "./model.mjs";
 import { BeamSearch, coverageScore, lengthPenalty, logProbsOf, logSumExp, meanOverHeads, tokensOf } from "./search.mjs";
 import { Tokenizer, splitWords, strip } from "./tokenizer.mjs";
 
-// Word alignments use the mean attention of the last two decoder layers.
+// Word alignments use the mean cross-attention of the last two decoder layers.
 const ALIGNMENT_LAYERS = 2;
 
 export function decodeBase64(text) {
@@ -16,15 +16,15 @@ export function decodeBase64(text) {
   return bytes;
 }
 
-// Read the model of a page that `vaswani export --format html` wrote. `page` is the HTML of the page.
+// Read the model of a page that `vaswani export --format html` has written. `page` is the HTML of the page.
 export function readPage(page) {
   const content = (id) => new RegExp(`<script type="[^"]*" id="${id}">([^<]*)<`).exec(page)[1];
   return new Translator(JSON.parse(content("vaswani-settings")), decodeBase64(content("vaswani-weights").trim()));
 }
 
 export class Translator {
-  // `settings` is the object that vaswani_hf/convert/html_page.py writes, and `bytes` has the weights in the format
-  // safetensors.
+  // `settings` is the JSON object that vaswani_hf/convert/html_page.py writes. `bytes` contains the weights
+  // in the safetensors format.
   constructor(settings, bytes) {
     this.name = settings.name;
     this.name = settings.name;
@@ -44,12 +44,13 @@ export class Translator {
     this.model = new Model(this.config, readWeights(bytes));
   }
 
-  // Translate a text, and return the best translations, best first. Each translation has the fields of `Translation` in
-  // Python: text, score, log_prob, confidence, tokens, token_log_probs, words (`word` and `confidence`), alignment (pairs
-  // of a source word and a target word) and token_ids.
+  // Translate a text, and return a list of translations, best first. Each translation has the fields of the
+  // Python class `Translation`: text, score, log_prob, confidence, tokens, token_log_probs, words (objects
+  // with `word` and `confidence`), alignment (pairs: the index of a source word, and the index of a target
+  // word) and token_ids.
   //
-  // `options` has the search settings of `generate`, such as `num_beams`, and `target_prefix`, the text that the
-  // translation must begin with.
+  // `options` may contain search settings of `generate`, such as `num_beams`. The option `target_prefix` is a
+  // text that the translation must begin with.
   translate(text, options = {}) {
     const job = this.begin(text, options);
     while (!job.isOver) {
@@ -58,13 +59,14 @@ export class Translator {
     return job.result();
   }
 
-  // Begin a translation. The caller calls `step` of the returned job until `isOver` is true, and then `result`. A page can
-  // pause between steps.
+  // Begin a translation, and return a `Job`. The caller must call the method `step` of the job until `isOver`
+  // is true, and then the method `result`. A page can handle events between two steps.
   begin(text, options = {}, onStep = null) {
     return new Job(this, text, options, onStep);
   }
 
-  // Return the search for a source. `forced` are the first tokens of the translation. `onStep` is for `BeamSearch`.
+  // Return a `BeamSearch` for source tokens. `forced` contains the token ids that the translation must begin
+  // with. `onStep` is passed to `BeamSearch`.
   search(sourceIds, forced, settings, onStep = null) {
     const decoder = new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
     const prompt = [this.start, ...forced];
@@ -78,7 +80,7 @@ export class Translator {
     });
   }
 
-  // Return the settings of the search for the given options.
+  // Return the search settings: the default settings of the page, replaced by the given options.
   settingsOf(options) {
     const settings = { ...this.defaults };
     for (const [name, value] of Object.entries(options)) {
@@ -98,14 +100,14 @@ export class Translator {
     return settings;
   }
 
-  // Return the maximum number of new tokens for a source and a prompt of the given lengths.
+  // Return the maximum number of new tokens. `sourceLength` and `promptLength` are numbers of tokens.
   limitOf(settings, sourceLength, promptLength) {
     const { max_length: whole, max_new_tokens: added } = settings;
     let { max_length_a: a, max_length_b: b } = settings;
     const has = (value) => value !== null && value !== undefined;
     const limits = [Math.max(1, this.maxPositions - promptLength + 1)];
     if (!has(whole) && !has(added) && !has(a) && !has(b)) {
-      // Section 6.1 of the paper: "input length + 50".
+      // The default limit is "input length + 50" (Section 6.1 of the paper).
       [a, b] = [1, 50];
     }
     if (has(a) || has(b)) {
@@ -120,8 +122,8 @@ export class Translator {
     return Math.max(1, Math.min(...limits));
   }
 
-  // Divide a text into segments of at most `maxLength` tokens. A segment has token ids and, for each token, the index of
-  // its word.
+  // Divide a text into segments of at most `maxLength` tokens. A segment contains token ids (`ids`), and the
+  // index of the word of each token (`words`).
   segments(text) {
     const { ids, words } = this.sourceTokenizer.encode(text);
     if (ids.length <= this.maxLength) {
@@ -135,7 +137,7 @@ export class Translator {
     while (start < own.length) {
       let stop = Math.min(start + this.maxLength - 1 - tags.length, own.length);
       if (stop < own.length) {
-        // End the segment between two words, unless a single word fills the segment.
+        // End the segment between two words. If a single word fills the segment, divide the word.
         let boundary = stop;
         while (boundary > start && words[boundary] === words[boundary - 1]) {
           boundary -= 1;
@@ -152,8 +154,8 @@ export class Translator {
     return segments;
   }
 
-  // Return the log-probabilities of the tokens of a given translation, and the coverage of the source if `withCoverage` is
-  // true.
+  // Return the log-probabilities of the tokens of a given translation. If `withCoverage` is true, also return
+  // the coverage of the source.
   logProbs(sourceIds, targetIds, withCoverage = false) {
     const decoder = new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
     const inputs = [this.start, ...targetIds.slice(0, -1)];
@@ -167,12 +169,14 @@ export class Translator {
     return { logProbs, coverage: withCoverage ? coverageOf(recorded.cross.at(-1), sourceIds.length) : null };
   }
 
-  // Return the logits [n, V] of the next token. The excluded token has no probability.
+  // Return the logits [n, V] of the next tokens. The logit of the excluded token is -1000, so that its
+  // probability is 0.
   logits(states, numRows) {
     return withoutToken(this.model.logits(states), numRows, this.excluded);
   }
 
-  // Return the attention weights of all layers and heads, for a source and the tokens that the decoder reads.
+  // Return the attention weights of all layers and heads for given source tokens and given decoder input
+  // tokens. Also return the output states of the decoder.
   attention(sourceIds, decoderInput) {
     const encoder = [];
     const decoder = new Decoder(this.model, this.model.encode(sourceIds, encoder), sourceIds.length);
@@ -182,7 +186,7 @@ export class Translator {
   }
 }
 
-// Return the parents of tokens that follow each other.
+// Return the parent of each token of a sequence: the index of the token before it, or -1 for the first token.
 function chain(tokens) {
   return tokens.map((token, i) => i - 1);
 }
@@ -197,7 +201,7 @@ function withoutToken(logits, numRows, excluded) {
   return logits;
 }
 
-// The translation of one text, in steps.
+// Translates one text step by step.
 class Job {
   constructor(translator, text, options, onStep) {
     this.translator = translator;
@@ -271,12 +275,14 @@ class Job {
     };
   }
 
-  // Remove line breaks, because the translation of one line must be one line.
+  // Replace line breaks by spaces if the source text has one line, because its translation must also have one
+  // line.
   onOneLine(translation) {
     return this.isOneLine ? translation.replaceAll("\n", " ") : translation;
   }
 
-  // Return the translations of the text: joined best translations of the segments, then the second-best, and so on.
+  // Return the translations of the text, best first. The best translation of the text joins the best
+  // translations of all segments, the second-best translation joins the second-best translations, and so on.
   result() {
     if (this.results.length === 0) {
       return Array.from({ length: this.settings.num_return_sequences }, () => blank(this.prefix));
@@ -318,7 +324,9 @@ function joined(translations) {
   };
 }
 
-// Return the summed attention of each source token, for the attention weights of a layer.
+// Return the coverage of each source token: the sum of its attention weights over all target tokens.
+// `weights` contains the cross-attention weights [H, S] of one layer for each target token, and the heads are
+// averaged.
 function coverageOf(weights, numSourceTokens) {
   const coverage = new Float64Array(numSourceTokens);
   for (const ofToken of weights) {
@@ -329,9 +337,9 @@ function coverageOf(weights, numSourceTokens) {
   return coverage;
 }
 
-// Return for each target word the source word with the highest attention, as pairs [source word, target word]. The
-// attention to a source word is the maximum over its tokens, and the attention of a target word is the sum over its
-// tokens.
+// Return for each target word the source word with the highest attention, as a pair of indices [source word,
+// target word]. The attention to a source word is the maximum over the tokens of the source word. The
+// attention of a target word is the sum over the tokens of the target word.
 function align(layers, sourceWords, wordOfToken) {
   const numSource = Math.max(-1, ...sourceWords) + 1;
   const numTarget = Math.max(-1, ...wordOfToken) + 1;

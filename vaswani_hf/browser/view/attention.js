@@ -1,13 +1,15 @@
-// The attention: lines between the words, and the matrix of the same weights.
+// Draws the attention section of the page: lines between words, and a matrix with the same weights.
 
 const ROW_HEIGHT = 28;
-// Lines with smaller weights are left out, because thousands of faint lines slow the page down.
+// A smaller weight has no line, because thousands of faint lines slow the page down. LEAST_LINE_OF_WORD is
+// the limit for the lines of a word that has the focus.
 const LEAST_LINE = 0.04;
 const LEAST_LINE_OF_WORD = 0.005;
-// The matrix writes the numbers into its cells up to this number of columns.
+// If the matrix has more columns, its cells show no numbers.
 const MOST_NUMBERED_COLUMNS = 16;
 
-// Colours that colour-blind people can tell apart: Okabe and Ito for the first heads, Tol for further heads.
+// Colour-blind people can tell most of these colours apart. The first six colours are from the palette of
+// Okabe and Ito, and the last eight colours are from palettes of Paul Tol.
 const HEAD_COLOURS = [
   ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"],
   ["#332288", "#882255", "#117733", "#aa4499", "#999933", "#44aa99", "#cc6677", "#661100"],
@@ -24,7 +26,8 @@ function headColour(head) {
   return HEAD_COLOURS[head % HEAD_COLOURS.length];
 }
 
-// Return the chosen heads as numbers. `text` is "all", "none" or numbers from 1 such as "1,3".
+// Return the indices of the chosen heads. `text` is "all", "none", or a list of head numbers such as "1,3".
+// The first head has the number 1.
 function chosenHeads(text, numHeads) {
   const all = Array.from({ length: numHeads }, (_, head) => head);
   if (text === "all") return all;
@@ -32,20 +35,20 @@ function chosenHeads(text, numHeads) {
   return all.filter((head) => numbers.includes(head));
 }
 
-// Return the text for the chosen heads, see `chosenHeads`.
+// Return the text that describes the chosen heads. `chosenHeads` describes the format of the text.
 function headsText(heads, numHeads) {
   if (heads.length === numHeads) return "all";
   return heads.length === 0 ? "none" : heads.map((head) => head + 1).join(",");
 }
 
-// Return the tokens of the rows and of the columns of a kind of attention.
+// Return the tokens of the rows and the tokens of the columns. `kind` is "encoder", "decoder" or "cross".
 function sidesOf(explanation, kind) {
   const rows = kind === "encoder" ? explanation.source : explanation.decoder_input;
   const columns = kind === "decoder" ? explanation.decoder_input : explanation.source;
   return { rows, columns };
 }
 
-// Create the section. `weights` maps each kind to its decoded weights.
+// Create the attention section. `weights` maps "encoder", "decoder" and "cross" to decoded attention weights.
 function attentionSection(explanation, weights, store) {
   const section = element("section", { class: "attention", "aria-labelledby": "attention-title" });
   const kind = choice("Attention", KINDS, (value) => store.set({ kind: value, pin: "" }));
@@ -73,7 +76,8 @@ function attentionSection(explanation, weights, store) {
     element("div", { class: "pair" }, links, matrix),
   );
 
-  // The word under the pointer or with the keyboard focus, such as {side: "row", index: 2}.
+  // The word under the mouse pointer or with the keyboard focus, such as {side: "row", index: 2}. Null if
+  // there is no such word.
   let hovered = null;
   let view = null;
 
@@ -114,7 +118,8 @@ function attentionSection(explanation, weights, store) {
   return section;
 }
 
-// Return what the section draws: the words of both sides, and the matrices of the chosen heads.
+// Return the data that the attention section draws: the words of the rows and of the columns, and the matrix
+// of each chosen head.
 function attentionView(explanation, weights, state) {
   const sides = sidesOf(explanation, state.kind);
   const groups = (side) => (state.unit === "words" ? side.words : tokenGroups(side.tokens));
@@ -163,7 +168,8 @@ function drawChips(chips, numHeads, store) {
     .forEach((chip, head) => chip.setAttribute("aria-pressed", String(heads.includes(head))));
 }
 
-// Draw the words of both sides as buttons. Lines are drawn between the two lists.
+// Draw two lists of buttons: the words of the rows, and the words of the columns. Leave space for the lines
+// between the lists.
 function drawWords(links, view, store, hover) {
   const height = ROW_HEIGHT * Math.max(view.rows.length, view.columns.length);
   const canvas = svgElement("svg", {
@@ -201,7 +207,8 @@ function drawWords(links, view, store, hover) {
   );
 }
 
-// Return the place that a text such as "row-3" names, or null.
+// Return the word that a text such as "row-3" names, as an object such as {side: "row", index: 2}. Return
+// null if there is no such word.
 function parsePin(pin, view) {
   const [side, number] = pin.split("-");
   const words = { row: view.rows, column: view.columns }[side];
@@ -209,7 +216,8 @@ function parsePin(pin, view) {
   return words !== undefined && words[index] !== undefined ? { side, index } : null;
 }
 
-// Draw a line for each weight. With a focus, draw only the lines of its word.
+// Draw a line for each weight that is large enough. If a word has the focus, draw only the lines of this
+// word.
 function drawLines(links, view, focus) {
   const canvas = links.querySelector("svg");
   const least = focus === null ? LEAST_LINE : LEAST_LINE_OF_WORD;
@@ -238,12 +246,13 @@ function drawLines(links, view, focus) {
   canvas.replaceChildren(lines);
 }
 
-// Return true if there is no focus, or if the weight belongs to the word of the focus.
+// Return true if no word has the focus, or if the weight belongs to the word with the focus.
 function touches(focus, row, column) {
   return focus === null || (focus.side === "row" ? row : column) === focus.index;
 }
 
-// Draw the mean matrix of the chosen heads as a table, so that a screen reader can read the weights.
+// Draw the mean of the matrices of the chosen heads. Use a table, so that a screen reader can read the
+// weights.
 function drawMatrix(matrix, view, hover) {
   if (view.mean === null) {
     matrix.replaceChildren();
@@ -278,7 +287,8 @@ function matrixCaption(view) {
   return `Mean weights of ${view.heads.length} heads: each row adds up to 1.`;
 }
 
-// Mark the word of the focus, and colour the words of the other side by their mean weight.
+// Mark the word with the focus. If the word belongs to the rows, colour the words of the columns by their
+// mean weights. If the word belongs to the columns, colour the words of the rows.
 function markWords(links, matrix, view, focus, pin) {
   for (const button of links.querySelectorAll("button")) {
     const [side, number] = button.dataset.place.split("-");
@@ -299,7 +309,8 @@ function weightOfFocus(view, focus, side, index) {
   return side === "column" ? view.mean[focus.index][index] : view.mean[index][focus.index];
 }
 
-// Describe the weights of the word with the focus, for the line above the picture and for screen readers.
+// Describe the weights of the word with the focus. The page shows the description above the lines, and screen
+// readers read it aloud.
 function describeFocus(explanation, view, focus, state) {
   if (view.mean === null) return "Choose a head to see its weights.";
   if (focus === null) return "Point at a word to see only its lines. Click a word to keep them.";

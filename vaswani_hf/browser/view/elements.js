@@ -1,7 +1,7 @@
 // Functions that create elements of the page.
 
-// Create an element. `attributes` are attributes, or listeners with names such as "onclick". Children are
-// elements or texts.
+// Create an HTML element. `attributes` contains attributes, and event listeners with names such as "onclick".
+// The children are elements or texts.
 function element(tag, attributes = {}, ...children) {
   const created = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -19,8 +19,8 @@ function svgElement(tag, attributes) {
   return created;
 }
 
-// Make one of several buttons reachable by the Tab key, and the others by the arrow keys. `moves` maps keys to
-// the difference of the index, such as {ArrowDown: 1, ArrowUp: -1}.
+// Let the Tab key reach only one of several buttons, and let the arrow keys move the focus between the
+// buttons. `moves` maps each key to the change of the button index, such as {ArrowDown: 1, ArrowUp: -1}.
 function moveFocusByKeys(container, buttons, moves) {
   buttons.forEach((button, index) => (button.tabIndex = index === 0 ? 0 : -1));
   container.addEventListener("focusin", (event) => {
@@ -35,7 +35,7 @@ function moveFocusByKeys(container, buttons, moves) {
   });
 }
 
-// Create a slider with a label. `format(value)` returns the text of a value.
+// Create a slider with a label. `format(value)` must return the text that shows a value.
 function slider(label, { min, max, step = 1, value, format, onInput }) {
   const output = element("output", {}, format(value));
   const input = element("input", { type: "range", min, max, step, "aria-label": label });
@@ -58,7 +58,7 @@ function slider(label, { min, max, step = 1, value, format, onInput }) {
   return field;
 }
 
-// Create radio buttons. `options` maps values to labels.
+// Create a group of radio buttons. `options` maps the value of each button to its label.
 function choice(label, options, onChoose) {
   const group = element("fieldset", { class: "choice" }, element("legend", {}, label));
   const name = `choice-${label}`;
@@ -72,12 +72,12 @@ function choice(label, options, onChoose) {
   return group;
 }
 
-// Return a number as a text with a minus sign, such as "−0.62".
+// Format a number with a fixed number of decimal places, such as "−0.62".
 function decimal(value, digits = 2) {
   return value.toFixed(digits).replace("-", "−");
 }
 
-// Return a probability as a text, such as "62 %".
+// Format a probability as a percentage, such as "62 %".
 function percent(value) {
   return value >= 0.1 || value === 0 ? `${Math.round(100 * value)} %` : `${(100 * value).toFixed(1)} %`;
 }

@@ -1,6 +1,7 @@
-// The whole view of an explanation.
+// Draws all sections of an explanation into an element of a page.
 
-// Show an explanation (explanation.py, `Explanation`) in a container. Replace an earlier explanation.
+// Draw an explanation into the element `container`, and remove an earlier explanation from the element. The
+// class `Explanation` in explanation.py describes the fields of `explanation`.
 function show(container, explanation) {
   container.closeView?.();
   const weights = Object.fromEntries(
@@ -31,7 +32,7 @@ function defaultState(explanation) {
   };
 }
 
-// Return a state in which each value is possible, because a user may edit the address.
+// Replace impossible values of the state by possible values, because a user may edit the URL of the page.
 function checkState(state, explanation, weights) {
   const kind = state.kind in KINDS ? state.kind : "cross";
   const [numLayers, numHeads] = weights[kind].shape;

@@ -1,10 +1,11 @@
-// The replay of the beam search: the tree of tokens, the candidates of each step and the finished hypotheses.
+// Draws the section that replays the beam search: the tree of tokens, the candidates of each step, and the
+// finished hypotheses.
 
 const COLUMN_WIDTH = 96;
 const CELL_HEIGHT = 32;
 const PLAY_INTERVAL = 700;
 
-// Create the section. If the search was not recorded, the section says why.
+// Create the section of the beam search. If the search was not recorded, the section says why.
 function replaySection(explanation, store) {
   const section = element(
     "section",
@@ -73,7 +74,7 @@ function replaySection(explanation, store) {
     draw();
   }
 
-  // Step 0 of the state is the step at which the result finished.
+  // If `store.state.step` is 0, the page shows the step at which the result finished.
   function currentStep() {
     const chosen = store.state.step || (search.finished[0]?.step ?? search.steps.length);
     return Math.min(chosen, search.steps.length);
@@ -108,7 +109,8 @@ function replaySection(explanation, store) {
     }, PLAY_INTERVAL);
   }
 
-  // Playing ends at the result, and goes on from there to the last step.
+  // The animation stops at the step at which the result finished. If the animation starts at a later step, it
+  // stops at the last step.
   function isAtEnd() {
     return store.state.step === 0 || currentStep() === search.steps.length;
   }
@@ -140,7 +142,7 @@ function introduction(explanation) {
   return explanation.is_given ? `${text} ${compareGiven(explanation)}` : text;
 }
 
-// Compare a given translation with the result of the search.
+// Compare a translation that the user has given with the translation that the search has found.
 function compareGiven(explanation) {
   const [best] = explanation.search.finished;
   const result = hypothesisText(explanation.search, best.node);
@@ -149,7 +151,8 @@ function compareGiven(explanation) {
   return `The picture shows the search, not the given translation. ${scores} ${isMissed ? "The search has missed the given translation." : "The model prefers the result of the search."}`;
 }
 
-// Describe the result of other settings, and how far the recorded tree allows a statement.
+// Describe the result of a search with a changed temperature or length penalty. Also say how many hypotheses
+// left the recorded tree.
 function searchNote(record, search, state) {
   const isRecorded = state.temperature === 1 && state.penalty === record.length_penalty;
   if (isRecorded) return "";
@@ -159,7 +162,8 @@ function searchNote(record, search, state) {
   return `${result} ${search.numUnknown} hypotheses left the recorded tree, so a new search could find another result.`;
 }
 
-// Return the nodes of the columns up to `lastStep`: the beams by rank, then the finished hypotheses.
+// Return the columns of the tree, one for each step up to `lastStep`. A column contains the beams of the step
+// in the order of their ranks, and then the hypotheses that finished at the step.
 function treeColumns(search, lastStep) {
   return search.steps.slice(0, lastStep).map(({ candidates }) => {
     const kept = candidates.filter(({ fate }) => fate === "beam" || fate === "unknown");
@@ -167,7 +171,8 @@ function treeColumns(search, lastStep) {
   });
 }
 
-// Return the nodes that still have a continuation: the ancestors of the last beams and of finished hypotheses.
+// Return the nodes of all hypotheses that the search has not dropped: the beams of the last column, the
+// finished hypotheses, and the beams that left the recorded tree.
 function survivingNodes(record, columns) {
   const surviving = new Set([0]);
   columns.forEach((column, index) => {
@@ -180,13 +185,14 @@ function survivingNodes(record, columns) {
   return surviving;
 }
 
-// Return the result of the search if it has finished, else the best beam of a step.
+// Return the last node of the result if the result has finished before or at the step `shown`. Otherwise
+// return the node of the best beam of this step.
 function leadingNode(search, columns, shown) {
   if (shown >= search.finished[0]?.step) return search.finished[0].node;
   return columns[columns.length - 1][0]?.node ?? 0;
 }
 
-// Draw the tree: a column for each step, and a row for each rank.
+// Draw the tree of tokens with a column for each step and a row for each rank.
 function drawTree(tree, record, search, shown, store) {
   const columns = treeColumns(search, shown);
   const surviving = survivingNodes(record, columns);
@@ -251,7 +257,7 @@ function nodeButton(record, candidate, { column, row }, store) {
   return button;
 }
 
-// Describe the chosen node of the tree: its hypothesis, and what happened to the hypothesis.
+// Describe the hypothesis that ends at the chosen node of the tree, and say what happened to the hypothesis.
 function describeChoice(record, search, shown, node) {
   if (node === 0) return "Click a token of the tree to follow its hypothesis.";
   const { step } = record.nodes[node];
@@ -261,7 +267,7 @@ function describeChoice(record, search, shown, node) {
   return `${text} ${describeEnd(record, search, candidate, shown)}`;
 }
 
-// Describe how far the continuations of a candidate went, up to the step `shown`.
+// Say whether a candidate has finished, is still in the beam, or has left the beam at a step up to `shown`.
 function describeEnd(record, search, candidate, shown) {
   const { step } = record.nodes[candidate.node];
   if (candidate.fate === "finished") {
@@ -302,7 +308,8 @@ function candidatesTable(record, search, shown, lengthPenalty) {
   );
 }
 
-// Create the table of finished hypotheses, and a sentence about the effect of the length penalty.
+// Create the table of finished hypotheses, and a sentence that says whether the length penalty changes the
+// result.
 function finishedTable(record, search, shown) {
   const finished = search.finished.filter(({ step }) => step <= shown);
   const bySum = [...finished].sort((a, b) => b.sum - a.sum);

@@ -1,13 +1,14 @@
-// The beam search over the recorded tree (explanation.py, `SearchRecord`), with another temperature or length
-// penalty. With the recorded settings the result equals the recorded search.
+// Repeats a recorded beam search with another temperature or another length penalty. The search can select
+// only tokens of the recorded tree (the class `SearchRecord` in explanation.py). With the recorded settings,
+// the result equals the result of the recorded search.
 
-// Return the divisor of the scores of hypotheses with `length` tokens.
+// Return the number by which the score of a hypothesis with `length` tokens is divided.
 function lengthDivisor(record, length, lengthPenalty) {
   const base = record.length_penalty_type === "gnmt" ? (5 + length) / 6 : length;
   return base ** lengthPenalty;
 }
 
-// Return for each node the indices of its children, most probable first.
+// Return for each node a list of the indices of its children, most probable child first.
 function childrenOf(nodes) {
   const children = nodes.map(() => []);
   nodes.forEach((node, index) => {
@@ -16,12 +17,14 @@ function childrenOf(nodes) {
   return children;
 }
 
-// Search the recorded tree. Return:
-// `steps`: for each step its `candidates`, best first. A candidate has the `node`, the `sum` of the
-//   log-probabilities and a `fate`: "beam", "finished", "dropped", or "unknown" for a beam whose continuations
-//   were not recorded.
-// `finished`: the finished hypotheses, best first, with `node`, `sum`, `length`, `divisor`, `score` and `step`.
-// `numUnknown`: the number of beams that left the recorded tree.
+// Search the recorded tree. Return an object with these fields:
+//
+// - `steps`: a list of the steps. Each step has the list `candidates`, best first. A candidate has a `node`,
+//   the `sum` of its log-probabilities, and a `fate`. The fate is "beam", "finished", "dropped" or "unknown".
+//   The fate "unknown" means that the recorded search did not continue this beam.
+// - `finished`: the finished hypotheses, best first. A hypothesis has the fields `node`, `sum`, `length`,
+//   `divisor`, `score` and `step`.
+// - `numUnknown`: the number of beams with the fate "unknown".
 function searchTree(record, temperature, lengthPenalty) {
   const { nodes } = record;
   const children = childrenOf(nodes);
@@ -56,7 +59,8 @@ function searchTree(record, temperature, lengthPenalty) {
   return { steps, finished, numUnknown };
 }
 
-// Return the continuations of a beam with their sums at a temperature.
+// Return the recorded continuations of a beam. The sums of the log-probabilities are computed at
+// `temperature`.
 function continuations(record, beam, children, temperature) {
   const normalizers = record.nodes[beam.node].normalizers;
   const normalizer = normalizers[record.temperatures.indexOf(temperature)];
@@ -74,7 +78,7 @@ function finishedHypothesis(record, candidate, length, lengthPenalty) {
   return { node: candidate.node, sum: candidate.sum, length, divisor, score, step: length };
 }
 
-// Return true if the stopping rule ends the search after a step.
+// Return true if the stopping rule (`SearchRecord`) ends the search after the step with the number `length`.
 function isOver(record, beams, finished, length, lengthPenalty) {
   if (beams.length === 0) return true;
   if (record.stops_when_full && finished.length >= record.num_beams) return true;
@@ -84,14 +88,14 @@ function isOver(record, beams, finished, length, lengthPenalty) {
   return bound <= finished[record.num_counted - 1].score;
 }
 
-// Return the nodes of a hypothesis from the first token to `node`, without the root.
+// Return the indices of the nodes of a hypothesis, from the first token to `node`. Leave out the root.
 function pathTo(nodes, node) {
   const path = [];
   for (let index = node; nodes[index].parent >= 0; index = nodes[index].parent) path.push(index);
   return path.reverse();
 }
 
-// Return the text of a hypothesis.
+// Return the text of the hypothesis that ends at `node`, without end tokens.
 function hypothesisText(record, node) {
   const isEnd = (index) => record.end_ids.includes(record.nodes[index].token);
   const path = pathTo(record.nodes, node);
@@ -99,12 +103,13 @@ function hypothesisText(record, node) {
   return text.join("").trim();
 }
 
-// Return the sum of the recorded log-probabilities of a hypothesis.
+// Return the sum of the recorded log-probabilities of the hypothesis that ends at `node`.
 function sumOf(nodes, node) {
   return pathTo(nodes, node).reduce((sum, index) => sum + nodes[index].log_prob, 0);
 }
 
-// Return the node that the tokens lead to from the root, or null if the tree does not contain the tokens.
+// Return the index of the last node of the hypothesis with these token ids. Return null if the tree does not
+// contain the hypothesis.
 function findNode(record, tokenIds) {
   const children = childrenOf(record.nodes);
   let node = 0;

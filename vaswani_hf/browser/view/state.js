@@ -1,7 +1,7 @@
-// The state of the page. The URL fragment stores each value that differs from its default, so that a copied
-// address shows the same view.
+// Stores the state of the page: the choices of the user. The fragment of the URL contains each value that
+// differs from its default, so that a copied URL shows the same choices.
 
-// Return the state that a fragment such as "#kind=cross&layer=2" describes. Ignore unknown names.
+// Convert a URL fragment such as "#kind=cross&layer=2" to a state. Ignore unknown names.
 function parseFragment(fragment, defaults) {
   const state = { ...defaults };
   for (const [name, text] of new URLSearchParams(fragment.replace(/^#/, ""))) {
@@ -12,14 +12,15 @@ function parseFragment(fragment, defaults) {
   return state;
 }
 
-// Return the fragment of a state, without the "#".
+// Convert a state to a URL fragment without the "#".
 function formatFragment(state, defaults) {
   const changed = Object.keys(defaults).filter((name) => state[name] !== defaults[name]);
   return new URLSearchParams(changed.map((name) => [name, String(state[name])])).toString();
 }
 
-// Create a store. `check(state)` corrects impossible values. `set` changes values, writes the fragment and calls
-// the subscribers of the changed values.
+// Create a store, which holds the state of the page. `check(state)` must return the state with impossible
+// values corrected. The method `set` changes values, writes the URL fragment, and calls the subscribers of
+// the changed values.
 function createStore(defaults, check) {
   const subscribers = [];
   const store = { state: check(parseFragment(location.hash, defaults)) };
@@ -44,7 +45,7 @@ function createStore(defaults, check) {
   return store;
 }
 
-// Return a number inside its range.
+// Round a number, and limit it to the range from `least` to `most`.
 function clamp(value, least, most) {
   return Math.min(Math.max(Math.round(value), least), most);
 }

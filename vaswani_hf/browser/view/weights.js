@@ -1,6 +1,7 @@
-// Attention weights: decoding, and the weights between words.
+// Decodes attention weights, and computes the weights between words.
 
-// Return the stored weights (explanation.py, `Weights`) as numbers from 0 to 1, in the order of their shape.
+// Decode stored attention weights (the class `Weights` in explanation.py) to numbers from 0 to 1 in row-major
+// order.
 function decodeWeights(stored) {
   const bytes = Uint8Array.from(atob(stored.data), (character) => character.charCodeAt(0));
   const integers = new DataView(bytes.buffer);
@@ -11,7 +12,7 @@ function decodeWeights(stored) {
   return { shape: stored.shape, values };
 }
 
-// Return the matrix of one head as an array of rows.
+// Return the attention weights of one head as an array of rows.
 function headMatrix(weights, layer, head) {
   const [, numHeads, numRows, numColumns] = weights.shape;
   const first = (layer * numHeads + head) * numRows * numColumns;
@@ -30,8 +31,9 @@ function meanMatrix(matrices) {
   );
 }
 
-// Return the weights between groups of tokens. The weight to a group is the sum over its tokens. The weight from
-// a group is the mean over its tokens. Each row still adds up to 1.
+// Return the attention weights between groups of tokens, such as words. The attention to a group is the sum
+// of the attention to its tokens. The attention of a group is the mean of the attention of its tokens. Each
+// row of the result adds up to 1.
 function groupMatrix(matrix, rowGroups, columnGroups) {
   return rowGroups.map((rows) =>
     columnGroups.map((columns) => {
@@ -46,8 +48,8 @@ function groupMatrix(matrix, rowGroups, columnGroups) {
   );
 }
 
-// Return each token as a group of its own, with the text that the page shows. A hyphen marks a token that
-// continues a word.
+// Return a group for each token. The text of the group is the text that the page shows for the token. A
+// hyphen at the beginning of the text means that the token continues a word.
 function tokenGroups(tokens) {
   return tokens.map((token, index) => ({
     text: tokenLabel(token.text, index === 0),

@@ -1,12 +1,13 @@
-// Why this word: the source words of a word of the translation, its runners-up, and where the runners-up left
-// the beam.
+// Draws the section "Why this word": the source words of a target word, the most probable other words (the
+// runners-up), and the steps at which the beam search dropped the runners-up.
 
-// The source words come from the mean attention of the last two decoder layers, at the positions that predict
-// the word. Word alignments of the package use the same layers (`ALIGNMENT_LAYERS` in translator_vaswani.py).
+// The weights of the source words are the mean cross-attention of the last two decoder layers, at the
+// positions that predict the target word. The word alignments of the package use the same layers
+// (`ALIGNMENT_LAYERS` in translator_vaswani.py).
 const ALIGNMENT_LAYERS = 2;
 const MOST_SOURCE_WORDS = 4;
 
-// Return the source words of a target word with their weights, largest weight first.
+// Return the source words with the largest attention weights for a target word, largest weight first.
 function sourceWords(explanation, cross, word) {
   const [numLayers, numHeads] = cross.shape;
   const matrices = [];
@@ -20,7 +21,7 @@ function sourceWords(explanation, cross, word) {
     .slice(0, MOST_SOURCE_WORDS);
 }
 
-// Describe where a runner-up left the beam search.
+// Say at which step and at which rank the beam search dropped a runner-up.
 function describeFate(explanation, runnerUp) {
   const record = explanation.search;
   if (record === null) return explanation.search_note;
@@ -36,7 +37,7 @@ function describeFate(explanation, runnerUp) {
   return describeNode(record, node);
 }
 
-// Describe what happened to a node of the recorded search.
+// Say what happened to the hypothesis that ends at a node of the recorded search.
 function describeNode(record, node) {
   const { step, state, left } = record.nodes[node];
   if (state === "dropped") {
@@ -52,7 +53,7 @@ function describeNode(record, node) {
   return `Entered the beam at step ${step} and left it at step ${left}: its best continuation “${hypothesisText(record, best)}” had the sum ${sum} and was ${rankAt(record, best)}.`;
 }
 
-// Return the rank of a node among the candidates of its step, such as "number 7 of 10".
+// Return the rank of a node among the recorded nodes of its step, such as "number 7 of 10".
 function rankAt(record, node) {
   const { step } = record.nodes[node];
   const sums = record.nodes.map((_, index) => index).filter((index) => record.nodes[index].step === step);
@@ -60,7 +61,7 @@ function rankAt(record, node) {
   return `number ${better.length + 1} of ${sums.length}`;
 }
 
-// Return the descendant of a node with the largest sum at a step.
+// Among the descendants of `node` at a step, return the descendant with the largest sum of log-probabilities.
 function bestDescendant(record, node, step) {
   let best = null;
   record.nodes.forEach((candidate, index) => {
@@ -70,7 +71,7 @@ function bestDescendant(record, node, step) {
   return best;
 }
 
-// Create the section.
+// Create the section "Why this word".
 function wordsSection(explanation, cross, store) {
   const { words } = explanation.target;
   const buttons = words.map((word, index) => {
