@@ -27,7 +27,6 @@ export class Translator {
   // in the safetensors format.
   constructor(settings, bytes) {
     this.name = settings.name;
-    this.name = settings.name;
     this.defaults = settings.generation;
     this.config = settings.config;
     this.excluded = settings.excluded_token_id;
