@@ -33,8 +33,8 @@ _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# Objects of these classes are allowed in the settings of a file. If a file contains an object of another
-# class, the file is not read.
+# The settings in a checkpoint may contain objects of these classes. If a checkpoint contains an object of
+# another class, the import raises an error.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -331,7 +331,8 @@ def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> di
             "the position tables of the encoder and the decoder must have the same length",
         )
         for name in tables:
-            # Leave out the first two rows, because the first token of a text has the position 2.
+            # Leave out the first two rows of the position table, because the first token of a text has the
+            # position 2.
             state[name] = state[name][_PAD + 1 :]
     return state
 

@@ -1,8 +1,8 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
 `torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a model adds
-embeddings, positions and an output projection with arbitrary names. The file of the option `--config` must
-contain these names, the kind of positions and the number of heads.
+embeddings, positions and an output projection with arbitrary names. The user must write these names, the kind
+of positions and the number of heads into a file, and name the file with the option `--config`.
 
 The models differ from the paper in two points: the attention has biases; a LayerNorm follows the last layer
 of each stack, even in post-norm models. The projections of queries, keys and values are stored as one joint
@@ -115,7 +115,8 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    # Compare the values of the weights, because the state dict does not tell whether the weights were tied.
+    # To find tied weights, compare the values of the weights, because a state dict contains tied weights as
+    # separate tensors.
     weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
     config = VaswaniConfig(
         **sizes(own, _TITLE),

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
 
-# The end of a token at the end of a word, in the merges of subword-nmt and fastBPE.
+# In the merges of subword-nmt and fastBPE, the last token of a word ends with this text.
 END_OF_WORD = "</w>"
 
 

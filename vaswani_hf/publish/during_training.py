@@ -116,8 +116,8 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # Print the error and continue, because a failed push must not end the training, and the next push
-            # uploads newer versions of the same files.
+            # If a push fails, print the error and continue the training. The next push uploads newer versions
+            # of the same files.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)
@@ -139,8 +139,8 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
-    """Download the checkpoints that an earlier run pushed. If the folder already contains checkpoints,
-    nothing is downloaded.
+    """Download the checkpoints that an earlier run pushed. If the output folder already contains checkpoints,
+    the function downloads nothing.
     """
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
@@ -157,8 +157,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     shutil.copy(staging / newest / METRICS_FILE, folder)
     shutil.copy(snapshot / RECIPE_FILE, folder)
     save_tokenizers(*load_tokenizers(staging / newest), folder)
-    # Move the newest checkpoint first, so that the run can continue even if moving the other checkpoints is
-    # interrupted.
+    # Move the newest checkpoint first. Then the training can be resumed even if the process ends before the
+    # other checkpoints are moved.
     for name in sorted(steps, key=lambda name: -steps[name]):
         checkpoint = folder / f"checkpoint-{steps[name]}"
         if not checkpoint.exists():

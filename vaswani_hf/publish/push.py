@@ -1,4 +1,6 @@
-"""Pushes a finished checkpoint to the Hub in one commit. Then downloads the commit and compares the files."""
+"""Pushes a finished checkpoint to the Hub in one commit, downloads the commit again, and compares the
+downloaded files with the pushed files.
+"""
 
 import filecmp
 import json
@@ -63,9 +65,9 @@ from ..version import minimum_versions
 from .license_text import license_text
 from .model_card import check_card, model_card, pipeline_of, read_record
 
-# File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
-# file. The patterns are narrow, because a star also matches a slash, and a pattern must not match files that
-# the user has added.
+# File patterns. If a file in the repository matches a pattern and the new checkpoint does not contain this
+# file, a push deletes the file. The patterns are narrow, because a star also matches a slash, and a pattern
+# must not match files that the user has added.
 REPLACED_FILES = (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -82,7 +84,8 @@ REPLACED_FILES = (
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
-# transformers stores in these keys of tokenizer_config.json where a tokenizer was loaded from.
+# Remove these keys from tokenizer_config.json, because transformers stores in these keys the local path from
+# which the tokenizer was loaded.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -90,7 +93,7 @@ _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14
 
 @dataclass(frozen=True)
 class Destination:
-    """The repository and revision of a push. The docstring of `push` explains the fields."""
+    """The repository and the revision to which files are pushed. The docstring of `push` explains the fields."""
 
     repo_id: str
     private: bool = False
@@ -137,8 +140,8 @@ def push(
             tokenizers. If the folder has a README.md, this file is the model card. If the folder has no
             README.md, the card is written from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
-        private (bool): Make a new repository private. If the repository exists and is public, an error is
-            raised.
+        private (bool): If True, create the repository as a private repository. If the repository already
+            exists and is public, an error is raised.
         revision (str, optional): A branch or refs/pr/N. The default is main. A branch that does not exist is
             created.
         create_pr (bool): Open a pull request instead of changing the branch.
@@ -233,7 +236,8 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # If a licence or a base model is given, write a new card instead of keeping the old card.
+        # If the caller gives a licence or a base model, write a new model card. Otherwise, keep the existing
+        # model card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
@@ -347,7 +351,9 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 
 
 def _stage_license(folder: Path, staged: Path) -> None:
-    """Link the LICENSE in the folder of the checkpoint, or write a new LICENSE."""
+    """If the folder of the checkpoint has a LICENSE file, link this file. Otherwise, write a new LICENSE
+    file.
+    """
     if (folder / LICENSE_FILE).is_file():
         link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
         return
@@ -356,10 +362,9 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 
 def _stage_handler(folder: Path, staged: Path) -> None:
-    """Write the handler for Inference Endpoints and its requirements. Files of the same names in the folder of
-    the checkpoint are used instead.
-
-    A model that no pipeline loads, such as a parser, gets no handler.
+    """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has
+    files with the same names, use the files of the checkpoint. If no pipeline can load the model, such as a
+    parser, write no handler.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]

@@ -17,7 +17,8 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# At most this number of windows per process are read before their translations are returned.
+# The iterator reads at most this number of windows per process in advance, that is, before it returns the
+# translations of earlier windows.
 _WINDOWS_PER_WORKER = 2
 
 
