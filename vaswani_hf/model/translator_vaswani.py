@@ -7,7 +7,7 @@
    sentence or piece becomes a `Segment`.
 3. Attach the target prefix and the phrases of each text to its segments.
 4. Search: `PyTorchBackend.search` calls `model.generate` of generation_vaswani for each batch of segments
-with similar lengths. Each translation of a segment is a `Hypothesis`.
+   with similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
    `repetition_guard` is set.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.

@@ -84,8 +84,8 @@ REPLACED_FILES = (
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
-# Remove these keys from tokenizer_config.json, because transformers stores in these keys the local path from
-# which the tokenizer was loaded.
+# These keys of tokenizer_config.json are not pushed, because transformers stores in these keys where the
+# tokenizer was loaded from, such as a local path.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -362,9 +362,9 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 
 def _stage_handler(folder: Path, staged: Path) -> None:
-    """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has
-    files with the same names, use the files of the checkpoint. If no pipeline can load the model, such as a
-    parser, write no handler.
+    """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
+    handler.py, use this handler.py and the requirements.txt of the folder instead. If no pipeline can load
+    the model, for example because it is a parser, write no handler.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]

@@ -113,7 +113,7 @@ class LibreTranslateRequest(BaseModel):
             texts=[self.q] if isinstance(self.q, str) else self.q,
             source=self.source,
             target=self.target,
-            # LibreTranslate has no alternatives for HTML either.
+            # Ignore `alternatives` for HTML documents, as LibreTranslate does.
             num_alternatives=0 if is_html else self.alternatives,
             is_html=is_html,
             glossary=self.glossary,
