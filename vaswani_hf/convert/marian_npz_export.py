@@ -7,17 +7,18 @@ a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versi
 type. The weights of the checkpoint are written unchanged, apart from the order of the features.
 - "transformer-new", for all other models. Marian 1.12 and later can run this type. The sinusoids of the
 checkpoint are stored as Marian's learned positions. Marian does not multiply embeddings by sqrt(d_model) in
-models with learned positions, so the export multiplies the embeddings. Therefore the output projection
-becomes a separate matrix. Marian's decoder starts from zeros, so the export adds the embedding of the start
-token to the first position of the decoder.
+models with learned positions, so the export multiplies the stored embeddings by sqrt(d_model). If the output
+projection was tied to the embeddings, the export stores the output projection as a separate matrix. Marian's
+decoder starts from zeros, so the export adds the embedding of the start token to the first position of the
+decoder.
 
-Marian 1.12.42 has three errors. Models of the type "transformer" with learned positions stop with an error
-message. For models of the type "transformer" with pre-norm, the search omits a LayerNorm. For models of the
-type "transformer-new", the search mixes up the sentences of a batch after the first sentence has ended.
-Therefore, for "transformer-new", the exported decoder.yml sets a batch size of one sentence.
+Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
+with an error message. For models of the type "transformer" with pre-norm, the search omits a LayerNorm. For
+models of the type "transformer-new", the search mixes up the sentences of a batch after the first sentence
+has ended. Therefore, for "transformer-new", the exported decoder.yml sets a batch size of one sentence.
 
-Marian cannot run the tokenizers of this package, so texts for Marian must be divided into tokens that are
-separated by spaces. `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
+Marian cannot run the tokenizers of this package. Therefore the input of Marian must be tokenized texts, with
+spaces between the tokens. `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
 
 In shapes, D is the model width and L the number of positions in the table.
 """

@@ -926,7 +926,8 @@ def results_of_lines(
     find: Callable[[list[Any]], Sequence[Any]],
     on_error: str,
 ) -> Iterator[Any]:
-    """Yield the result of each line of a window. An invalid line does not affect the results of other lines.
+    """Yield the result of each line of a window. An invalid line does not change the results of the other
+    lines.
 
     `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. If
     `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If `on_error` is
