@@ -109,8 +109,8 @@ def _copy_model(converted: Path, folder: Path) -> None:
 
 
 def describe_argos(folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the metadata and the README, and then replace all files in `folder` by one `.argosmodel` archive.
-    `data` is the metadata of the checkpoint's model card.
+    """Write metadata.json and the README into `folder`. Then pack all files of `folder` into one
+    `.argosmodel` archive, and delete the packed files. `data` is the metadata of the checkpoint's model card.
     """
     source, target = list(data.language or ())
     names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]

@@ -201,7 +201,7 @@ def card_data(
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Copy the recipe of the checkpoint, because `vaswani distill` reads the languages from the copied
-    recipe. Private paths are removed from the copy.
+    recipe. The copy does not contain private paths.
     """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:

@@ -154,7 +154,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
             pad_token_id=_PAD,
             eos_token_id=_EOS,
             decoder_start_token_id=_EOS,
-            # Use the defaults of fairseq-generate.
+            # These search settings are the defaults of the command fairseq-generate.
             num_beams=5,
             max_length=200,
         ),

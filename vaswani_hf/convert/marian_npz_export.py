@@ -254,8 +254,8 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
-        # Write the version, because Marian approximates GELU if the model was written by a version before
-        # 1.12.3.
+        # Write a version, because Marian approximates the activation GELU if a version before 1.12.3 has
+        # written the model.
         "version": f"v{_VERSION}",
         # The number of rows of each position table.
         "max-length": num_positions,

@@ -2,10 +2,11 @@
 same name as the `.pt` file.
 
 The models differ from the paper in three points: pre-norm with a LayerNorm at the end of each stack; an
-epsilon of 1e-6 in LayerNorm; an output projection with a bias. Embeddings are multiplied by sqrt(d_model)
-only if the model has positions. The checkpoint contains a position table `pe`. The position type
-"SinusoidalInterleaved" has the paper's sinusoids. The position type "SinusoidalConcat" has tensor2tensor's
-sinusoids, with all sines in the first half of the features. Source texts do not end with `</s>`.
+epsilon of 1e-6 in LayerNorm; an output projection with a bias. OpenNMT-py multiplies embeddings by
+sqrt(d_model) only if the model has position encodings. The checkpoint contains the table of the position
+encodings under the name `pe`. The position type "SinusoidalInterleaved" has the paper's sinusoids. The
+position type "SinusoidalConcat" has tensor2tensor's sinusoids, with all sines in the first half of the
+features. Source texts do not end with `</s>`.
 
 The checkpoint contains the options `opt` (an `argparse.Namespace`) and the vocabularies (lists of tokens).
 """

@@ -198,7 +198,9 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight that the field `key` of `facts` names. Return `default` if the field is None."""
+    """The field `key` of `facts` contains the name of a weight. Return this weight, or `default` if the field
+    is None.
+    """
     name = getattr(facts, key)
     if name is None and default is not None:
         return default
@@ -216,7 +218,9 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the matrix that the field `key` of `facts` names, without dimensions of size 1."""
+    """The field `key` of `facts` contains the name of a matrix. Return this matrix without dimensions of size
+    1.
+    """
     weight = _weight(others, facts, key, default)
     if weight is default:
         return weight

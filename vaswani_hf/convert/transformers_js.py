@@ -338,8 +338,8 @@ def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationCo
 
 
 def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
-    """Compare the logits of the graphs with the logits of the model. The last target tokens are decoded with
-    the cache.
+    """Compare the logits of the graphs with the logits of the model. The graphs process the last target
+    tokens one by one with the cache, so the comparison also tests the cache.
     """
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]

@@ -121,7 +121,7 @@ class Segment:
     # The token ids [S] of the source. The last token is `</s>`.
     token_ids: list[int]
     # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
-    # The list is empty if no later step of the translation needs the word indices.
+    # The list is empty if the translator does not need the word indices.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
@@ -985,8 +985,9 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 def batches_by_length(
     pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
-    tokens with padding, except for a single longer piece.
+    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences of each
+    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens including padding. A longer
+    sequence forms a batch of its own.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -1323,7 +1324,8 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Add a check for finite logits, because models of other classes have no such check.
+            # Add a check that all logits are finite, because only Vaswani models check their logits
+            # themselves.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)

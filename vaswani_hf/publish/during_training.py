@@ -42,8 +42,8 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Files of a checkpoint that a resumed run does not need: a pickle file with local paths, and files that are
-# also in the root folder of the repository.
+# Do not copy these files of a checkpoint, because a resumed run does not need them. training_args.bin is a
+# pickle file with local paths, and the other files are also in the root folder of the repository.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
@@ -165,8 +165,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    # Print a note if checkpoints are missing. Early stopping needs the checkpoint with the best validation
-    # score, and averaging needs the last checkpoints.
+    # If checkpoints that the run needs are missing, print a note. Early stopping needs the checkpoint with
+    # the best validation score, and averaging needs the last checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.stops_early and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:

@@ -288,7 +288,8 @@ def _copy_record(
 def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
-    """Write all files of the future repository into the folder `staged`. Weights are linked, not copied.
+    """Write all files of the future commit into the folder `staged`. Weight files are linked instead of
+    copied if possible.
 
     Optimizer states, logs and other files in the folder of the checkpoint are left out.
     """
@@ -421,7 +422,8 @@ def check_token(destination: Destination) -> None:
 def check_destination(destination: Destination) -> Destination:
     """If `repo_id` has no user name, add the name of the user. Raise a `HubError` if a push is not possible.
 
-    The check creates nothing, so that a run can check the destination before the training.
+    The check creates no repository and no branch. Therefore a training run can check the destination before
+    the training.
     """
     check_token(destination)
     with explained():
@@ -503,8 +505,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not repeat a request for a pull request. If the first request has opened a pull request and only the
-    # answer was lost, the repeated request would open a second pull request.
+    # If the request opens a pull request, do not retry the request after an error. If only the answer of the
+    # first request was lost, a retry would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 

@@ -103,8 +103,8 @@ def quantize(model: Any) -> Any:
     """
     kernel = _kernel()
     for module in model.modules():
-        # Skip layers with one input, such as a layer of a user's position encoding, because torchao cannot
-        # quantize such layers.
+        # Do not quantize layers with only one input feature, because torchao cannot quantize such layers. A
+        # position encoding class of a user may have such a layer.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model

@@ -40,7 +40,8 @@ def translate_in_processes(
     worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Read the first windows before the processes start, because a process without a window would be useless.
+    # Read the first windows before the worker processes start, so that the function does not start more
+    # processes than windows.
     first = list(islice(windows, num_workers))
     if not first:
         return
