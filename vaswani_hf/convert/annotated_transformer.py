@@ -7,7 +7,7 @@ deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore 
 weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
 
 The state dict does not contain the number of heads. The user must write the number of heads into a file, and
-name the file with the option `--config`.
+give the file with the option `--config`.
 """
 
 import re

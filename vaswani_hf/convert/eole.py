@@ -231,8 +231,8 @@ def _log_probs_of_eole(
 
 
 def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:
-    """Return the value of a field for the encoder or the decoder. A value in the section of the stack takes
-    precedence over the value in the section of the model.
+    """Return the value of a field for the encoder or the decoder. A value in the section "encoder" or
+    "decoder" takes precedence over the value in the section "model".
     """
     return (model.get(stack) or {}).get(field, model.get(field, default))
 

@@ -60,8 +60,8 @@ def push_export(
     commit_message: str = "Push an export of vaswani_hf",
     token: str | bool | None = None,
 ) -> str:
-    """Push a folder that `vaswani export` has written to the Hub, in one commit. Then download the commit,
-    and compare the downloaded files with the folder.
+    """Push the output folder of `vaswani export` to the Hub in one commit. Then download the commit, and
+    compare the downloaded files with the folder.
 
     Args:
         folder (str or Path): The exported folder. If the folder has a README.md, the text of the card is

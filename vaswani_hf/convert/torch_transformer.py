@@ -1,8 +1,9 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
-`torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a model adds
-embeddings, positions and an output projection with arbitrary names. The user must write these names, the kind
-of positions and the number of heads into a file, and name the file with the option `--config`.
+`torch.nn.Transformer` contains only the encoder layers and decoder layers. A translation model also needs
+embeddings, positions and an output projection. The author of the model adds these parts, with arbitrary
+weight names. The user must write these weight names, the kind of positions and the number of heads into a
+file, and give the file with the option `--config`.
 
 The models differ from the paper in two points: the attention has biases; a LayerNorm follows the last layer
 of each stack, even in post-norm models. The projections of queries, keys and values are stored as one joint

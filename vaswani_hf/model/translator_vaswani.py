@@ -519,7 +519,9 @@ class BaseTranslator:
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
-        """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
+        """If the tokenizer has tags of target languages and the text begins with no tag, add the tag of the
+        option `tgt_lang` to the text.
+        """
         language = options.tgt_lang
         if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
@@ -1252,7 +1254,8 @@ class Backend(Protocol):
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Search for B segments of similar lengths, and return the hypotheses of each segment, best first.
+        """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
+        first.
 
         `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
         `score` cannot compute the attention. If a text cannot be translated, a `SentenceError` with the text

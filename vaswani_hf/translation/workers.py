@@ -35,9 +35,9 @@ def translate_in_processes(
 
     There are at most as many worker processes as windows. `load` is a picklable function that loads the
     translator. Each worker process calls `load`. The CPU threads of the calling process are divided among the
-    worker processes. The worker processes end when the iterator ends. If the iterator is not read to its end,
-    close the iterator. A script must call this function under `if __name__ == "__main__":`, because each
-    worker process imports the script.
+    worker processes. The worker processes end when the iterator ends. A caller that does not read the
+    iterator to its end must close the iterator. A script must call this function under `if __name__ ==
+    "__main__":`, because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
     # Read the first windows before the worker processes start, so that the function does not start more
