@@ -133,7 +133,7 @@ def _card_of_export(
 
 
 def _metadata_of_base(base_model: str, token: str | bool | None) -> dict[str, Any]:
-    """Return the metadata of the model card of `base_model`, or an empty dict if the repository has no card."""
+    """Return the metadata of the model card of `base_model`, or an empty dict if there is no card."""
     validate_repo_id(base_model)
     with explained():
         try:

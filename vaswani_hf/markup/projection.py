@@ -85,7 +85,7 @@ class Bounds:
 
 
 def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
-    """For each node, set `start` and `end`, which are the range of the node in the units of the translation."""
+    """For each node, set `start` and `end`: the range of the node in the units of the translation."""
     root.end = len(target)
     parents = [root]
     while parents:

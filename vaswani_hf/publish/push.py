@@ -93,7 +93,7 @@ _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14
 
 @dataclass(frozen=True)
 class Destination:
-    """The repository and the revision to which files are pushed. The docstring of `push` explains the fields."""
+    """The repository and the revision of a push. The docstring of `push` explains the fields."""
 
     repo_id: str
     private: bool = False

@@ -343,7 +343,7 @@ async def _fields_of(request: Request) -> dict[str, Any]:
 
 
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
-    """Wait for the translations of a job. If the client closes the connection, remove the job from the queue."""
+    """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:
