@@ -276,7 +276,7 @@ def _write_card(
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
         # Record the name that the model card contains. `vaswani push` generates the card again with this
-        # name. If the two cards differ, the user has edited the card, and `vaswani push` keeps the user's card.
+        # name. If the two cards differ, the user has edited the card, and `vaswani push` keeps that card.
         "imported_as": name,
         "peer": entry.peer,
         "difference": difference,
