@@ -1,8 +1,9 @@
-"""Imports transformers without two slow parts of PyTorch, for commands that neither train nor compile a model.
+"""Imports transformers without two slow modules of PyTorch, for commands that neither train nor compile a
+model.
 
-transformers imports `torch.distributed.tensor` for training on several devices, and `torch._dynamo` for decorators
-of functions that `torch.compile` treats differently. Both import SymPy. The two parts take almost half of the time
-that the import of transformers takes (measurements: scripts/benchmarks/serving.md).
+The two modules are `torch.distributed.tensor`, for training on several devices, and `torch._dynamo`, whose
+decorators control `torch.compile`. Both modules import SymPy. The imports of both modules take a large part
+of the time of `import transformers`.
 """
 
 import gc
@@ -18,8 +19,8 @@ _INDEX_MODE = "torch._dynamo._trace_wrapped_higher_order_op"
 
 
 class _DeferredDynamo(ModuleType):
-    """Takes the place of `torch._dynamo`. The decorators return the function itself. All other names load the
-    real module.
+    """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Access to
+    any other attribute imports the real module.
     """
 
     @staticmethod
@@ -30,7 +31,8 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # The import system of Python asks for names such as `__path__`.
+            # Do not import the real module here, because Python's import system reads attributes such as
+            # `__path__`.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo
@@ -39,7 +41,9 @@ class _DeferredDynamo(ModuleType):
 
 
 class _DeferredIndexMode:
-    """Creates an object of the real class. transformers uses the class for masks of some models."""
+    """Replaces PyTorch's class `TransformGetItemToIndex`. A call imports the real class, and returns an
+    object of the real class. transformers uses the class for the attention masks of some models.
+    """
 
     def __new__(cls) -> Any:
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -48,7 +52,7 @@ class _DeferredIndexMode:
 
 
 def _remove(module: ModuleType) -> None:
-    """Remove a module from the table of imported modules, so that the next import loads the real module."""
+    """Remove a module from `sys.modules`, so that the next import loads the real module."""
     if sys.modules.get(module.__name__) is module:
         del sys.modules[module.__name__]
 
@@ -57,8 +61,8 @@ def _remove(module: ModuleType) -> None:
 def quick_imports() -> Iterator[None]:
     """Import transformers faster in the body of the `with` statement.
 
-    Afterwards, `torch.distributed` counts as not available in this process, because the imported modules of
-    transformers have no distributed tensors.
+    After the `with` statement, `torch.distributed.is_available()` returns False until the process ends,
+    because transformers was imported without `torch.distributed.tensor`.
     """
     import torch
 
@@ -80,8 +84,9 @@ def quick_imports() -> Iterator[None]:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Turn the garbage collector off in the body of the `with` statement, because imports create many objects that
-    all stay in use. Afterwards, the collector ignores these objects.
+    """Turn the garbage collector off in the body of the `with` statement, because imports create many objects
+    and delete almost none of them. After the `with` statement, the garbage collector ignores the objects that
+    exist at the end of the body.
     """
     gc.disable()
     try:

@@ -1,4 +1,6 @@
-"""Exports checkpoints to the formats of other libraries (MarianMT, CTranslate2 and ONNX)."""
+"""Exports checkpoints to the formats of other libraries, such as CTranslate2 and ONNX, and imports
+checkpoints of other libraries.
+"""
 
 from .export import export
 

@@ -6,8 +6,8 @@ in the attention; an output projection with a bias. LayerNorm divides by the unb
 deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore the import multiplies the
 weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
 
-The state dict does not contain the number of heads. The user gives the number of heads in the file of the
-option `--config`.
+The state dict does not contain the number of heads. The user must write the number of heads into a file, and
+give the file with the option `--config`.
 """
 
 import re
@@ -94,7 +94,8 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
     source = own["model.encoder.embed_tokens.weight"]
     target = own["model.decoder.embed_tokens.weight"]
-    # Compare the values of the weights, because the state dict does not tell whether the weights were tied.
+    # To find tied weights, compare the values of the weights, because a state dict contains tied weights as
+    # separate tensors.
     weight_fields = shared_weights(
         own, torch.equal(source, target), torch.equal(target, own["lm_head.weight"])
     )

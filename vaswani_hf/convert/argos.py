@@ -3,11 +3,11 @@
 The exported folder contains one file `translate-FROM_TO-1_0.argosmodel`. The file is a zip archive with one
 folder. The folder contains:
 
-- model/: the CTranslate2 model. The model makes CTranslate2 add `</s>` to the source, because Argos Translate
-does not add `</s>`.
-- sentencepiece.model: splits the source into pieces, and joins the pieces of the target. Argos Translate has
-only one SentencePiece model for both languages. Therefore the target pieces are also in this model, marked so
-that source texts are never split into target pieces.
+- model/: the CTranslate2 model. The config of this model makes CTranslate2 add `</s>` to source texts,
+  because Argos Translate does not add `</s>`.
+- sentencepiece.model: the SentencePiece model that tokenizes source texts and decodes translations. Argos
+  Translate has only one SentencePiece model for both languages. Therefore this model also contains the target
+  tokens. The target tokens are marked, so that no source text is split into target tokens.
 - metadata.json: the codes and the names of the two languages.
 - README.md
 
@@ -44,7 +44,8 @@ _PIECES = "sentencepiece.model"
 _METADATA = "metadata.json"
 _SOURCE_VOCABULARY = "source_vocabulary.json"
 _TARGET_VOCABULARY = "target_vocabulary.json"
-# To compare the two tokenizers, both tokenize `_NUM_TEXTS` random texts of `_NUM_TOKENS` tokens.
+# The SentencePiece model and the tokenizer of the checkpoint are compared on `_NUM_TEXTS` random texts of
+# `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 300
 _NUM_TOKENS = 12
 
@@ -108,8 +109,8 @@ def _copy_model(converted: Path, folder: Path) -> None:
 
 
 def describe_argos(folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the metadata and the README, and then replace all files in `folder` by one `.argosmodel` archive.
-    `data` is the metadata of the checkpoint's model card.
+    """Write metadata.json and the README into `folder`. Then pack all files of `folder` into one
+    `.argosmodel` archive, and delete the packed files. `data` is the metadata of the checkpoint's model card.
     """
     source, target = list(data.language or ())
     names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
@@ -144,8 +145,9 @@ This package translates from {names[0]} to {names[1]} in Argos Translate and in 
 
 
 class ArgosEngine:
-    """Runs an exported model in Argos Translate without the sentence splitter of Argos Translate. Only greedy
-    search is used, because beam search in Argos Translate has a fixed length penalty.
+    """Runs an exported model in Argos Translate without the sentence splitter of Argos Translate.
+    Translations are generated with greedy search only, because beam search in Argos Translate has a fixed
+    length penalty.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("argostranslate",)
@@ -157,8 +159,8 @@ class ArgosEngine:
         import ctranslate2
         from argostranslate.package import Package
 
-        # Keep a reference, because the temporary folder is deleted together with the `TemporaryDirectory`
-        # object.
+        # Keep a reference to the `TemporaryDirectory` object, because the folder is deleted when the object
+        # is deleted.
         self._temporary = TemporaryDirectory()
         (archive,) = Path(folder).glob("*.argosmodel")
         with zipfile.ZipFile(archive) as file:
@@ -194,7 +196,9 @@ class ArgosEngine:
         ]
 
     def split_sentences(self, text: str) -> list[str]:
-        """Return the whole text as one sentence. Argos Translate calls this method to split a text."""
+        """Return the whole text as one sentence. Argos Translate calls this method to split a text into
+        sentences.
+        """
         return [text]
 
 

@@ -37,20 +37,21 @@ _LARGEST_SHARE = 0.01
 # decrease of BLEU (points).
 _LARGEST_SHARE_IN_INT8 = 0.05
 _LARGEST_LOSS_IN_INT8 = 0.3
-# To warm up, an engine translates this number of sentences before its speed is measured.
+# Before the speed is measured, each engine translates this number of sentences as a warm-up.
 _WARM_UP = 8
 
 
 @dataclass
 class Row:
-    """One row of a certificate: the measured results of one engine (runtime library) with one dtype of the
-    weights.
+    """A row of a certificate. Contains the measured results of one engine (the library that runs the exported
+    model) with one dtype of the weights.
 
     Attributes:
         engine (str): The name of the format.
         weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
-        message (str): The reason why the engine was not measured, or the limit that the engine exceeds.
+        message (str): The reason why the engine was not measured, or the limit that a result of the engine
+            exceeds.
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
         largest_difference (float, optional): The largest difference of two log-probabilities (nats) of tokens
@@ -60,7 +61,8 @@ class Row:
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
-        seconds (float): The time of the whole row: the export, the translation and the log-probabilities.
+        seconds (float): The time in seconds of all measurements of the row: the export, the translation and
+            the log-probabilities.
     """
 
     engine: str
@@ -208,8 +210,8 @@ class _Certification:
         return [expected.row for expected in self._expected.values()]
 
     def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
-        """Return the outputs of the checkpoint with beam search or with greedy search. `changes` are the settings of
-        the beam search that differ from the settings of the checkpoint.
+        """Return the outputs of the checkpoint with beam search or with greedy search. The beam search uses
+        the settings of the checkpoint, except for the settings in `changes`.
         """
         search = self._search(changes) if has_beams else {"num_beams": 1}
         key = json.dumps(search)
@@ -242,8 +244,8 @@ class _Certification:
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
-            # Compare no log-probabilities of source texts that were truncated, and none of translations that
-            # do not end with the end token, because the length limit has ended these translations.
+            # Leave out source texts that were truncated, and translations that the length limit has ended.
+            # Such translations do not end with the end token.
             if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -270,7 +272,8 @@ class _Certification:
             return row
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # Formats store the dtype of the checkpoint, but the limits are for float32.
+        # Convert the weights to float32 before the export, because exports keep the dtype of the checkpoint,
+        # and the limits were chosen for float32.
         checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
@@ -287,8 +290,7 @@ class _Certification:
                 row.status = "not expressible"
                 row.message = str(error)
             except (ValueError, RuntimeError, OSError) as error:
-                # Record the error and continue, because an error of one engine must not prevent the
-                # measurement of the other engines.
+                # Record the error of this engine, and continue with the next engine.
                 row.message = " ".join(str(error).split())
         row.seconds = time.perf_counter() - start
         return row
@@ -352,8 +354,8 @@ def _exceeded_limit(row: Row, own: Row) -> str:
         if loss > _LARGEST_LOSS_IN_INT8:
             return f"BLEU is lower by {loss:.2f}, more than {_LARGEST_LOSS_IN_INT8}"
         return ""
-    # Write `not (difference <= TOLERANCE)`, so that a NaN exceeds the limit too. Every comparison with NaN is
-    # False.
+    # Use `not (difference <= TOLERANCE)` instead of `difference > TOLERANCE`, so that NaN also exceeds the
+    # limit. Every comparison with NaN is False.
     if not (difference is not None and difference <= TOLERANCE):
         return f"the log-probabilities differ by {difference:.2g}, more than {TOLERANCE:g}"
     if share > _LARGEST_SHARE:

@@ -48,8 +48,8 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """Convert a model to a CTranslate2 specification. Quantizing the specification may change the model,
-        because the specification and the model share the weights.
+        """Convert a model to a CTranslate2 specification. Quantizing the specification may change the weights
+        of the model, because the specification and the model share memory.
 
         `tokenizer` is the source tokenizer. If the model has a separate target tokenizer, the target
         tokenizer is in a subfolder of the source tokenizer's folder.
@@ -76,11 +76,10 @@ class VaswaniLoader(BartLoader):
             activation=activation,
         )
         # Change `pre_norm` only after the specification is created, because the constructor creates the final
-        # LayerNorm only if `pre_norm` is True. CTranslate2 applies an existing final LayerNorm with
-        # `pre_norm` True and False.
+        # LayerNorm only if `pre_norm` is True. If the final LayerNorm exists, CTranslate2 applies it for both
+        # values of `pre_norm`.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
-        # With these values, CTranslate2 returns the attention weights of the last layer (-1), averaged over
-        # all heads (0).
+        # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
             config.decoder_layers,
@@ -179,8 +178,8 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # Make each vocabulary as large as the vocabulary of the model, because the tokenizer may have more or
-        # fewer tokens.
+        # Add or remove tokens until each vocabulary has as many tokens as the embedding, because the
+        # tokenizer may have more or fewer tokens.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )

@@ -1,4 +1,6 @@
-"""Defines the CTranslate2 entry of the table of export formats. The conversion is in ctranslate2.py."""
+"""Defines the entry for CTranslate2 in the table `FORMATS` of export formats. The conversion is in
+ctranslate2.py.
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,8 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
-Eole continues OpenNMT-py: opennmt.py describes the differences of both libraries from the paper. The checkpoint of
-Eole has no table of sinusoids. Embeddings are multiplied by sqrt(d_model) only with sinusoids.
+Eole is the successor of OpenNMT-py. The docstring of opennmt.py describes how the models of both libraries
+differ from the paper. In contrast to OpenNMT-py, a checkpoint of Eole contains no table of sinusoids. Eole
+multiplies embeddings by sqrt(d_model) only if the model has sinusoidal positions.
 
 config.json has only the values that differ from Eole's defaults. In config.json, a value in the section
 "encoder" or "decoder" takes precedence over the value in the section "model".
@@ -220,7 +221,7 @@ def _log_probs_of_eole(
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"]
-        # Append a token to each target sequence, because Eole ignores the last target token.
+        # Append an arbitrary token to each target sequence, because Eole ignores the last target token.
         outputs = original(batch["input_ids"], torch.cat((target, target[:, :1]), dim=1), None)
         logits = original.generator(outputs[0])
         logits[..., pad] = EXCLUDED_LOGIT
@@ -230,8 +231,8 @@ def _log_probs_of_eole(
 
 
 def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:
-    """Return the value of a field for the encoder or the decoder. A value in the section of the stack takes
-    precedence over the value in the section of the model.
+    """Return the value of a field for the encoder or the decoder. A value in the section "encoder" or
+    "decoder" takes precedence over the value in the section "model".
     """
     return (model.get(stack) or {}).get(field, model.get(field, default))
 

@@ -106,11 +106,14 @@ class LoadedCheckpoint:
 
 
 def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quantization: str | None) -> str:
-    """Write a checkpoint in another format into `folder`. Return one line with the difference."""
+    """Write a checkpoint in another format into `folder`. Return a line of text about the largest difference
+    between the outputs of the written model and the checkpoint.
+    """
     try:
         compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
     except OSError as error:
-        # Some libraries write files without the name of the file in the error, for example on a full disk.
+        # Some libraries raise an OSError without a file name, for example if the disk is full. Add the name
+        # of the folder to such an error.
         if error.errno is not None and error.filename is None:
             raise OSError(error.errno, error.strerror, str(folder)) from error
         raise
@@ -198,7 +201,7 @@ def card_data(
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Copy the recipe of the checkpoint, because `vaswani distill` reads the languages from the copied
-    recipe. Private paths are removed from the copy.
+    recipe. The copy does not contain private paths.
     """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:

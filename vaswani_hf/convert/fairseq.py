@@ -33,8 +33,8 @@ _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# Objects of these classes are allowed in the settings of a file. If a file contains an object of another
-# class, the file is not read.
+# The settings in a checkpoint may contain objects of these classes. If a checkpoint contains an object of
+# another class, the import raises an error.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -154,7 +154,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
             pad_token_id=_PAD,
             eos_token_id=_EOS,
             decoder_start_token_id=_EOS,
-            # Use the defaults of fairseq-generate.
+            # These search settings are the defaults of the command fairseq-generate.
             num_beams=5,
             max_length=200,
         ),
@@ -331,7 +331,8 @@ def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> di
             "the position tables of the encoder and the decoder must have the same length",
         )
         for name in tables:
-            # Leave out the first two rows, because the first token of a text has the position 2.
+            # Leave out the first two rows of the position table, because the first token of a text has the
+            # position 2.
             state[name] = state[name][_PAD + 1 :]
     return state
 

@@ -1,8 +1,8 @@
 """Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
 model with its checkpoint.
 
-This file and the files that define formats import no library that only a single format needs, because the
-library may not be installed.
+At the top of this file and of the files that define formats, import no library that only one format needs,
+because this library may not be installed.
 
 In shapes, B is the batch size, S the source length and T the target length.
 """
@@ -84,15 +84,16 @@ class NotExpressibleError(ValueError):
 class Expressible:
     """Describes which configs a format supports.
 
-    A field that is neither in `fields` nor in `limits` must have its default value. Therefore, if a field is
-    added to the config class, exports of models with other values of the field fail until the format lists
-    the field.
+    A field that is neither in `fields` nor in `limits` must have its default value. If a new field is added
+    to the config class, a model with another value of this field cannot be exported until the field is added
+    to `fields` or `limits`.
 
     Attributes:
         title (str): The name of the format in error messages.
         fields (frozenset): The fields that may have any value. Fields that have an effect only in training
-            may have any value too.
-        limits (Mapping): Maps each field that may have only some values to a function that checks the value.
+            are always allowed, even if `fields` does not contain them.
+        limits (Mapping): Maps each field that may have only some values to a function that checks the value
+            of the field.
     """
 
     title: str
@@ -147,9 +148,10 @@ class Engine(Protocol):
 
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
-        beam_search (bool): False if the runtime has only greedy search.
-        search (dict): The settings of the beam search that differ from the settings of the checkpoint, because the
-            runtime does not have the settings of the checkpoint. The keys are fields of `SearchSettings`.
+        beam_search (bool): True if the runtime supports beam search, False if the runtime supports only
+            greedy search.
+        search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
+            does not support the settings of the checkpoint. The keys are fields of `SearchSettings`.
         installation (str, optional): The command that installs the runtime. None if the package extra with the
             name of the format installs the runtime.
     """
@@ -181,7 +183,8 @@ class Format:
     Attributes:
         name (str): The name of the format, as in the option `--format`. The package extra of the same name
             installs the modules in `libraries`.
-        main_file (str): A file, or a pattern of files, that only a folder in this format has.
+        main_file (str): The name of a file, or a file pattern. Only exports in this format contain such a
+            file.
         model_type (str, optional): The `model_type` in the config.json of the format; None if the format has no
             `model_type`.
         library_name (str): The library that reads the format, for the model card.
@@ -219,7 +222,8 @@ class Format:
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Return three random sentence pairs of different lengths. Each call returns the same sentence pairs.
+    """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
+    call returns the same sentence pairs.
 
     The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
     T], all int64.

@@ -95,7 +95,8 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
 def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     """Return the source and the target tokenizer, or None, and notes for the user.
 
-    The original runs the Moses tokenizer before and after its merges, and fast tokenizers cannot express Moses.
+    The tokenizer of FSMT runs Moses before the BPE merges, and the Moses detokenizer after decoding. The
+    returned tokenizers do not run Moses, because fast tokenizers do not support Moses.
     """
     missing = [name for name in _TOKENIZER_FILES if not (path / name).is_file()]
     if missing:

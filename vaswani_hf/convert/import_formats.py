@@ -1,7 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-This file and the files that define formats import no library that only a single format needs, because the
-library may not be installed.
+At the top of this file and of the files that define formats, import no library that only one format needs,
+because this library may not be installed.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -20,14 +20,14 @@ from ..settings.base import Settings
 from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
-# A function that computes the log-probabilities [B, T, V] float32 of a batch of `sample_batch` with the original's
-# library.
+# A function that computes log-probabilities [B, T, V] float32 with the library of the imported checkpoint.
+# The argument is a batch of `sample_batch`.
 LogProbs = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of an import. Each format uses only some of the options.
+    """The options of an import. Each format uses only some of these options.
 
     Attributes:
         timescales (str, optional): The value of the config field `position_timescales`. If None, the format
@@ -49,8 +49,8 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If two tied weights have
-            different names, one of the names is enough.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If weights are tied, the dict
+            may contain only one of the tied weights.
         generation_config (GenerationConfig): The default options of the search.
         tokenizers (tuple, optional): The source and the target tokenizer. If both languages share a
             vocabulary, both tokenizers are the same object. None if the checkpoint has no vocabularies.
@@ -99,15 +99,15 @@ class ImportFormat:
         name (str): The name of the format, as in the option `--from`. The package extra of the same name
             installs `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
-        recognise (Recognise): The function that recognises the format. The function reads only the parts of
-            the files that are necessary.
+        recognise (Recognise): The function that recognises the format. The function reads only as much of the
+            files as it needs to recognise the format.
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files that are downloaded from a repository on the Hub.
         peer (str): The name of the format's own library, for messages. The import compares the imported model
             with this library.
-        keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
-        loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
-            checkpoints that are refused.
+        keeps (str): A text for the documentation about the parts of a checkpoint that an import keeps.
+        loses (str): A text for the documentation about the parts of a checkpoint that an import loses, and
+            about checkpoints that cannot be imported.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -158,8 +158,8 @@ def refuse(field: str, value: Any, reason: str) -> NoReturn:
     """Raise an `UnsupportedError` about a field in the config of a checkpoint. `reason` is the part of the
     error message after "because".
     """
-    # Do not begin the message with the field, because the command line treats a message that begins with a
-    # name in backticks as an error about an option.
+    # Do not begin the message with the name of the config field. The command line treats a message that
+    # begins with a name in backticks as an error about an option.
     raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 

@@ -185,7 +185,7 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:
-    """Return the licence that the model card of the source states."""
+    """Return the licence that is stated in the model card of the imported checkpoint."""
     if not (path / CARD_FILE).is_file():
         return {}
     try:
@@ -236,7 +236,8 @@ def _difference(imported: Imported, folder: Path) -> float | None:
         largest = _difference_of_batch(imported, folder)
     else:
         return None
-    # Use `not <=` instead of `>`, so that NaN also raises the error. Every comparison with NaN is False.
+    # Use `not (difference <= TOLERANCE)` instead of `difference > TOLERANCE`, so that NaN also raises the
+    # error. Every comparison with NaN is False.
     if not largest <= TOLERANCE:
         raise ValueError(
             "The largest difference between the log-probabilities of the original and of the imported model must be "
@@ -270,11 +271,12 @@ def _write_card(
     is_on_hub = not os.path.exists(source)
     origin: dict[str, Any] = {
         "format": entry.title,
-        # Record only the name of a local file or folder, not its path, because the record may be published.
+        # For a local file or folder, record only the name and not the path, because results.json may be
+        # published.
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
-        # Record the name, because `vaswani push` generates the card again with this name. If the generated
-        # card differs from the card in the folder, somebody has edited the card.
+        # Record the name that the model card contains. `vaswani push` generates the card again with this
+        # name. If the two cards differ, the user has edited the card, and `vaswani push` keeps that card.
         "imported_as": name,
         "peer": entry.peer,
         "difference": difference,

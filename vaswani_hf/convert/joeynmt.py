@@ -220,8 +220,8 @@ def _read_vocabulary(
 
 
 def _weight_file(folder: Path) -> Path:
-    """Return the path of best.ckpt, the file that JoeyNMT loads. If best.ckpt does not exist, return the path
-    of the only `.ckpt` file.
+    """Return the path of best.ckpt, which is the file that JoeyNMT loads. If best.ckpt does not exist, return
+    the path of latest.ckpt, or else the path of the only `.ckpt` file.
     """
     files = sorted(folder.glob(_WEIGHT_FILES))
     names = [file.name for file in files]

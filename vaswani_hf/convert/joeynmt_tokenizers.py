@@ -1,9 +1,9 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
 The levels `word` and `char`, SentencePiece models and merges of subword-nmt become fast tokenizers with equal token
-ids. A tokenizer that cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each
-merged part that the vocabulary lacks into smaller parts again, and fast tokenizers do not. Therefore the vocabulary
-must have all merged parts. SentencePiece does the same with BPE models.
+ids. A tokenizer that cannot be expressed becomes a tokenizer that splits texts at spaces. If the result of a
+merge is not in the vocabulary, subword-nmt and BPE models of SentencePiece split this result into smaller
+parts again. Fast tokenizers cannot do this. Therefore the vocabulary must contain the results of all merges.
 """
 
 import re

@@ -1,8 +1,9 @@
 """Creates fast tokenizers from the tokenizers of M2M100 and NLLB.
 
-Both kinds of models translate between many languages. A source text begins with the token of its language, and a
-translation begins with the token of the target language. The created tokenizers have the tokens of the languages in
-the vocabulary, but do not add them to texts: the translator adds the tokens for the options `src_lang` and `tgt_lang`.
+M2M100 and NLLB models translate between many languages. A source text begins with the token of its language,
+and a translation begins with the token of the target language. The vocabularies of the created tokenizers
+contain the language tokens, but the tokenizers do not add these tokens to texts. The translator adds the
+language tokens according to the options `src_lang` and `tgt_lang`.
 """
 
 from collections.abc import Mapping

@@ -122,8 +122,8 @@ _SUBLAYERS = {
 
 
 def _names() -> dict[str, str]:
-    """Return a table that maps the weight names of MarianMT to the weight names of this package. The names in
-    MarianMT and in this package are the same, except for the output bias.
+    """Return a table that maps the weight names of MarianMT to the weight names of this package. The weight
+    names of MarianMT and of this package are equal, except for the name of the output bias.
     """
     names = ["model.shared.weight", "lm_head.weight"]
     for stack, parts in _SUBLAYERS.items():
@@ -171,8 +171,9 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Do not compare the logits at padding positions. Clamp very low logits, because MarianMT and this package
-    # give `<pad>` different very low logits. The probability of `<pad>` is 0 in both models.
+    # Do not compare the logits at padding positions. Clamp very low logits before the comparison. MarianMT
+    # and this package give `<pad>` different logits, but both logits are so low that the probability of
+    # `<pad>` is 0.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
         # Exclude `<pad>` here too, because the MarianMT model does not exclude `<pad>` itself. The search of
@@ -201,8 +202,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
-    # Use `named_parameters`, because `named_parameters` lists tied weights only once. One copy is enough,
-    # because MarianMT ties the weights again after loading.
+    # Use `named_parameters`, because `named_parameters` lists tied weights only once. Write only one copy of
+    # tied weights, because MarianMT ties the weights again after loading.
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     state = NAMES.to_theirs(to_halves(own, config.d_model))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:

@@ -13,8 +13,9 @@ with an embedding of zeros. If a model has learned positions, Marian does not mu
 sqrt(d_model).
 
 The imported model computes the same function as Marian in training and in scoring. For models of the type
-"transformer" with a pre-norm decoder, the search of Marian 1.12.42 computes another function, because the
-search omits the LayerNorm for the keys and values of earlier steps.
+"transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns different probabilities than
+Marian in training. The reason is an error in the search: it omits the LayerNorm before the keys and values of
+earlier steps.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -53,7 +54,7 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "sigmoid": "sigmoid",
 }
-# Marian versions before this version approximate GELU with a sigmoid.
+# Marian versions before this version compute GELU approximately, with a sigmoid.
 EXACT_GELU = (1, 12, 3)
 # File names of the options of the search, in order of preference. The file also has the names of the
 # vocabulary files. `{}` stands for the name of the model file.
@@ -315,8 +316,8 @@ def _model_file(path: Path) -> Path:
         return path
     files = sorted(file for file in path.glob("*.npz") if _has_options(file))
     if len(files) > 1:
-        # The output folder of a training contains the newest model and the best model. decoder.yml names one
-        # of the files.
+        # The output folder of a Marian training contains the newest model and the best model. Read the model
+        # file that decoder.yml names.
         names = {Path(name).name for name in _search_options(path / "decoder.yml").get("models", [])}
         files = [file for file in files if file.name in names] or files
     if len(files) != 1:
@@ -444,8 +445,9 @@ def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
 def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add a row for the start token to both embeddings and to the output projection. Return its id.
 
-    The token has the same id in both vocabularies. If one vocabulary is smaller, rows without tokens are
-    added to its embedding. A low output bias gives these rows the probability 0.
+    The token has the same id in both vocabularies. If the two vocabularies have different sizes, rows without
+    tokens are added to the smaller embedding. In the output, these rows get a low bias, so that their
+    probability is 0.
     """
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     num_target = len(own[embeddings[1]])
@@ -559,7 +561,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     pad = config.pad_token_id
     assert pad is not None
     start = next(token for token in _START_TOKENS if token not in vocabulary.ids)
-    # Ignore tokens of the vocabulary file that have no row in the embedding, as Marian does.
+    # Ignore tokens whose id is too large for the embedding, as Marian does.
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None

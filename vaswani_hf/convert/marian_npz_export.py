@@ -7,17 +7,18 @@ a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versi
 type. The weights of the checkpoint are written unchanged, apart from the order of the features.
 - "transformer-new", for all other models. Marian 1.12 and later can run this type. The sinusoids of the
 checkpoint are stored as Marian's learned positions. Marian does not multiply embeddings by sqrt(d_model) in
-models with learned positions, so the export multiplies the embeddings. Therefore the output projection
-becomes a separate matrix. Marian's decoder starts from zeros, so the export adds the embedding of the start
-token to the first position of the decoder.
+models with learned positions, so the export multiplies the stored embeddings by sqrt(d_model). If the output
+projection was tied to the embeddings, the export stores the output projection as a separate matrix. Marian's
+decoder starts from zeros, so the export adds the embedding of the start token to the first position of the
+decoder.
 
-Marian 1.12.42 has three errors. Models of the type "transformer" with learned positions stop with an error
-message. For models of the type "transformer" with pre-norm, the search omits a LayerNorm. For models of the
-type "transformer-new", the search mixes up the sentences of a batch after the first sentence has ended.
-Therefore the exported decoder.yml sets batches of one sentence for "transformer-new".
+Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
+with an error message. For models of the type "transformer" with pre-norm, the search omits a LayerNorm. For
+models of the type "transformer-new", the search mixes up the sentences of a batch after the first sentence
+has ended. Therefore, for "transformer-new", the exported decoder.yml sets a batch size of one sentence.
 
-Marian cannot run the tokenizers of this package, so texts for Marian must be divided into tokens that are
-separated by spaces. `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
+Marian cannot run the tokenizers of this package. Therefore the input of Marian must be tokenized texts, with
+spaces between the tokens. `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
 
 In shapes, D is the model width and L the number of positions in the table.
 """
@@ -193,7 +194,7 @@ def _search_options(
 
 
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
-    """Return the options for the batches in Marian's search."""
+    """Return the batch size options of Marian's search."""
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
     # With "transformer-new", the search of Marian 1.12.42 mixes up the sentences of a batch after a sentence has
@@ -253,8 +254,8 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
-        # Write the version, because Marian approximates GELU if the model was written by a version before
-        # 1.12.3.
+        # Write a version, because Marian approximates the activation GELU if a version before 1.12.3 has
+        # written the model.
         "version": f"v{_VERSION}",
         # The number of rows of each position table.
         "max-length": num_positions,
@@ -281,8 +282,8 @@ def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     if model.excluded_class(0.0, None) is None:
         return state
     if config.zero_start_embedding and config.vocab_size == config.decoder_vocab_size == pad + 1:
-        # Leave out the row of `<pad>`. The row is not needed, because Marian's decoder starts from zeros
-        # instead of a token.
+        # Leave out the row of `<pad>`. Marian does not need the row of `<pad>`, because Marian's decoder
+        # starts from zeros instead of a token.
         rows = [name for name in state if "embed_tokens" in name or "lm_head" in name]
         return state | {name: state[name][:pad] for name in rows}
     bias = state.get("lm_head.bias", state["lm_head.weight"].new_zeros(config.decoder_vocab_size)).clone()
@@ -328,7 +329,7 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # These weights are multiplied with the output of the encoder or of the decoder.
+            # The inputs of these weights are the output of the encoder or of the decoder.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -372,8 +373,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. This has no effect, because such a
-    # tokenizer never returns the id.
+    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. The name has no effect, because
+    # such a tokenizer never returns the id of `<pad>` for a text.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"

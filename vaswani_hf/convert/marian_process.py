@@ -74,8 +74,8 @@ def marian_log_probs(
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []
         for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):
-            # Write these names instead of the tokens, because Marian splits lines at spaces and tokens may
-            # contain white space.
+            # Write made-up names instead of the real tokens, because Marian splits lines at spaces and real
+            # tokens may contain white space.
             names = [f"t{number}" for number in range(size)]
             end = rows[0][-1]
             ids = {"</s>": end, "<unk>": end, **{name: number for number, name in enumerate(names)}}

@@ -39,8 +39,8 @@ from .onnx_engine import OnnxEngine, OnnxModel
 # The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison runs the
 # graphs on the whole sample batch, so that the graphs are also tested with sizes that were not traced.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# The number of target tokens that the comparison computes with prefill.onnx. decode.onnx computes the
-# remaining tokens one by one.
+# In the comparison, prefill.onnx processes this number of target tokens at once. Then decode.onnx processes
+# the remaining tokens one by one.
 _PREFILLED = 3
 
 
@@ -130,7 +130,7 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    # Give no dynamic axes for `use_cache`, because the exporter removes `use_cache` from the inputs.
+    # Set no dynamic axes for `use_cache`, because the exporter removes the input `use_cache`.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
 

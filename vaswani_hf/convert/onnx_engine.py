@@ -69,13 +69,13 @@ class OnnxModel(VaswaniForSeq2SeqLM):
         folder (Path): A folder that `vaswani export --format onnx` wrote.
     """
 
-    # False, because the graphs need the keys and values of the source once for each beam.
+    # The value is False, because the graphs need a separate copy of the source keys and values for each beam.
     shares_sources = False
 
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
-        # Remove the attention windows from the config, because the graphs apply the windows, and because
-        # `generate` must cache the keys and values of all tokens.
+        # Remove the attention windows from the config. The graphs already apply the windows, and `generate`
+        # must cache the keys and values of all tokens.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)

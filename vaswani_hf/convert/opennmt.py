@@ -1,11 +1,12 @@
-"""Imports checkpoints of OpenNMT-py 3. The weights are in a `.pt` file or in `.safetensors` files with the
-same name.
+"""Imports checkpoints of OpenNMT-py 3. The weights are in the `.pt` file, or in `.safetensors` files with the
+same name as the `.pt` file.
 
 The models differ from the paper in three points: pre-norm with a LayerNorm at the end of each stack; an
-epsilon of 1e-6 in LayerNorm; an output projection with a bias. Embeddings are multiplied by sqrt(d_model)
-only if the model has positions. The checkpoint contains a position table `pe`. The position type
-"SinusoidalInterleaved" has the paper's sinusoids. The position type "SinusoidalConcat" has tensor2tensor's
-sinusoids, with all sines in the first half of the features. Source texts do not end with `</s>`.
+epsilon of 1e-6 in LayerNorm; an output projection with a bias. OpenNMT-py multiplies embeddings by
+sqrt(d_model) only if the model has position encodings. The checkpoint contains the table of the position
+encodings under the name `pe`. The position type "SinusoidalInterleaved" has the paper's sinusoids. The
+position type "SinusoidalConcat" has tensor2tensor's sinusoids, with all sines in the first half of the
+features. Source texts do not end with `</s>`.
 
 The checkpoint contains the options `opt` (an `argparse.Namespace`) and the vocabularies (lists of tokens).
 """
@@ -195,7 +196,7 @@ def _log_probs_of_opennmt(
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"].unsqueeze(-1)
-        # Append a token to each target sequence, because OpenNMT-py ignores the last target token.
+        # Append an arbitrary token to each target sequence, because OpenNMT-py ignores the last target token.
         target = torch.cat((target, target[:, :1]), dim=1)
         states, _ = original(batch["input_ids"].unsqueeze(-1), target, batch["attention_mask"].sum(dim=1))
         logits = original.generator(states)
@@ -207,7 +208,8 @@ def _log_probs_of_opennmt(
 
 def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     """Load weights into a model of OpenNMT-py or Eole. A bias that is missing in `state` is set to zero."""
-    # Call the method of `nn.Module`, because OpenNMT-py overrides the method with different arguments.
+    # Call `nn.Module.load_state_dict` explicitly, because OpenNMT-py overrides this method with different
+    # arguments.
     missing = set(torch.nn.Module.load_state_dict(model, state, strict=False).missing_keys)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,6 @@
-"""Pushes an exported folder to a repository of its own, with a card that names the model that was exported."""
+"""Pushes an exported folder to a separate repository on the Hub. The model card names the repository of the
+original model.
+"""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +25,7 @@ from ..publish.push import (
 from .export import FORMATS
 from .formats import Format
 
-# The metadata that an exported model has in common with the model that was exported.
+# The metadata keys that the card of an export copies from the card of the original model.
 _SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
 _TEXT = """# {name}
 
@@ -33,7 +35,7 @@ These files are the model [{base_model}](https://huggingface.co/{base_model}) in
 
 
 def format_of_export(folder: Path) -> Format | None:
-    """Return the format of a folder that `vaswani export` has written; None for other folders."""
+    """Return the export format of a folder. Return None if `vaswani export` has not written the folder."""
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
     for entry in FORMATS.values():
         if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
@@ -58,29 +60,29 @@ def push_export(
     commit_message: str = "Push an export of vaswani_hf",
     token: str | bool | None = None,
 ) -> str:
-    """Push a folder that `vaswani export` has written in one commit. Download the commit again, and compare
-    the files.
+    """Push the output folder of `vaswani export` to the Hub in one commit. Then download the commit, and
+    compare the downloaded files with the folder.
 
     Args:
-        folder (str or Path): The exported folder. If the folder has a README.md, its text is the text of the
-            card.
+        folder (str or Path): The exported folder. If the folder has a README.md, the text of the card is
+            copied from the README.md.
         repository (str): user/name.
-        base_model (str, optional): The repository of the model that was exported, on the Hub. The card takes
-            the languages and the licence from the card of `base_model`. The default is the `base_model` in the
+        base_model (str, optional): The repository on the Hub that contains the original model. Languages and
+            licence are copied from the card of this repository. The default is the field `base_model` in the
             README.md of the folder.
-        private (bool): As in `push`.
-        revision (str, optional): As in `push`.
-        create_pr (bool): As in `push`.
-        tag (str, optional): As in `push`.
+        private (bool): See `push`.
+        revision (str, optional): See `push`.
+        create_pr (bool): See `push`.
+        tag (str, optional): See `push`.
         commit_message (str): The title of the commit.
-        token (str or bool, optional): As in `push`.
+        token (str or bool, optional): See `push`.
 
     Returns:
         str: The address of the commit, or of the pull request.
 
     Raises:
-        HubError: If the folder is not an export, if `base_model` is unknown or is not on the Hub, or if the push
-            is refused or fails.
+        HubError: If `vaswani export` has not written the folder, if `base_model` is not given or is not on
+            the Hub, or if the push is refused or fails.
     """
     folder = Path(folder)
     with only_hub_errors(), TemporaryDirectory() as name:
@@ -131,7 +133,7 @@ def _card_of_export(
 
 
 def _metadata_of_base(base_model: str, token: str | bool | None) -> dict[str, Any]:
-    """Return the metadata of the card of `base_model`; empty if the repository has no card."""
+    """Return the metadata of the model card of `base_model`, or an empty dict if there is no card."""
     validate_repo_id(base_model)
     with explained():
         try:

@@ -1,16 +1,18 @@
 """Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and converts these
 fast tokenizers back to SentencePiece models.
 
-Marian and fairseq segment text with a SentencePiece model, but read the ids of the pieces from another file,
-such as `vocab.json`. In a fast tokenizer of transformers, the id of a piece is its index in the list of
-pieces. Therefore the conversion sorts the pieces by their ids.
+A SentencePiece model splits text into tokens, which SentencePiece calls pieces. Marian and fairseq read the
+token ids of the pieces from a separate file, such as `vocab.json`. In a fast tokenizer of transformers, the
+token id of a piece is the index of the piece in the list of pieces. Therefore the conversion sorts the pieces
+by their ids.
 
-Two SentencePiece models, one for each language, may share a vocabulary of token ids. Then each tokenizer must
-know the ids of the other model's pieces, but must not split text into these pieces. Therefore the conversion
-writes the private character `_FOREIGN` before each piece of the other model, because `_FOREIGN` does not
-occur in texts. The decoder of the tokenizer removes `_FOREIGN`. The conversion does not mark pieces that
-consist of a single character or only of unknown characters. SentencePiece joins adjacent unknown characters
-to one piece, and Marian finds the id of this piece if the other model has the same piece.
+If a checkpoint has two SentencePiece models, one for each language, both may use the same vocabulary file.
+Then each tokenizer must contain the pieces of both models, but must not split text into pieces of the other
+model. Therefore the conversion writes the character `_FOREIGN` before each piece of the other model. This
+character does not occur in texts. The decoder of the tokenizer removes `_FOREIGN` again. The conversion does
+not mark pieces of the other model that consist of a single character, or only of characters that are unknown
+to this model. The reason is that SentencePiece joins adjacent unknown characters to one piece, and Marian
+uses the token id of this piece if the piece is in the vocabulary.
 """
 
 import base64
@@ -30,7 +32,7 @@ from .formats import NotExpressibleError
 from .word_tokenizers import imported_tokenizer
 
 _FOREIGN = "\ue000"
-# The normalizer replaces a sequence of unknown characters by this character.
+# The normalizer of the tokenizer replaces each sequence of unknown characters by this private character.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
 # The types of pieces in a SentencePiece model.
@@ -47,7 +49,7 @@ class SentencePieces:
     """The content of a SentencePiece model file.
 
     Attributes:
-        pieces (dict): Maps each piece that SentencePiece can split texts into to its score.
+        pieces (dict): The pieces into which SentencePiece can split texts. Maps each piece to its score.
         is_bpe (bool): True for a BPE model, False for a unigram model.
         charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
         adds_space (bool): True if SentencePiece adds a space before the text.
@@ -147,7 +149,7 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Tokens of the other language whose characters do not occur in the pieces of `model`.
+    # Find the tokens of the other language whose characters occur in no piece of `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -185,8 +187,9 @@ def fast_tokenizer(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if a vocabulary lacks a piece of several characters, because a tokenizer of `fast_tokenizer` never
-    uses such a piece, but SentencePiece does.
+    """Return True if a piece of several characters is missing in a vocabulary. Then the tokenizer of
+    `fast_tokenizer` may split texts differently than SentencePiece, because the tokenizer never uses a
+    missing piece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -206,8 +209,8 @@ def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str)
 
 
 def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the merge rules of a BPE model: all pairs of pieces whose concatenation is a piece. The merge
-    rule with the best score is first.
+    """Return the merge rules of a BPE model: all pairs of pieces whose concatenation is a piece. The rules
+    are sorted by the score of the merged piece, highest score first.
     """
     merges = []
     for piece, score in model.pieces.items():
@@ -225,8 +228,8 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        # Apply NFC first, so that accents are joined with their character. Otherwise, the library
-        # `tokenizers` loses the accents of characters with two separate accents.
+        # Apply the Unicode normalization NFC first, because the library `tokenizers` loses accents if a
+        # character is followed by two separate accents.
         steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
     if model.removes_spaces:
         steps += [
@@ -258,8 +261,8 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains the pieces of one character that have no id. Split texts before and after these
-    # characters, because otherwise the tokenizer joins adjacent unknown characters.
+    # `missing` contains the pieces of one character that have no id. Split texts before and after each of
+    # these characters, because otherwise the tokenizer joins adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 

@@ -17,8 +17,8 @@ from .formats import Limit, Tokenizers
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The built-in score functions that can be converted to dot products. Score functions that users register are
-# not in the list, because such functions may compute any score.
+# The built-in score functions that can be converted to dot products. The list does not contain score
+# functions that users register, because such functions may compute arbitrary scores.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
@@ -46,7 +46,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     """Create a model that computes the same outputs as `model`, but uses only scaled dot-product attention.
-    Other scaling factors and the matrices of other score functions are multiplied into the query projections.
+    If the model uses another scaling factor or a score function with a matrix, the query projection is
+    multiplied by this factor or matrix.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:

@@ -260,8 +260,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Ignore the weights of traced copies of modules, which old versions of Sockeye also wrote. Ignore the
-    # network that predicts lengths, because it has no effect on the probabilities of tokens.
+    # Old versions of Sockeye also write the weights of traced copies of modules. Ignore these copies. Ignore
+    # the weights of the network that predicts the length of translations, because this network has no effect
+    # on the probabilities of tokens.
     return {
         name: tensor.float()
         for name, tensor in state.items()
@@ -301,8 +302,8 @@ def _with_positions(
         return to_interleaved(state, d_model), VaswaniConfig.max_position_embeddings
     longest = max(len(table) for table in tables)
     for name, table in zip(names, tables, strict=True):
-        # Repeat the last row of the shorter table, because Sockeye uses the last position for all later
-        # target tokens.
+        # Extend the shorter position table with copies of its last row, because Sockeye uses the last
+        # position for all later target tokens.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
     return state, longest
 

@@ -202,8 +202,8 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
 
 
 def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
-    """Return True for a pre-norm model. Dropout ("d") is ignored, because dropout has no effect on a trained
-    model.
+    """Return True for a pre-norm model. The letter "d" (dropout) in the hyperparameters is ignored, because
+    dropout has no effect on the outputs of a trained model.
     """
     before = facts.layer_preprocess_sequence.replace("none", "").replace("d", "")
     after = facts.layer_postprocess_sequence.replace("none", "").replace("d", "")
@@ -255,7 +255,7 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # Change the names to the notation of the table `NAMES`, with the number of a layer between dots.
+            # Write the number of the layer between dots, as in the names of the table `NAMES`.
             plain = re.sub(r"/layer_(\d+)/", r"/layer/\1/", found.group(1)).replace("/", ".")
             # Transpose matrices, because TensorFlow stores matrices as [in, out].
             state[plain] = tensor.T.contiguous() if plain.endswith(".kernel") else tensor

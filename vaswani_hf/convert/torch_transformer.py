@@ -1,8 +1,9 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
-`torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a model adds
-embeddings, positions and an output projection with arbitrary names. The file of the option `--config` must
-contain these names, the kind of positions and the number of heads.
+`torch.nn.Transformer` contains only the encoder layers and decoder layers. A translation model also needs
+embeddings, positions and an output projection. The author of the model adds these parts, with arbitrary
+weight names. The user must write these weight names, the kind of positions and the number of heads into a
+file, and give the file with the option `--config`.
 
 The models differ from the paper in two points: the attention has biases; a LayerNorm follows the last layer
 of each stack, even in post-norm models. The projections of queries, keys and values are stored as one joint
@@ -115,7 +116,8 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    # Compare the values of the weights, because the state dict does not tell whether the weights were tied.
+    # To find tied weights, compare the values of the weights, because a state dict contains tied weights as
+    # separate tensors.
     weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
     config = VaswaniConfig(
         **sizes(own, _TITLE),
@@ -197,7 +199,9 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight that the field `key` of `facts` names. Return `default` if the field is None."""
+    """The field `key` of `facts` contains the name of a weight. Return this weight, or `default` if the field
+    is None.
+    """
     name = getattr(facts, key)
     if name is None and default is not None:
         return default
@@ -215,7 +219,9 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the matrix that the field `key` of `facts` names, without dimensions of size 1."""
+    """The field `key` of `facts` contains the name of a matrix. Return this matrix without dimensions of size
+    1.
+    """
     weight = _weight(others, facts, key, default)
     if weight is default:
         return weight

@@ -50,7 +50,7 @@ from .onnx import TRACED_LENGTH, quiet, refuse_short_table
 from .simplify import num_positions
 from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, TransformersJsEngine
 
-# The number of weights of a block that have one scale.
+# The block size of the int8 quantization. The weights of a block share one scale.
 _BLOCK_SIZE = 32
 # The number of sentences, cached target tokens and new target tokens in the inputs with which the graphs are traced.
 _TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
@@ -158,8 +158,8 @@ class _DecoderGraph(nn.Module):
             (encoder_hidden_states, *encoder_states),
         )
         for states in source_states:
-            # Tell the exporter that the outputs of both branches have the same length, because the exporter
-            # gives the two lengths different names.
+            # Tell the exporter that the outputs of both branches of `torch.cond` have the same shape. Without
+            # these checks, the exporter treats the two lengths as different dimensions.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -216,8 +216,8 @@ def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
     ids = torch.zeros(_TRACED_SENTENCES, _TRACED_NEW, dtype=torch.int64)
     mask = torch.ones(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
     encoder_hidden_states = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, config.d_model)
-    # In the first call, the cached keys and values of the source have the length 0. Therefore this length
-    # needs a dimension name of its own.
+    # In the first call, the cached keys and values of the source have the length 0. Therefore this length has
+    # a separate dimension name.
     cached = {0: batch, 2: Dim("past_decoder_sequence_length")}
     cached_source = {0: batch, 2: Dim("past_encoder_sequence_length")}
     num_states = 2 * config.decoder_layers
@@ -338,13 +338,14 @@ def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationCo
 
 
 def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
-    """Compare the logits of the graphs with the logits of the model. The last target tokens are decoded with
-    the cache.
+    """Compare the logits of the graphs with the logits of the model. The graphs process the last target
+    tokens one by one with the cache, so the comparison also tests the cache.
     """
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # Replace `</s>` in the inputs, because the decoder graph generates only `</s>` after `</s>`.
+    # Replace `</s>` in the inputs of the comparison, because the decoder graph, unlike the model, generates
+    # only `</s>` after `</s>`.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

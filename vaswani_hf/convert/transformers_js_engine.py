@@ -22,7 +22,7 @@ from .onnx_engine import OnnxGraph
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
 # Maps the name of each dtype in transformers.js to the suffix of the file name.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
-# The number of source tokens of a batch, or characters of a batch in Node.js.
+# The maximum batch size: in source tokens for ONNX Runtime, and in characters for Node.js.
 _TOKENS_PER_BATCH = 16384
 _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 

@@ -2,8 +2,8 @@
 
 `torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
 objects of their own classes. Each format lists the names of the allowed classes. An object of an allowed
-class is read as an instance of `Stub`, with the same attributes. A file with an object of another class is
-not read.
+class is read as an instance of `Stub`, with the same attributes. If the file contains an object of another
+class, an error is raised.
 """
 
 import pickle
@@ -26,15 +26,16 @@ class Stub:
         self.arguments = args
 
     def __setstate__(self, state: Any) -> None:
-        # The state of some classes is a pair of dicts: the attributes, and the attributes in `__slots__`.
+        # For some classes, `state` is a pair of dicts: the ordinary attributes, and the attributes in
+        # `__slots__`.
         parts = state if isinstance(state, tuple) else (state,)
         for part in parts:
             if isinstance(part, dict):
                 self.__dict__.update(part)
 
 
-# In a file that is not a zip file, only this number of bytes at the start is searched for the names of the
-# weights. Older versions of `torch.save` do not write zip files, and write the names first.
+# Older versions of `torch.save` do not write zip files. In such a file, search only this number of bytes for
+# the names of the weights, because the names are at the beginning of the file.
 _LONGEST_HEADER = 2**20
 
 
@@ -93,8 +94,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # Pass pairs (class, name) to torch. For an object of the class `name`, torch creates an instance of
-        # `class` instead.
+        # `safe_globals` accepts pairs (class, name). For an object whose class has this name in the file,
+        # torch creates an instance of the given class.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

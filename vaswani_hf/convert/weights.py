@@ -167,8 +167,9 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# A position table with at most this difference from the formula is recognised as sinusoids. Libraries compute
-# the angles of the sinusoids in float32, so the error of an angle is about 1e-3 at position 5,000.
+# A position table with at most this difference from the formula is recognised as sinusoids. The tolerance
+# allows for rounding, because other libraries compute the angles of the sinusoids in float32. At position
+# 5,000, the rounding error of an angle is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
 
-# The end of a token at the end of a word, in the merges of subword-nmt and fastBPE.
+# In the merges of subword-nmt and fastBPE, the last token of a word ends with this text.
 END_OF_WORD = "</w>"
 
 
@@ -25,8 +25,8 @@ def word_tokenizer(
     joiner: str = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces. When the tokenizer decodes, it joins each token that
-    ends with `joiner` to the next token.
+    """Create a tokenizer that splits texts at spaces. In decoding, a token that ends with `joiner` is joined
+    to the next token without a space.
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -55,8 +55,8 @@ def merging_tokenizer(
 ) -> PreTrainedTokenizerFast | None:
     """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and fastBPE do.
 
-    Tokens at the end of a word end with `END_OF_WORD`. Return None if the vocabulary lacks a part or the result of a
-    merge, because the library `tokenizers` cannot join two tokens to a token without an id.
+    The last token of each word ends with `END_OF_WORD`. Return None if the vocabulary does not contain all
+    tokens of the merges, because the library `tokenizers` does not support merges whose tokens have no id.
     """
     needed = {token for left, right in merges for token in (left, right, left + right)}
     if not needed <= ids.keys():

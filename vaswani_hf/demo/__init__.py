@@ -1,1 +1,1 @@
-"""The demonstration page of `vaswani demo` and of a Space."""
+"""Creates the page of `vaswani demo`, and creates a Space on the Hub with the same page."""

@@ -1,7 +1,8 @@
-"""The page on which people try translation models: translations, confidences, word alignments and attention.
+"""Creates the page of `vaswani demo` and of a Space. The page shows the translation of a text, the confidence
+of each word, the word alignment and the attention.
 
-`vaswani demo` and the Spaces of `vaswani push --space` use this file. A Space has a copy of this file and no other file of the
-package; therefore this file imports only gradio.
+`vaswani demo` imports this file, and `vaswani push --space` copies this file into a Space. A Space has no
+other file of the package. Therefore this file imports no module of the package.
 """
 
 import os
@@ -10,13 +11,15 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-# gradio reads this variable when gradio is imported. Without the variable, gradio sends statistics to another computer.
+# Turn off the usage statistics of gradio. Set the variable before gradio is imported, because gradio reads
+# the variable during the import.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
 
 LONGEST_TEXT = 2000
-# Use fonts of the reader's computer, because the themes of gradio request fonts from another computer.
+# Use the fonts of the user's computer, because the default fonts of gradio are downloaded from another
+# computer.
 FONTS = ["system-ui", "sans-serif"]
 MONOSPACE_FONTS = ["ui-monospace", "monospace"]
 CSS = """
@@ -33,7 +36,7 @@ CSS = """
 .best .number { text-align: right; font-variant-numeric: tabular-nums; }
 .attention iframe { width: 100%; height: 900px; border: 1px solid var(--border-color-primary); border-radius: 8px; }
 """
-# The sizes of a picture of an alignment in pixels.
+# The sizes of the word alignment picture, in pixels.
 _CHARACTER_WIDTH, _GAP, _HEIGHT = 9.1, 18, 110
 
 
@@ -42,12 +45,12 @@ class Direction:
     """A model of the page, and the languages that the model translates.
 
     Attributes:
-        label (str): The name of the direction for readers, such as "en → de".
+        label (str): The text that the page shows for the direction, such as "en → de".
         translate (Callable): The pipeline of the model, as `pipeline("translation")` returns it.
         num_beams (int): The default number of beams.
-        examples (sequence): Texts that readers can try.
-        explain (Callable, optional): Returns the HTML of a page that explains the translation of a text with a
-            number of beams. Without the function, the page has no view of the attention.
+        examples (sequence): Example texts that the page offers.
+        explain (Callable, optional): A function that receives a text and a number of beams, and returns HTML
+            that shows the attention. If None, the page does not show the attention.
     """
 
     label: str
@@ -137,7 +140,7 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
 
 
 def _checked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, and show the message of an error about the input on the page."""
+    """Call a function. If the function raises a ValueError, show the error message on the page."""
     try:
         return function(*args, **kwargs)
     except ValueError as error:
@@ -145,8 +148,8 @@ def _checked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def words_as_html(words: Sequence[dict[str, Any]]) -> str:
-    """Return the words of a translation. The color shows the uncertainty, and the number above a word is its
-    confidence.
+    """Return the words of a translation. A darker background means a lower confidence. The number above a
+    word is the confidence of the word.
     """
     parts = []
     for entry in words:
@@ -183,7 +186,7 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
 
 
 def _centers(words: Sequence[str]) -> tuple[list[float], float]:
-    """Return the horizontal center of each word of a line in pixels, and the width of the line."""
+    """Return the horizontal center of each word of a line, and the width of the line. Both are in pixels."""
     centers = []
     left = 0.0
     for word in words:

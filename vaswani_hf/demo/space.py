@@ -1,4 +1,4 @@
-"""Creates a Space of the Hub with a page on which people try a model."""
+"""Creates a Space on the Hub. The Space shows a page that translates texts with a model."""
 
 import json
 import shutil
@@ -15,9 +15,10 @@ from ..publish.model_card import pipeline_of, read_record
 from ..publish.push import Destination, check_destination, check_token, only_hub_errors, refuse_tokens, send
 from ..version import minimum_versions
 
-# The newest version of gradio with which the page was tested.
+# The page was tested with this version of gradio. The Space installs the same version.
 GRADIO_VERSION = "6.31.0"
-# The Python of a Space is 3.10 by default, and the code of a model needs Python 3.11.
+# Set the Python version of the Space, because the default is Python 3.10 and the code of a model needs Python
+# 3.11 or later.
 _PYTHON_VERSION = "3.12"
 _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
@@ -42,7 +43,9 @@ launch([Direction({label}, translate, num_beams={num_beams}, examples=examples)]
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:
-    """Raise a ValueError if no Space can be made for a checkpoint, before the checkpoint is pushed."""
+    """Raise a ValueError if the name of the Space is invalid, or if the checkpoint is not a translation
+    model.
+    """
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
         raise ValueError(
@@ -59,18 +62,19 @@ def push_space(
     private: bool = False,
     token: str | bool | None = None,
 ) -> str:
-    """Create or update the Space of a pushed checkpoint. Download the Space again, and compare the files.
+    """Create or update the Space of a pushed checkpoint. Then download the Space, and compare the downloaded
+    files with the pushed files.
 
     Args:
         checkpoint (str or Path): The folder of the checkpoint.
         model (str): The repository of the checkpoint, as user/name.
-        commit (str): The commit of the repository.
+        commit (str): The commit of `model` whose code the Space runs.
         space (str): The repository of the Space, as user/name.
-        private (bool): Make a new Space private.
-        token (str or bool, optional): As in `push`.
+        private (bool): If True, a new Space is private.
+        token (str or bool, optional): The access token, see `push`.
 
     Returns:
-        str: The address of the commit of the Space.
+        str: The URL of the commit in the Space.
 
     Raises:
         HubError: If the Space cannot be written.
@@ -99,7 +103,7 @@ def stage_space(checkpoint: Path, staged: Path, model: str, commit: str) -> None
         "num_beams": generation.get("num_beams") or 1,
         "title": title,
     }
-    # A value in JSON is also a value in Python, because the values are texts, numbers and lists of texts.
+    # Write the values as JSON. The JSON of a text, a number or a list of texts is also valid Python code.
     literals = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     (staged / _APP_FILE).write_text(_APP.format(**literals), encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name(_INTERFACE_FILE), staged / _INTERFACE_FILE)

@@ -30,14 +30,14 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         translate (callable): A function that translates a list of sentences, and returns a `Translation` for
             each sentence. The field `alignment` of each `Translation` must have the word alignment, because
             without a word alignment a pair of tags encloses whole sentences. If the `Translation` of a
-            sentence has an `error`, the document keeps the source sentence.
+            sentence has an `error`, the sentence stays untranslated in the document.
 
     Returns:
         str: The translated document, with the markup of the source.
 
     Raises:
-        ValueError: If `format` is "srt" or "po", and the text does not have this format.
-        ModuleNotFoundError: If the library that reads the format is not installed.
+        ValueError: If `format` is "srt" or "po", and the document does not have this format.
+        ModuleNotFoundError: If the library that parses the given format is not installed.
 
     Example:
         >>> from vaswani_hf.model.translator_vaswani import Translation

@@ -31,11 +31,14 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
             continue
         plural = next(translations)
         forms = sorted(entry.msgstr_plural) or [0, 1]
-        # Plural form 0 is the singular. If the language has only one form, form 0 is the plural.
+        # Plural form 0 is translated from the singular. If the target language has only one form, form 0 is
+        # translated from the plural.
         entry.msgstr_plural = {form: first if form == 0 and len(forms) > 1 else plural for form in forms}
     return str(catalogue)
 
 
 def _is_translated(entry: "object") -> bool:
-    """Return True if the entry already has a translation. A translation that is marked as fuzzy counts too."""
+    """Return True if the entry already has a translation. Also return True if the translation is marked as
+    fuzzy.
+    """
     return bool(entry.msgstr) or any(entry.msgstr_plural.values())  # type: ignore[attr-defined]

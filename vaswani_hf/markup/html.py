@@ -34,7 +34,9 @@ def translate_html(text: str, translate: TranslateSentences) -> str:
 
 
 def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each HTML document. One call of `translate` receives the sentences of all documents."""
+    """Return the translation of each HTML document. `translate` is called with the sentences of all documents
+    at once, so that sentences of several documents share batches.
+    """
     texts = join_parts([_Reader(text).attribute_parts() for text in texts], translate)
     return join_parts([_Reader(text).text_parts() for text in texts], translate)
 
@@ -46,9 +48,11 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._text = text
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        # An event is a tag, a text or a comment: its offset, its kind and its name.
+        # The tags, texts and comments of the document, called events. Each entry is a tuple (offset in the
+        # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # The indices (in `_events`) of the opening tags of elements whose content is not translated.
+        # The content of some elements, such as `<pre>`, is not translated. The set contains the indices in
+        # `_events` of the opening tags of these elements.
         self._kept: set[int] = set()
         self.feed(text)
         self.close()
@@ -101,9 +105,9 @@ class _Reader(HTMLParser):
         return found
 
     def _end_of_element(self, i: int) -> int:
-        """Return the index of the first event (tag, text or comment) after an element. If the element has no
-        end tag, an inline element ends at the next tag of a block, and a block ends at the end of the
-        document.
+        """Return the index of the first event (tag, text or comment) after the element that begins at the
+        event `i`. If the element has no end tag, an inline element ends at the next tag of a block, and a
+        block ends at the end of the document.
         """
         name = self._events[i][2]
         if name in _VOID:
@@ -155,8 +159,9 @@ class _Reader(HTMLParser):
 
 
 def _text_of_code(name: str, raw: str) -> str:
-    """Return the text of an inline code element. The model receives the text of the code without the tags,
-    because the model may copy this text into the translation. Return an empty text for all other elements.
+    """Return the text of an inline code element. The text, without the tags of the element, is part of the
+    sentence that the model receives, because the model may copy the text into the translation. Return an
+    empty text for all other elements.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
@@ -184,8 +189,8 @@ def _stripped(pieces: list[Piece]) -> list[str | Passage]:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide HTML text without tags into translatable texts and atoms. An atom, such as a placeholder, is
-    copied unchanged.
+    """Divide an HTML text without tags into texts to translate and atoms. An atom, such as a placeholder, is
+    copied into the translation unchanged.
     """
     pieces = []
     end = 0
@@ -194,8 +199,8 @@ def text_pieces(raw: str) -> list[Piece]:
         if reference is not None:
             character = unescape(reference)
             if character != "&" and not category(character[0]).startswith("S"):
-                # A character reference for a letter, white space or punctuation, such as `&auml;`, is a part
-                # of the text.
+                # A character reference for a letter, white space or punctuation, such as `&auml;`, is not an
+                # atom: the character is translated as a part of the text.
                 continue
         pieces += [_text_piece(raw[end : match.start()]), Piece("atom", match[0], unescape(match[0]))]
         end = match.end()

@@ -2,8 +2,8 @@
 only the text is translated.
 
 The library markdown-it finds the blocks and the inline tokens of a document, but does not record the offsets
-of inline tokens. Therefore `_pieces` finds each inline token in the source code of its block. If the source
-code of a block does not match the tokens of the block, the block is not translated.
+of inline tokens. Therefore `_pieces` finds each inline token in the source code of its block. If the tokens
+of a block cannot be found in its source code, the block is not translated.
 """
 
 import re
@@ -13,7 +13,7 @@ from .html import text_pieces, translate_html
 from .passages import Passage, Piece, TranslateSentences, translate_passages
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-# The check box of an item of a task list.
+# Matches the check box at the beginning of an item in a task list.
 _TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
 _PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~|])|&(?=#?\w+;)")
@@ -29,8 +29,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     before = front_matter[0] if front_matter else ""
     lines = text[len(before) :].split("\n")
     blocks = []
-    # The line and the column after the previous block. The search for the next block, such as the next cell
-    # of a table, begins at this position.
+    # The line and the column at which the previous block ends. The search for the next block begins at this
+    # position, so that a second table cell with the same text is found too.
     cursor = (0, 0)
     for token in parser.parse("\n".join(lines)):
         if token.type == "html_block":
@@ -48,16 +48,17 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         cursor = place[-1][0], place[-1][2]
         blocks.append((token, place, pieces))
     translations = translate_passages([Passage(pieces, _escape) for _, _, pieces in blocks], translate)
-    # Replace the last block first. Replacing a block changes the columns of all later blocks in the same
-    # line.
+    # Replace the last block first, because the replacement of a block changes the columns of all later blocks
+    # in the same line.
     for (token, place, _), translation in reversed([*zip(blocks, translations, strict=True)]):
         translation = _LINE_START.sub(_escaped_line_start, translation)
         if _structure(parser, translation) != _structure(parser, token.content):
-            # Keep the source, because the translation has other markup. For example, `**` without a space
-            # before or after it may not begin bold text.
+            # Keep the source block, because the Markdown parser finds different markup in the translation.
+            # For example, `**` before a space does not begin bold text.
             continue
         if [block.type for block in parser.parse(translation)] != _PARAGRAPH:
-            # The translation is empty, or would begin another block, for example because it begins with `~~~~`.
+            # Keep the source block, because the translation is not exactly one paragraph. For example, the
+            # translation is empty, or begins a code block with `~~~~`.
             continue
         number, start, end = place[0]
         prefix = lines[place[1][0]][: place[1][1]] if len(place) > 1 else ""
@@ -90,7 +91,9 @@ def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tup
 
 
 def _pieces(token: Any, parser: Any) -> list[Piece] | None:
-    """Return the texts, atoms and tags of a block. Return None if the source code does not match the tokens."""
+    """Return the texts, atoms and tags of a block. Return None if a token is not found in the source code of
+    the block.
+    """
     content = token.content
     position = 0
     pieces: list[Piece] = []
@@ -148,7 +151,7 @@ def _pieces(token: Any, parser: Any) -> list[Piece] | None:
 
 
 def _after(pieces: list[Piece], length: int) -> list[Piece]:
-    """Remove the first characters of the source code of pieces."""
+    """Remove the first `length` characters of source code from a list of pieces."""
     remaining = [*pieces]
     while length > 0 and remaining:
         first = remaining.pop(0)
@@ -213,7 +216,9 @@ def _leading_spaces(text: str) -> int:
 
 
 def _structure(parser: Any, content: str) -> list[tuple[str, str]]:
-    """Return the type and the content of each inline token that is not text, in alphabetical order."""
+    """Return the type and the content of each inline token that is not text, sorted alphabetically, to
+    compare the markup of two texts.
+    """
     (token,) = parser.parseInline(content)
     return sorted(
         (child.type, str(child.attrs or child.content))

@@ -1,4 +1,5 @@
-"""Translates passages. A passage is a text with tags and with parts that a translation must not change.
+"""Translates passages. A passage is a section of a document, such as a paragraph, that contains texts, tags
+and parts that a translation must not change.
 
 A passage is a list of pieces: texts, tags and unchangeable parts. Each sentence of a passage is translated
 without its tags. Then the word alignment of the sentence determines the positions of the tags in the
@@ -52,9 +53,9 @@ class Piece:
 
 @dataclass(slots=True)
 class Passage:
-    """A text of a document that is translated as a whole, divided into pieces (texts, tags, atoms and line
-    breaks). The function `escape` converts a translated text to the format of the document. For example,
-    `escape` replaces `<` by `&lt;` in HTML.
+    """A section of a document, such as a paragraph, as a list of pieces (texts, tags, atoms and line breaks).
+    The function `escape` converts a translated text to the format of the document. For example, `escape`
+    replaces `<` by `&lt;` in HTML.
     """
 
     pieces: list[Piece]
@@ -80,7 +81,7 @@ class _Sentence:
 
     @property
     def needs_translation(self) -> bool:
-        """True if the sentence contains a letter outside tags and atoms."""
+        """True if the sentence contains a letter that is not part of a tag or an atom."""
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
@@ -92,11 +93,13 @@ class _Sentence:
             is_removed = piece.kind == "atom" and not self.has_atoms
             texts.append("" if is_removed else piece.text)
             if piece.kind == "text" and not self.has_atoms and not piece.text[:1].isalnum():
-                # Remove the space before a removed atom if punctuation or another space follows the atom.
+                # If an atom was removed, also remove the space before the atom, unless a letter or a digit
+                # follows the atom.
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # Remove one of two commas: if `{x}` is removed from "a, {x}, b", two commas remain.
+                    # If two commas follow each other after the removal, remove one of them. For example, "a,
+                    # {x}, b" without `{x}` has two commas.
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
         return texts
@@ -123,7 +126,7 @@ class _Sentence:
 
 
 def translate_passages(passages: Sequence[Passage], translate: TranslateSentences) -> list[str]:
-    """Return each translated passage, as source code of the document."""
+    """Return the translation of each passage, in the format of the document (for example, as HTML)."""
     of_passages = [_sentences_of(passage) for passage in passages]
     sentences = [one for of_passage in of_passages for one in of_passage if one.needs_translation]
     for sentence in sentences:
@@ -143,7 +146,9 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
-    """Translate the passages of documents, and join the parts of each document."""
+    """Return the translation of each document. A document is a list of passages, which are translated, and
+    texts, which are copied.
+    """
     passages: list[Passage] = []
     for parts in documents:
         passages += [part for part in parts if isinstance(part, Passage)]
@@ -160,7 +165,7 @@ def _translate(sentences: Sequence[_Sentence], translate: TranslateSentences) ->
         return
     translations = translate([sentence.source() for sentence in sentences])
     for sentence, translation in zip(sentences, translations, strict=True):
-        # Keep the source text of a sentence that cannot be translated.
+        # If a sentence cannot be translated, keep its source text.
         sentence.translation = None if translation.error else translation
 
 
@@ -171,8 +176,8 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
         if is_break:
             sentences += [_Sentence(run), _Sentence()]
             continue
-        # Replace each atom by letters before splitting the text, because a full stop inside an atom does not
-        # end a sentence.
+        # Before the text is split into sentences, replace each atom by letters, because a full stop inside an
+        # atom does not end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
         cuts: deque[tuple[int, int]] = deque()
@@ -196,7 +201,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
 
 
 def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
-    """If an atom is inside a word, such as "&amp;" in "R&amp;D", make the whole word the atom."""
+    """If an atom is a part of a word, such as "&amp;" in "R&amp;D", extend the atom to the whole word."""
     found: list[Piece] = []
     following = deque(pieces)
     while following:
@@ -217,8 +222,8 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
-    """Return the Python ids of all tags that belong to a pair of an opening tag and a closing tag. The pairs
-    never overlap partially.
+    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Two
+    pairs are either nested or disjoint.
     """
     paired: set[int] = set()
     waiting: list[Piece] = []
@@ -313,7 +318,8 @@ def _target_units(
             atoms.setdefault(unit.text, deque()).append(i)
         else:
             units_of_word.setdefault(unit.word, []).append(i)
-    # Remove placeholders that the source does not contain, because such placeholders are errors of the model.
+    # Remove placeholders that occur in the translation but not in the source, because the model has invented
+    # them.
     literals = sorted(map(re.escape, atoms), key=len, reverse=True)
     pattern = re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
     found = deque(pattern.finditer(text))
@@ -350,8 +356,8 @@ def _target_units(
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
-    """Divide a target word into units (word and punctuation). `aligned` has the indices of the source units
-    that the target word is aligned with.
+    """Divide a target word into units (word and punctuation). `aligned` contains the indices of the source
+    units (words and punctuation) that the target word is aligned with.
     """
     if "".join(source[i].text for i in aligned) == chunk:
         return [Unit(source[i].text, source=i) for i in aligned]

@@ -1,11 +1,11 @@
 """Inserts the tags and the atoms (unchangeable parts) of a source text into the translation. The word
-alignment determines their positions.
+alignment determines the positions of the tags and the atoms.
 
 A `Unit` of a text is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags,
-a single tag or an atom. The nodes form a tree, because pairs of tags contain other nodes. In the translation,
-each pair of tags encloses one range of units. The range lies inside the range of the parent node, and does
-not overlap the ranges of other pairs with the same parent. Therefore each tag occurs exactly once in the
-translation, and the pairs of tags are nested.
+a single tag or an atom. The nodes form a tree: a node between two tags is a child of the pair of these tags.
+In the translation, each pair of tags encloses one contiguous range of units. The range lies inside the range
+of the parent pair, and does not overlap the ranges of other pairs with the same parent. Therefore each tag
+occurs exactly once in the translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ class Unit:
 
     Attributes:
         text (str): The text of the unit.
-        raw (str): The source code of an atom; empty for a word and for punctuation.
+        raw (str): The source code of an atom. Empty if the unit is a word or punctuation.
         word (int): For a source unit, the index of the word that contains the unit. Words are separated by
             white space.
         space (str): The white space before the unit.
@@ -41,7 +41,7 @@ class Unit:
 @dataclass(slots=True)
 class Node:
     """A pair of tags, a single tag, or an atom, such as a placeholder or code, that is copied unchanged. The
-    root node is a pair without source code.
+    root node represents the whole passage, and has no tags.
 
     Attributes:
         raw (str): The source code of the opening tag, of the single tag or of the atom.
@@ -52,11 +52,11 @@ class Node:
             Empty at the beginning of the sentence.
         after (str): The character of the source text after the node. "X" if an atom follows the node. Empty
             at the end of the sentence.
-        source_start (int): The index of the first source unit of a pair. For other nodes, the index of the
-            source unit after the node.
-        source_end (int): The index of the first source unit after a pair.
-        start (int): Corresponds to `source_start`, but counts the units of the translation.
-        end (int): Corresponds to `source_end`, but counts the units of the translation.
+        source_start (int): For a pair, the index of the first source unit between the tags. For other nodes,
+            the index of the source unit after the node.
+        source_end (int): For a pair, the index of the first source unit after the closing tag.
+        start (int): The same as `source_start`, but as an index of a unit of the translation.
+        end (int): The same as `source_end`, but as an index of a unit of the translation.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -74,8 +74,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The ranges of units of one sentence in the source and in the translation. The end is the index after
-    the last unit.
+    """The range of one sentence in the units of the source, and in the units of the translation. `source_end`
+    and `end` are the index of the last unit plus 1.
     """
 
     source_start: int
@@ -85,7 +85,7 @@ class Bounds:
 
 
 def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
-    """Set `start` and `end` of each node: the range of the node in the translation."""
+    """For each node, set `start` and `end`: the range of the node in the units of the translation."""
     root.end = len(target)
     parents = [root]
     while parents:
@@ -99,7 +99,7 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
             child.start = child.end = _position(child, parent, target, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
-                # Keep the order of the tags without a partner, because the partners of the tags are in other
+                # Tags without a partner keep their order, because the partners of these tags are in other
                 # passages.
                 last_tag = child.start = child.end = max(child.start, last_tag)
         parents += pairs
@@ -112,8 +112,8 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set the ranges of the pairs of tags with the same parent. Pairs whose alignment is unambiguous are set
-    first.
+    """Set the ranges of the pairs of tags with the same parent. Pairs with an aligned word in each of their
+    sentences come first, because they leave the remaining words to the other pairs.
     """
     free = [True] * len(target)
     unsure = []
@@ -177,8 +177,8 @@ def _aligned_range(
         if source[i].is_word
     ]
     if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
-        # In the source, the pair contains all words of the sentence. Let the pair contain all words of the
-        # translation too. Leave out punctuation at the start and at the end if this punctuation is outside
+        # If the pair contains all words of the sentence in the source, the pair also contains all words in
+        # the translation. Leave out punctuation at the start and at the end if this punctuation is outside
         # the pair in the source.
         start, end = region
         while start < end and _is_outside(target[start], pair):
@@ -186,8 +186,9 @@ def _aligned_range(
         while start < end and _is_outside(target[end - 1], pair):
             end -= 1
         return start, end
-    # Find the range with the largest sum. A unit counts 1 if the unit is aligned with a source unit inside
-    # the pair, -1 if aligned with a source unit outside the pair, and 0 if not aligned.
+    # Find the contiguous range of units with the largest sum. A unit adds 1 if it is aligned with a source
+    # unit inside the pair, -1 if it is aligned with a source unit outside the pair, and 0 if it is not
+    # aligned.
     best = None
     best_sum = 0
     start = region[0]
@@ -212,7 +213,7 @@ def _aligned_range(
 
 
 def _is_outside(unit: Unit, pair: Node) -> bool:
-    """Return True if the unit is punctuation that is outside the pair of tags in the source."""
+    """Return True if the unit is punctuation that is aligned with a source unit outside the pair of tags."""
     return (
         not unit.is_word
         and unit.source is not None
@@ -221,8 +222,8 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest run of units between `start` and `end` that no other
-    pair contains.
+    """Set the range of a pair of tags to the longest contiguous range of units between `start` and `end` that
+    no other pair contains.
     """
     best = (start, start)
     run_start = start
@@ -236,8 +237,9 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Return the position of a node in the translation: after the word that precedes the node in the source,
-    or before the word that follows the node in the source.
+    """Return the position of a node in the translation: after the translation of the unit before the node, or
+    before the translation of the unit after the node. If neither unit is aligned, return the position at the
+    same fraction of the sentence as in the source.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -273,9 +275,11 @@ def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
 
 
 def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
-    """Return the translation with the tags and the atoms, as source code of the document."""
+    """Return the translation with the tags and the atoms, in the format of the document (for example, as
+    HTML).
+    """
     parts: list[str] = []
-    # The number of units for which the preceding space has been written.
+    # The number of units whose preceding space is already in `parts`.
     num_spaced = 0
 
     def write_space(i: int) -> None:
@@ -293,7 +297,7 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         has_units = node.start < node.end
         needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
         if needs_space and parent.start == parent.end and parent is not root:
-            # Write no space around the atom, because the parent contains no words and has already written the
+            # Write no space around the node, because the parent contains no words and has already written the
             # space.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")

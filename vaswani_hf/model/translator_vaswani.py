@@ -7,7 +7,7 @@
    sentence or piece becomes a `Segment`.
 3. Attach the target prefix and the phrases of each text to its segments.
 4. Search: `PyTorchBackend.search` calls `model.generate` of generation_vaswani for each batch of segments
-with similar lengths. Each translation of a segment is a `Hypothesis`.
+   with similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
    `repetition_guard` is set.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
@@ -16,11 +16,12 @@ with similar lengths. Each translation of a segment is a `Hypothesis`.
 The methods of `BaseTranslator` are in the order of the seven steps. `PyTorchBackend` follows below. The
 translator works for all encoder-decoder models that have `generate`.
 
-Options and texts are validated in inputs_vaswani, where a `Request` combines a text with its constraints.
-Sentences are split, words are aligned and loops are detected in text_rules_vaswani.
+The file inputs_vaswani validates options and texts. Its class `Request` combines a text with the constraints
+of the text. The file text_rules_vaswani splits sentences, aligns words and detects loops.
 
-This file is saved with every checkpoint because the pipeline for translation calls the translator.
-`Translator.from_pretrained` and the CTranslate2 backend are in the folder `translation` of the package.
+This file is saved with every checkpoint, because the translation pipeline of the checkpoint uses the
+translator. `Translator.from_pretrained` and the CTranslate2 backend are in the folder `translation` of the
+package.
 
 In shapes, B is the number of segments of a batch, S the source length, T the target length (both in tokens),
 R the number of translations of a segment and N the number of decoder layers.
@@ -78,8 +79,8 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# This lock lets only one thread at a time call a tokenizer, because a tokenizer changes its own state
-# (truncation, language) during a call.
+# Hold this lock during each call of a tokenizer, because a call changes the state of the tokenizer
+# (truncation and language).
 TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
@@ -120,7 +121,7 @@ class Segment:
     # The token ids [S] of the source. The last token is `</s>`.
     token_ids: list[int]
     # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
-    # The list is empty if no later step of the translation needs the word indices.
+    # The list is empty if the translator does not need the word indices.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
@@ -153,7 +154,8 @@ class Hypothesis:
     text: str = ""
     # The score that the search has computed. Only the CTranslate2 backend sets this field.
     score: float = 0.0
-    # [T][S] the cross-attention. Set only by a backend whose method `score` cannot compute the attention.
+    # [T][S] the cross-attention. Only a backend whose method `score` cannot compute the attention sets this
+    # field.
     attention: list[list[float]] | None = None
 
 
@@ -163,10 +165,10 @@ class Word:
 
     Attributes:
         word (str): The word.
-        confidence (float): The product of the probabilities of the word's tokens. If all tokens are forced
-            (not chosen by the search), the value is 1. On Multi30k this confidence predicts whether the
-            reference contains the word (AUC 0.787) better than the geometric mean of the token probabilities
-            (AUC 0.782) or the lowest token probability (AUC 0.785).
+        confidence (float): The product of the probabilities of the word's tokens. If the search chose none of
+            these tokens because all are forced, the value is 1. On Multi30k this confidence predicts whether
+            the reference contains the word (AUC 0.787) better than the geometric mean of the token
+            probabilities (AUC 0.782) or the lowest token probability (AUC 0.785).
     """
 
     word: str
@@ -192,8 +194,9 @@ class Translation:
             `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
-        alignment (str): For each word the source word with the highest attention, in Pharaoh format,
-            such as "0-0 1-2". Each pair "i-j" aligns source word i with target word j, counted from 0.
+        alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". Each word of the translation
+            is aligned with the source word that has the highest attention. Each pair "i-j" aligns source word
+            i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped, or why the translation is withheld
@@ -220,7 +223,7 @@ class Translation:
     calibrated_confidence: float | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return the entries of the dict that the pipeline returns for this translation, except the text."""
+        """Return the fields of this translation that the pipeline returns in addition to the text."""
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -277,7 +280,7 @@ class BaseTranslator:
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
         is_model = isinstance(model, torch.nn.Module)
-        # A function that returns the probability that a translation with scores is good. None if the
+        # A function that estimates the probability that a `Translation` with scores is good. None if the
         # checkpoint has no calibration.
         self.calibration: Callable[[Translation], float] | None = None
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
@@ -388,8 +391,8 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Complete the options with the default settings of the search. `layouts`, `translate_segments` and
-        `join` need complete options.
+        """Return the options with default values for all search settings that the options do not contain.
+        `layouts`, `translate_segments` and `join` need complete options.
 
         Raises:
             ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is given
@@ -422,8 +425,8 @@ class BaseTranslator:
             )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Do nothing. Called before each window is translated. A subclass may override this method, for
-        example to choose a dtype.
+        """Do nothing. The translator calls this method before it translates a window of texts. A subclass may
+        override the method, for example to choose a dtype.
         """
 
     def _translate_lines(
@@ -505,7 +508,7 @@ class BaseTranslator:
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
-            # The text consists of white space, or of a tag without a text.
+            # The text contains no words: only white space, or a tag and white space.
             return [], [text if options.split_sentences and not tag else ""]
         if not options.split_sentences:
             return [stripped], ["", ""]
@@ -516,7 +519,9 @@ class BaseTranslator:
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
-        """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
+        """If the tokenizer has tags of target languages and the text begins with no tag, add the tag of the
+        option `tgt_lang` to the text.
+        """
         language = options.tgt_lang
         if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
@@ -536,8 +541,8 @@ class BaseTranslator:
         return tag[0] if tag and tag[0] in self.tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2: convert texts to segments. Set the field `words` only if the alignment or the cutting of
-        long segments needs the words.
+        """Step 2: convert texts to segments. Set the field `words` only if a word alignment or the division
+        of long segments needs the word indices.
         """
         if not texts:
             return []
@@ -568,7 +573,7 @@ class BaseTranslator:
         return segments
 
     def _language_id(self, name: str, language: str | None) -> int:
-        """Return the id of the token of a language. `name` is the name of the option."""
+        """Return the token id of a language. `name` is the name of the option for error messages."""
         if language not in self._languages:
             raise ValueError(
                 f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is {language!r}."
@@ -587,7 +592,7 @@ class BaseTranslator:
 
     def _shift_word_indices(self, segments: list[Segment], text: str) -> None:
         """Change the word indices of the sentences of a text, so that the indices count from the beginning of
-        the text. A tag that the text does not contain has no index.
+        the text. A tag that the translator has added to the text gets no index.
         """
         has_tag = bool(self._tag_of(text.lstrip()))
         num_words = 0
@@ -600,8 +605,8 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag or with
-        the token of a language, each piece begins with the tag or the token.
+        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a language
+        tag or a language token, each piece also begins with this tag or token.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
@@ -646,8 +651,8 @@ class BaseTranslator:
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
     def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
-        """Step 3: add the target terms of the glossary to the required phrases of a segment. A target term
-        that other settings of the search make impossible is ignored.
+        """Step 3: add the target terms of the glossary to the required phrases of a segment. A target term is
+        ignored if it contradicts another search setting.
         """
         assert options.terms is not None
         config = GenerationConfig()
@@ -705,14 +710,15 @@ class BaseTranslator:
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         """Return the text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # Replace line breaks by spaces, because the translation of one line must be one line.
+        # Replace line breaks in the translation by spaces, because the translation of a line must be one
+        # line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: search again, without repetition, for segments whose translations contain a loop. Replace a
-        translation only if the new translation has no loop and lacks no phrase.
+        """Step 5: search again, without repetition, for segments whose translations contain a loop. Use the
+        new translation only if it has no loop and contains all required phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
@@ -922,7 +928,8 @@ def results_of_lines(
     find: Callable[[list[Any]], Sequence[Any]],
     on_error: str,
 ) -> Iterator[Any]:
-    """Yield the result of each line of a window. An invalid line does not affect the results of other lines.
+    """Yield the result of each line of a window. An invalid line does not change the results of the other
+    lines.
 
     `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. If
     `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If `on_error` is
@@ -946,8 +953,8 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the results of lines. If `find` raises an error, try each half of the lines to isolate the bad
-    line.
+    """Yield the results of lines. If `find` raises an error, call `find` for each half of the lines, to find
+    the line that causes the error.
     """
     try:
         found = find([line for _, line in lines]) if lines else []
@@ -970,8 +977,8 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default settings that `settings` does not override. If `settings` contains `max_length` or
-    `max_new_tokens`, the defaults of both are left out.
+    """Return the default search settings without the keys of `settings`. If `settings` contains `max_length`
+    or `max_new_tokens`, the result contains neither of the two keys.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -980,8 +987,9 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 def batches_by_length(
     pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
-    tokens with padding, except for a single longer piece.
+    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences of each
+    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens including padding. A longer
+    sequence forms a batch of its own.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -1033,8 +1041,8 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return how many of the last decoder layers must return their attention, because alignments or scores
-    need the attention.
+    """Return the number of decoder layers, counted from the last, whose attention is needed for word
+    alignments or for scores.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
@@ -1088,8 +1096,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     """Join the translations of the N parts of a text with N + 1 separators.
 
     The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
-    parts. In the alignment of each part, the index of a source word must be counted from the beginning of the
-    whole text, and the index of a target word from the beginning of the part.
+    parts. The alignments of the parts must count source words from the beginning of the whole text, and
+    target words from the beginning of the part.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -1181,16 +1189,16 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def languages_of(tokenizer: Any) -> dict[str, int]:
-    """Return the languages of a tokenizer with tokens of languages, with the token ids. The dict is empty for other
-    tokenizers.
+    """Map each language of a multilingual tokenizer to the id of its language token. Return an empty dict if
+    the tokenizer has no language tokens.
     """
     tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
     return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not match a Vaswani model. The vocabulary of the model may be larger
-    than the vocabulary of the tokenizer.
+    """Raise an error if tokenizers do not match a Vaswani model. The model may have more embedding rows than
+    the tokenizer has tokens.
     """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
@@ -1230,7 +1238,7 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        The value is None for all models except Vaswani models, because the translator cuts only the texts of
+        The value is None for all models except Vaswani models. The translator divides long texts only for
         Vaswani models.
         """
         ...
@@ -1241,12 +1249,13 @@ class Backend(Protocol):
         ...
 
     def seed(self, seed: int) -> None:
-        """Set the seed of sampling."""
+        """Set the random seed for sampling."""
 
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Search for B segments of similar lengths, and return the hypotheses of each segment, best first.
+        """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
+        first.
 
         `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
         `score` cannot compute the attention. If a text cannot be translated, a `SentenceError` with the text
@@ -1318,7 +1327,8 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Add a check for finite logits, because models of other classes have no such check.
+            # Add a check that all logits are finite, because only Vaswani models check their logits
+            # themselves.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -1331,8 +1341,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the search counts the padding before a short target prefix as a part of the
-        translation's length limit.
+        """In a batch, shorter target prefixes are padded on the left. Return True if the length limit of the
+        search counts this padding.
         """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
@@ -1369,8 +1379,8 @@ class PyTorchBackend:
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # Turn off the warning of the search, because the translator logs a warning with the line number.
             arguments["warn_of_unmet_phrases"] = False
-        # Override settings of the checkpoint that have no effect in this search, because transformers would
-        # warn about these settings.
+        # Reset settings of the checkpoint that have no effect in this search, because `generate` logs a
+        # warning about each such setting.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -1434,8 +1444,8 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Record the forced tokens that are not in the prompt: the language token, and `</s>` at the length
-        limit.
+        """Record which tokens of the hypotheses were forced by the search: the language token, and `</s>` at
+        the length limit.
         """
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
@@ -1526,11 +1536,11 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add texts to a `SentenceError`: the text of the sentence, and the texts of the phrases that contradict
-    a setting.
+    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that contradict a
+    setting.
 
-    Check the attributes of the error instead of its class, because transformers may load the file of an error
-    class twice: for the model and for the pipeline.
+    Check the attributes of the error instead of its class. `isinstance` would fail, because transformers may
+    load the file that defines the class twice: for the model and for the pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:

@@ -1,6 +1,6 @@
 """Formats the certificate of a checkpoint as a table for the model card. A certificate shows how much the
-outputs of exported models differ from the outputs of the checkpoint. The measurement is in
-`convert/certify.py`.
+outputs of exported models differ from the outputs of the checkpoint. The code that measures the differences
+is in `convert/certify.py`.
 """
 
 from pathlib import Path

@@ -42,8 +42,8 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Files of a checkpoint that a resumed run does not need: a pickle file with local paths, and files that are
-# also in the root folder of the repository.
+# Do not copy these files of a checkpoint, because a resumed run does not need them. training_args.bin is a
+# pickle file with local paths, and the other files are also in the root folder of the repository.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
@@ -116,8 +116,8 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # Print the error and continue, because a failed push must not end the training, and the next push
-            # uploads newer versions of the same files.
+            # If a push fails, print the error and continue the training. The next push uploads newer versions
+            # of the same files.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)
@@ -139,8 +139,8 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
-    """Download the checkpoints that an earlier run pushed. If the folder already contains checkpoints,
-    nothing is downloaded.
+    """Download the checkpoints that an earlier run pushed. If the output folder already contains checkpoints,
+    the function downloads nothing.
     """
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
@@ -157,16 +157,16 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     shutil.copy(staging / newest / METRICS_FILE, folder)
     shutil.copy(snapshot / RECIPE_FILE, folder)
     save_tokenizers(*load_tokenizers(staging / newest), folder)
-    # Move the newest checkpoint first, so that the run can continue even if moving the other checkpoints is
-    # interrupted.
+    # Move the newest checkpoint first. Then the training can be resumed even if the process ends before the
+    # other checkpoints are moved.
     for name in sorted(steps, key=lambda name: -steps[name]):
         checkpoint = folder / f"checkpoint-{steps[name]}"
         if not checkpoint.exists():
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    # Print a note if checkpoints are missing. Early stopping needs the checkpoint with the best validation
-    # score, and averaging needs the last checkpoints.
+    # If checkpoints that the run needs are missing, print a note. Early stopping needs the checkpoint with
+    # the best validation score, and averaging needs the last checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.stops_early and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:

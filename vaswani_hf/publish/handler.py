@@ -1,7 +1,8 @@
-"""The handler of this model for Inference Endpoints (https://huggingface.co/docs/inference-endpoints).
+"""The custom handler that runs this model on Inference Endpoints
+(https://huggingface.co/docs/inference-endpoints).
 
-The package vaswani_hf pushes this file with each model. The handler runs the code of the model's repository, and does not need
-the package. `requirements.txt` names the versions that the code needs.
+The package vaswani_hf pushes this file with each model. The handler runs the model code in this repository,
+and does not need the package vaswani_hf. `requirements.txt` lists the library versions that the code needs.
 
 A request is a JSON object: `inputs` is a text or a list of texts, and `parameters` has the arguments of the pipeline, such as
 {"num_beams": 4, "return_scores": true}.
@@ -13,7 +14,7 @@ from typing import Any
 
 import transformers
 
-# The task of the pipeline, by the `model_type` in config.json.
+# Maps the `model_type` in config.json to the task of the pipeline.
 TASKS = {"vaswani": "translation", "vaswani_decoder": "text-generation", "vaswani_encoder": "fill-mask"}
 
 

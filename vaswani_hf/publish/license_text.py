@@ -1,7 +1,7 @@
 """Writes the file LICENSE of a repository: the licence of the weights, and the licence of the code.
 
-A repository contains code files of this package. The Apache License 2.0 (Section 4) requires that each copy of
-the code comes with a copy of the licence.
+A repository contains code files of this package. The code has the Apache License 2.0. Section 4 of this
+licence requires a copy of the licence with each copy of the code.
 """
 
 from importlib.metadata import distribution
@@ -37,6 +37,7 @@ def license_text(metadata: dict[str, Any]) -> str:
             f"The weights and the other files of the model are under the licence {name}. The model card (README.md)\n"
             "says more about the licence and about the training data."
         )
-    # Read the text from the metadata of the installed package, because an installed package has no other copy.
+    # Read the licence text from the metadata of the installed package, because only the metadata contains
+    # this text after the installation.
     apache = distribution("vaswani_hf").read_text("licenses/LICENSE") or ""
     return f"{weights}\n\n{_CODE}\n\n{apache}"

@@ -40,15 +40,15 @@ from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
 from .certificate import certificate_table, hashes_of_weights
 
-# The number of examples in the metadata of a card.
+# The maximum number of example texts in the metadata of a card.
 NUM_WIDGETS = 3
 
 
 def model_card(
     folder: str | Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> ModelCard:
-    """Create the model card of a checkpoint. The metadata of the card has the scores. If no file contains a
-    fact, the card says "not known".
+    """Create the model card of a checkpoint. The metadata of the card has the scores. If a value, such as the
+    hardware, is not in the files, the card says "not known".
 
     The code examples in the card load `repo_id`. `license` and `base_model` replace the values in the files
     of the run.
@@ -133,7 +133,7 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # Check the licence only if its value is a text, because the Hub itself refuses other values.
+        # Check the licence only if its value is a str, because the Hub refuses all other values.
         if isinstance(license, str):
             check_license(license, data.get("license"), "license")
 
@@ -167,7 +167,9 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
 
 
 def pipeline_of(folder: Path) -> str | None:
-    """Return the task with which `transformers.pipeline` loads a model; None if no pipeline loads the model."""
+    """Return the task for which `transformers.pipeline` can load a model. Return None if no pipeline can load
+    the model.
+    """
     recipe, results, data = _record(folder)
     test = results.get("test") or {}
     task = _task_of(folder, recipe, test)
@@ -258,15 +260,17 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
 
 
 def _dataset_id(test_set: dict[str, Any]) -> str:
-    """Return the dataset of the Hub that contains a test set, or "unknown"."""
+    """Return the Hub dataset that contains a test set. Return "unknown" if the dataset is not known."""
     if test_set.get("files"):
-        # The name of a file is not the name of a dataset.
+        # Do not use the name of the test set, because the test set is a local file and not a Hub dataset.
         return test_set.get("stated_dataset") or "unknown"
     return test_set.get("stated_dataset") or test_set.get("dataset") or test_set.get("name") or "unknown"
 
 
 def _widget(examples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return the examples that the page of the repository on the Hub shows."""
+    """Return example texts and outputs for the metadata of the card. The page of the repository on the Hub
+    shows these examples.
+    """
     shown = [
         {
             "example_title": f"Example {number}",
@@ -279,7 +283,7 @@ def _widget(examples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
 
 
 def _in_table(text: str) -> str:
-    """Return a text as a cell of a Markdown table that shows the text unchanged."""
+    """Escape a text for a cell of a Markdown table, so that the rendered table shows the text unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>#|~&$])", r"\\\1", " ".join(text.split()))
 
 
@@ -301,7 +305,8 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 def _shape(config: dict[str, Any]) -> str:
     """Return a text about the layers, the sizes and the attention of a model."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # Try both keys, because a language model has only an encoder or only a decoder.
+    # Try the encoder key and then the decoder key, because a language model has only an encoder or only a
+    # decoder.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]
@@ -332,7 +337,7 @@ def _count_parameters(folder: Path) -> int:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file of a run. A missing file gives an empty object."""
+    """Read a JSON object from a file of a run. If the file is missing, return an empty dict."""
     if not path.exists():
         return {}
     try:
@@ -350,7 +355,8 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
     """Describe the data of a run for the model card and results.json. Only the names of files are kept,
     without folders.
     """
-    # Use `getattr`, because the recipe of a task has either one language key or two language keys.
+    # Use `getattr`, because the recipe has either one language key or two language keys, depending on the
+    # task.
     return {
         "source_language": getattr(data, "source_language", ""),
         "target_language": getattr(data, "target_language", ""),

@@ -1,4 +1,6 @@
-"""Pushes a finished checkpoint to the Hub in one commit. Then downloads the commit and compares the files."""
+"""Pushes a finished checkpoint to the Hub in one commit, downloads the commit again, and compares the
+downloaded files with the pushed files.
+"""
 
 import filecmp
 import json
@@ -63,9 +65,9 @@ from ..version import minimum_versions
 from .license_text import license_text
 from .model_card import check_card, model_card, pipeline_of, read_record
 
-# File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
-# file. The patterns are narrow, because a star also matches a slash, and a pattern must not match files that
-# the user has added.
+# File patterns. If a file in the repository matches a pattern and the new checkpoint does not contain this
+# file, a push deletes the file. The patterns are narrow, because a star also matches a slash, and a pattern
+# must not match files that the user has added.
 REPLACED_FILES = (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -82,7 +84,8 @@ REPLACED_FILES = (
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
-# transformers stores in these keys of tokenizer_config.json where a tokenizer was loaded from.
+# These keys of tokenizer_config.json are not pushed, because transformers stores in these keys where the
+# tokenizer was loaded from, such as a local path.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -90,7 +93,7 @@ _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14
 
 @dataclass(frozen=True)
 class Destination:
-    """The repository and revision of a push. The docstring of `push` explains the fields."""
+    """The repository and the revision of a push. The docstring of `push` explains the fields."""
 
     repo_id: str
     private: bool = False
@@ -137,8 +140,8 @@ def push(
             tokenizers. If the folder has a README.md, this file is the model card. If the folder has no
             README.md, the card is written from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
-        private (bool): Make a new repository private. If the repository exists and is public, an error is
-            raised.
+        private (bool): If True, create the repository as a private repository. If the repository already
+            exists and is public, an error is raised.
         revision (str, optional): A branch or refs/pr/N. The default is main. A branch that does not exist is
             created.
         create_pr (bool): Open a pull request instead of changing the branch.
@@ -233,7 +236,8 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # If a licence or a base model is given, write a new card instead of keeping the old card.
+        # If the caller gives a licence or a base model, write a new model card. Otherwise, keep the existing
+        # model card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
@@ -284,7 +288,8 @@ def _copy_record(
 def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
-    """Write all files of the future repository into the folder `staged`. Weights are linked, not copied.
+    """Write all files of the future commit into the folder `staged`. Weight files are linked instead of
+    copied if possible.
 
     Optimizer states, logs and other files in the folder of the checkpoint are left out.
     """
@@ -347,7 +352,9 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 
 
 def _stage_license(folder: Path, staged: Path) -> None:
-    """Link the LICENSE in the folder of the checkpoint, or write a new LICENSE."""
+    """If the folder of the checkpoint has a LICENSE file, link this file. Otherwise, write a new LICENSE
+    file.
+    """
     if (folder / LICENSE_FILE).is_file():
         link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
         return
@@ -356,10 +363,9 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 
 def _stage_handler(folder: Path, staged: Path) -> None:
-    """Write the handler for Inference Endpoints and its requirements. Files of the same names in the folder of
-    the checkpoint are used instead.
-
-    A model that no pipeline loads, such as a parser, gets no handler.
+    """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
+    handler.py, use this handler.py and the requirements.txt of the folder instead. If no pipeline can load
+    the model, for example because it is a parser, write no handler.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
@@ -416,7 +422,8 @@ def check_token(destination: Destination) -> None:
 def check_destination(destination: Destination) -> Destination:
     """If `repo_id` has no user name, add the name of the user. Raise a `HubError` if a push is not possible.
 
-    The check creates nothing, so that a run can check the destination before the training.
+    The check creates no repository and no branch. Therefore a training run can check the destination before
+    the training.
     """
     check_token(destination)
     with explained():
@@ -498,8 +505,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not repeat a request for a pull request. If the first request has opened a pull request and only the
-    # answer was lost, the repeated request would open a second pull request.
+    # If the request opens a pull request, do not retry the request after an error. If only the answer of the
+    # first request was lost, a retry would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 

@@ -1,5 +1,5 @@
-"""The HTTP interface of the translation service. The table `INTERFACES` maps each path that translates to its
-request class.
+"""Defines the HTTP interface of the translation service. The table `INTERFACES` maps the path of each
+translation endpoint to its request class.
 """
 
 import asyncio
@@ -38,12 +38,13 @@ from .schema import ApiRequest, LibreTranslateRequest, TranslationsRequest, Want
 
 logger = logging.getLogger(__name__)
 
-# Maps each path that translates to the class of its requests.
+# Maps the path of each translation endpoint to the class of its requests.
 INTERFACES: dict[str, type[ApiRequest]] = {
     "/translate": LibreTranslateRequest,
     "/v1/translations": TranslationsRequest,
 }
-# If the queue is full, the answer tells the client to wait this number of seconds.
+# If the queue is full, the header `Retry-After` of the answer tells the client to wait this number of
+# seconds.
 _RETRY_AFTER = 2
 # The maximum number of characters of an error message.
 _MOST_SHOWN = 400
@@ -57,9 +58,11 @@ class Service:
         options (TranslationOptions): The options of all translations.
         limits (Limits): The limits on requests, on the queue and on batches.
         api_key (str, optional): The key that each request must have.
-        glossaries (mapping, optional): The glossaries that requests can name.
-        language_check (str, optional): "pass" copies texts that are not in the source language. "refuse" answers with
-            an error. The directions then need a detector.
+        glossaries (mapping, optional): The glossaries that requests can use. The keys are the names of the
+            glossaries.
+        language_check (str, optional): What to do with texts that are not in the source language: "pass"
+            returns the texts untranslated, "refuse" answers with an error. Both values require `directions`
+            with a language detector.
 
     Raises:
         ValueError: If a model does not support the options or the glossaries, or if the detector does not know a source
@@ -83,8 +86,9 @@ class Service:
         self._options = options
         self._api_key = api_key
         self._glossaries = glossaries or {}
-        # The number of threads limits the documents that are translated at the same time. The threads wait for the
-        # engine most of the time.
+        # Each thread translates the documents of one request, so the number of threads limits the number of
+        # such requests at the same time. The threads need little CPU time, because most of the time they wait
+        # for the engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:
@@ -98,7 +102,7 @@ class Service:
                 direction.translator.complete(replace(options, glossary=glossary))
 
     def stop(self) -> None:
-        """Finish all requests, and end the threads."""
+        """Finish all accepted requests, and end the threads."""
         self._threads.shutdown()
         self.engine.stop()
 
@@ -163,7 +167,9 @@ class Service:
         target_prefix: str = "",
         must_contain: Sequence[str] = (),
     ) -> list[TextRequest]:
-        """Convert texts of a client to requests. Check the language of each text, if the service checks languages."""
+        """Convert the texts of a client to `Request` objects. If the option `language_check` is set, check
+        the language of each text.
+        """
         requests = [TextRequest(direction.without_tags(text), target_prefix, must_contain) for text in texts]
         check = self._checks.get(direction.source)
         return requests if check is None else list(map(check, requests))
@@ -298,8 +304,8 @@ def _answer(
 
 
 def _shown(error: Exception) -> str:
-    """Return the message of an error. Truncate a long message, because the message may quote a long value of
-    a field.
+    """Return the message of an exception. Truncate a long message, because the message may contain a long
+    value that the client has sent.
     """
     message = str(error)
     return message if len(message) <= _MOST_SHOWN else f"{message[:_MOST_SHOWN]} …"
@@ -337,7 +343,7 @@ async def _fields_of(request: Request) -> dict[str, Any]:
 
 
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
-    """Wait for the translations of a job. If the client leaves, the job leaves the queue."""
+    """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:
@@ -363,8 +369,8 @@ async def _left(request: Request) -> None:
 
 
 def _internal_error(error: Exception) -> HTTPException:
-    """Log an error, and return the answer for the client. The log and the answer omit the message of the
-    error, because the message may contain texts of the client and paths.
+    """Log the class of an exception, and return the answer for the client. The log and the answer do not
+    contain the message of the exception, because the message may contain texts of the client or file paths.
     """
     logger.error("A translation failed with %s.", type(error).__name__)
     return HTTPException(500, "The translation failed.")
@@ -378,7 +384,8 @@ def _streamed(
     parts: asyncio.Queue[str | None] = asyncio.Queue()
 
     def put(part: str | None) -> None:
-        # The event loop raises a RuntimeError if the service has stopped.
+        # `call_soon_threadsafe` raises a RuntimeError if the event loop is closed because the service has
+        # stopped.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
@@ -413,7 +420,7 @@ def _event(content: dict[str, Any]) -> str:
 
 
 def _add_information(app: FastAPI, service: Service) -> None:
-    """Add the paths that do not translate, such as `/health` and `/languages`."""
+    """Add the endpoints that do not translate texts, such as `/health` and `/languages`."""
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
     @app.get("/", response_class=HTMLResponse)
@@ -431,7 +438,8 @@ def _add_information(app: FastAPI, service: Service) -> None:
         targets: dict[str, list[str]] = {}
         for direction in service.directions:
             targets.setdefault(direction.source, []).append(direction.target)
-            # Add an entry for each target language, because clients need the names of target languages too.
+            # Also list languages that are only target languages, because clients need the names of these
+            # languages.
             targets.setdefault(direction.target, [])
         return [
             {"code": code, "name": language_name(code), "targets": sorted(others)}

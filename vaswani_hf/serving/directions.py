@@ -1,4 +1,6 @@
-"""Loads the models of the HTTP service, and finds the model that translates from one language to another."""
+"""Loads the models of the HTTP service. For the source language and the target language of a request, finds
+the model.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,9 +26,10 @@ class Direction:
     Attributes:
         source (str): The code of the source language.
         target (str): The code of the target language.
-        translator (BaseTranslator): The translator that has loaded the model.
-        tag (str, optional): The language in the tag, such as `>>en<<`, that is put before each source text.
-            None if the model needs no tag.
+        translator (BaseTranslator): The translator of the model.
+        tag (str, optional): The language code in the tag of the target language. For example, "en" stands for
+            the tag `>>en<<`, and the service adds this tag to each source text. None if the model needs no
+            tag.
     """
 
     source: str
@@ -44,11 +47,12 @@ class Direction:
 
 
 class Directions:
-    """All pairs of source language and target language that the service can translate.
+    """Contains each `Direction` (source language, target language and translator) that the service supports.
 
     Args:
-        models (sequence): Each model: its source language, its target language and its translator.
-        detector (callable, optional): Returns the probability of each language for a text.
+        models (sequence): A tuple for each model: the source language, the target language and the
+            translator.
+        detector (callable, optional): A function that returns the probability of each language for a text.
 
     Raises:
         ValueError: If two models have the same source language and the same target language.
@@ -71,8 +75,8 @@ class Directions:
         for source, target, translator in models:
             for tag in translator.tags:
                 language = tag.strip("><")
-                # A model that was trained in both directions can also translate its target language into its
-                # source language. Then the text must have the tag of the source language.
+                # A model that was trained in both directions can also translate from its target language to
+                # its source language. Then the service must add the tag of the source language to the text.
                 pair = (target, source) if language == source else (source, language)
                 self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
 
@@ -86,8 +90,8 @@ class Directions:
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
-        """Return the probability of each source language for texts, most probable language first. Without a
-        detector, all probabilities are 0.
+        """Return the probability of each source language, given texts in one language. The most probable
+        language is first. If there is no detector, all probabilities are 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)
@@ -95,8 +99,8 @@ class Directions:
         return dict(sorted(languages.items(), key=lambda item: -item[1]))
 
     def _detected(self, texts: Sequence[str], target: str | None) -> str:
-        """Return the most probable source language of texts, among the languages that can be translated to
-        `target`.
+        """Return the most probable language of texts. Only languages that the service can translate to
+        `target` are considered.
         """
         languages = self.sources(target)
         if not languages:
@@ -116,14 +120,14 @@ class Directions:
         """Return the `Direction` with the given source language and target language.
 
         Args:
-            source (str): The source language, or "auto".
+            source (str): The source language, or "auto" to detect the language of `texts`.
             target (str, optional): The target language. The value may be None if only one target language
                 exists for the source language.
-            texts (sequence): The texts. The detector reads the texts if `source` is "auto".
+            texts (sequence): The source texts. The function uses the texts only if `source` is "auto".
 
         Raises:
-            ValueError: If no model translates between the two languages, or if more than one language fits
-                "auto" or None.
+            ValueError: If no model translates from `source` to `target`, if `target` is None and there are
+                several target languages, or if the language of the texts cannot be detected.
         """
         if source == AUTO:
             source = self._detected(texts, target)
@@ -162,13 +166,14 @@ def load_directions(
 
     Args:
         names (sequence): Checkpoint folders, or repositories on the Hub.
-        languages (sequence): For each name the languages, such as "en:de". If the sequence is empty, the
-            checkpoints record their languages.
-        load (callable): Loads the translator of a name.
-        detector (callable, optional): Returns the probability of each language for a text.
+        languages (sequence): The source language and the target language of each entry of `names`, such as
+            "en:de". If the sequence is empty, the languages are read from the checkpoints.
+        load (callable): A function that returns the translator for an entry of `names`.
+        detector (callable, optional): A function that returns the probability of each language for a text.
 
     Raises:
-        ValueError: If a checkpoint does not record its languages, or two models have the same languages.
+        ValueError: If `languages` is empty and a checkpoint does not contain its languages, or if two models
+            have the same source language and the same target language.
     """
     models = []
     for number, name in enumerate(names):
@@ -190,10 +195,10 @@ def load_directions(
 
 
 def _keep_in_memory(model: nn.Module) -> None:
-    """Copy the weights into memory, because transformers maps the weight file into memory. If another program
-    truncated the mapped file, the service would crash.
+    """Copy the weights to ordinary memory, because the weights that transformers loads are a memory-mapped
+    file. If another program truncated the file, the service would crash.
     """
     for parameter in model.parameters():
-        # This does not concern quantized weights, because quantized weights are not mapped from the file.
+        # Do not copy quantized weights, because quantized weights are not memory-mapped.
         if type(parameter) is nn.Parameter:
             parameter.data = parameter.data.clone()

@@ -1,5 +1,6 @@
-"""Translates HTML documents of a request. A thread divides the documents into sentences, and sends the sentences to
-the queue of the service, so that sentences of documents and of other requests share batches.
+"""Translates the HTML documents of a request. A thread divides the documents into sentences, and puts the
+sentences into the queue of the service. Therefore a batch can contain sentences of documents and sentences of
+other requests.
 """
 
 import contextlib
@@ -12,16 +13,16 @@ from .engine import Job
 
 
 class DocumentsJob:
-    """A request of a client with HTML documents. `run` translates the documents.
+    """A client's request to translate HTML documents. The method `run` translates the documents.
 
     Args:
         documents (sequence): The documents.
-        submit (callable): Puts a list of sentences into the queue, and returns the job of these sentences. The job
-            must ask for word alignments.
+        submit (callable): A function that puts a list of sentences into the queue, and returns the `Job` of
+            these sentences. The options of the job must include `return_alignments`.
 
     Attributes:
-        future (Future): The result: for each document a list with one translation. A client may cancel the future
-            at any time.
+        future (Future): The future receives the result: for each document, a list with one `Translation`. The
+            service cancels the future if the client leaves.
     """
 
     def __init__(self, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):
@@ -30,8 +31,8 @@ class DocumentsJob:
         self._submit = submit
 
     def run(self) -> None:
-        """Translate the documents, and set the result or the error of the future."""
-        # The client may have cancelled the future in another thread.
+        """Translate the documents, and set the result or the exception of `future`."""
+        # Ignore an InvalidStateError, because another thread may have cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:
                 texts = translate_html_documents(self._documents, self._translate)
@@ -42,6 +43,7 @@ class DocumentsJob:
 
     def _translate(self, sentences: Sequence[str]) -> list[Translation]:
         job = self._submit(sentences)
-        # If the client cancels the request, its sentences leave the queue.
+        # If the future of the documents is cancelled, cancel the job too, so that its sentences are removed
+        # from the queue.
         self.future.add_done_callback(lambda _: job.future.cancel())
         return [best for best, *_ in job.future.result()]

@@ -1,10 +1,10 @@
 """Defines the queue of the HTTP service, and the thread that translates the texts in the queue. The thread
 puts sentences of several requests into one batch.
 
-A `Job` has the texts of one request of a client. All texts of a job have the same options. The thread splits
-the texts of a job into segments (usually one sentence; see `BaseTranslator`). If several jobs have the same
-options, a batch contains one segment of each job, then a second segment of each job, and so on. Therefore a
-short text need not wait until a long text is finished.
+A `Job` contains the texts of one client request, and the translation options of all these texts. The thread
+splits the texts of a job into segments (usually one sentence; see `BaseTranslator`). A batch takes one
+segment of each job with the same options, then a second segment of each job, and so on until the batch is
+full. Therefore a short text does not wait until a long text of another job is translated.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from .limits import Limits
 
 
 class QueueFullError(RuntimeError):
-    """Raised if the queue has too many characters to accept another request."""
+    """Raised if a new request would exceed the maximum number of characters in the queue."""
 
 
 @dataclass(eq=False)
@@ -35,7 +35,8 @@ class Job:
     Attributes:
         translator (BaseTranslator): The translator that translates the texts.
         requests (list): The texts, each a `Request`.
-        options (TranslationOptions): The translation options, completed by `BaseTranslator.complete`.
+        options (TranslationOptions): The translation options of all texts, as `BaseTranslator.complete`
+            returns them.
         future (Future): The future receives the result: a list of translations for each text, best
             translation first.
         on_text (callable, optional): A function that is called with each part of the translation as soon as
@@ -49,7 +50,7 @@ class Job:
     future: "Future[list[list[Translation]]]" = field(default_factory=Future)
     arrival: float = field(default_factory=time.monotonic)
     layouts: list[tuple[list[Segment], list[str]]] = field(default_factory=list)
-    # The segments that are not in a batch yet, each with its index in the job.
+    # The segments that still wait for translation. Each entry is (index of the segment in the job, segment).
     waiting: deque[tuple[int, Segment]] = field(default_factory=deque)
     # Maps the index of each translated segment to its translations.
     translations: dict[int, list[Translation]] = field(default_factory=dict)
@@ -117,13 +118,13 @@ class Job:
         """Set the result of the future if all segments have translations."""
         if len(self.translations) < self.num_segments:
             return
-        # `set_result` raises an error if another thread has cancelled the future, because the client has
-        # left.
+        # Ignore the InvalidStateError that `set_result` raises if another thread has cancelled the future. A
+        # future is cancelled if its client has closed the connection.
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(self.result())
 
     def fail(self, error: Exception) -> None:
-        """Let the future raise `error`."""
+        """Set `error` as the exception of the future."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
 
@@ -156,7 +157,7 @@ class Engine:
     """Translates the jobs of the queue in a separate thread.
 
     Args:
-        limits (Limits): The maximum sizes of the queue and of a batch.
+        limits (Limits): The settings of the service, such as the maximum sizes of the queue and of a batch.
         on_batch (callable, optional): A function that is called with the number of segments of each
             translated batch.
     """
@@ -164,8 +165,8 @@ class Engine:
     def __init__(self, limits: Limits, on_batch: Callable[[int], Any] = lambda num_sentences: None):
         self._limits = limits
         self._on_batch = on_batch
-        # The unfinished jobs, in the order in which batches serve the jobs. Code that uses `_jobs` must hold
-        # the lock `_changed`.
+        # The unfinished jobs. The next batch begins with a segment of the first job that has waiting
+        # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -187,18 +188,18 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Translate all waiting jobs, and end the thread."""
+        """Translate all unfinished jobs, and end the thread."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
         self._thread.join()
 
     def submit(self, job: Job) -> None:
-        """Append a job to the queue. If the future of the job is cancelled, the job is removed from the
-        queue.
+        """Append a job to the queue. The job stays in the queue until its future has a result or an
+        exception, or is cancelled.
 
         Raises:
-            QueueFullError: If the queue has too many characters to accept the job.
+            QueueFullError: If the job would exceed the maximum number of characters in the queue.
         """
         with self._changed:
             if self._jobs and self.num_waiting + job.num_characters > self._limits.max_waiting:
@@ -246,12 +247,12 @@ class Engine:
             job.fail(error)
 
     def _next_batch(self, jobs: list[Job]) -> list[tuple[Job, int, Segment]]:
-        """Return a batch with segments of the first job and of all jobs that can share a batch with the first
-        job.
+        """Return the next batch. The batch contains segments of the first job, and of the other jobs for
+        which `may_share_batch` is True.
         """
         sharing = [job for job in jobs if job.may_share_batch(jobs[0])]
-        # A job that streams needs a batch of one segment, because the streamer of `generate` supports only
-        # one text.
+        # Translate one segment at a time if the client streams the translation, because a streamer of
+        # `generate` supports only a batch of one text.
         limit = self._limits.max_batch if jobs[0].on_text is None else 1
         batch: list[tuple[Job, int, Segment]] = []
         num_tokens = 0

@@ -65,7 +65,8 @@ class Metrics:
             try:
                 await app(scope, receive, send_counted)
             finally:
-                # Record unknown paths as "other", because clients can send arbitrarily many different paths.
+                # Count all unknown paths under the label "other", because clients can request arbitrarily
+                # many different paths, and each label needs memory.
                 path = getattr(scope.get("route"), "path", "other")
                 self._requests.labels(path, status).inc()
                 self._seconds.labels(path).observe(time.perf_counter() - start)

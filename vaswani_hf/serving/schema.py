@@ -1,4 +1,5 @@
-"""Defines the requests and the answers of the HTTP service. Each programming interface has one request class.
+"""Defines the requests and the answers of the HTTP service. The service has two translation endpoints, and
+one request class for each endpoint.
 
 A request of `POST /translate` has the same fields as a request of LibreTranslate. A request of `POST
 /v1/translations` has the fields that are defined in this file. Each request class converts its fields to a
@@ -23,17 +24,19 @@ class Wanted:
     Attributes:
         texts (list): The source texts.
         source (str): The source language, or "auto".
-        target (str, optional): The target language. None is allowed if the source language has only one
-            target language.
+        target (str, optional): The target language. May be None if only one target language is possible for
+            the source language.
         num_alternatives (int): The number of alternative translations of each text.
         has_scores (bool): True if the answer must contain scores and the confidence of each word.
         has_alignments (bool): True if the answer must contain word alignments.
         target_prefix (str): The text that each translation must begin with.
         must_contain (tuple): The phrases that each translation must contain.
-        is_streamed (bool): True if the client wants the parts of the translation as soon as possible.
+        is_streamed (bool): True if the service must send each part of the translation as soon as the part is
+            generated.
         is_html (bool): True if the texts are HTML documents.
         glossary (str, optional): The name of a glossary of the service.
-        min_confidence (float, optional): The probability below which a translation is withheld.
+        min_confidence (float, optional): If the calibrated confidence of a translation is below this
+            probability, the answer contains an empty text instead of the translation.
     """
 
     texts: list[str]
@@ -110,7 +113,7 @@ class LibreTranslateRequest(BaseModel):
             texts=[self.q] if isinstance(self.q, str) else self.q,
             source=self.source,
             target=self.target,
-            # LibreTranslate has no alternatives for HTML either.
+            # Ignore `alternatives` for HTML documents, as LibreTranslate does.
             num_alternatives=0 if is_html else self.alternatives,
             is_html=is_html,
             glossary=self.glossary,

@@ -32,11 +32,13 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # Only a blank source text has a translation without tokens, and its empty translation is correct.
+            # Return 1 if the translation has no tokens. Only a blank source text has such a translation, and
+            # the translation is correct.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)
-        # Limit the logit, because `math.exp` raises an OverflowError for large numbers.
+        # Limit the logit to the range from -30 to 30, because `math.exp` raises an OverflowError for large
+        # numbers.
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
 
 

@@ -8,10 +8,10 @@ of CTranslate2 differs from the search of this package in these points:
 - CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
   stops when `num_beams` translations have finished. The search of this package stops when no better
   translation is possible. The results differ if a better translation would finish after CTranslate2 has
-  stopped. With the length penalty `power` and `early_stopping=False`, the search of this package stops where
-  transformers stops, and a better translation may be possible: CTranslate2 found better translations for 3 of 1,000
-  Multi30k sentences (4 beams, `length_penalty` 1). With the length penalty `gnmt`, all
-  translations of the two searches were equal.
+  stopped. With the length penalty `power` and `early_stopping=False`, the search of this package stops at the
+  same step as the search of transformers, even if a better translation is still possible. In a test on 1,000
+  Multi30k sentences (4 beams, `length_penalty` 1), CTranslate2 found better translations for 3 sentences.
+  With the length penalty `gnmt`, all translations were equal.
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
   translations, and ranks the translations with the length penalty and the coverage penalty of this package.
 - CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
@@ -131,8 +131,8 @@ class CTranslate2Backend:
             self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
         )
         self._translator = self._load(num_threads or torch.get_num_threads())
-        # `_seed` is the seed for the next call that samples. `_sampler` is a second CTranslate2 translator
-        # that is used only for sampling.
+        # `_seed` is the random seed for the next call with sampling. `_sampler` is a second CTranslate2
+        # translator that is used only for sampling.
         self._seed: int | None = None
         self._sampler: Any = None
 

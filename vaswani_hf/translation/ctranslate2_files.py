@@ -104,8 +104,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # Read the last byte to check the length of the file, because `seek` raises no error at a position after
-    # the end of the file.
+    # Read the last byte to check that the file is long enough, because `seek` raises no error for a position
+    # after the end of the file.
     _unpack(file, "B")
     return name, shape
 

@@ -1,4 +1,4 @@
-"""Detects the language of a text, and finds texts that are not in the source language of a model."""
+"""Detects the language of a text, and checks whether the text is in the source language of a model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,12 +11,13 @@ from ..version import install_command
 # Returns the probability of each language for a text. The languages are codes of ISO 639-1, such as "en".
 LanguageDetector = Callable[[str], Mapping[str, float]]
 
-# A text whose source language has a lower probability is in another language. With py3langid 0.4.0, 1,000 sentences of
-# Tatoeba in English and German had no lower probability, and of 1,000 texts of two words 0.6 % had a lower
-# probability. Of 2,000 sentences in another language than expected, 98.5 % had a lower probability, and of 1,000
-# texts of two words 71.6 % (scripts/benchmarks/serving.md).
+# If the detector gives the source language a probability below this limit, the text counts as a text in
+# another language. The limit was tested with py3langid 0.4.0 (scripts/benchmarks/serving.md). Of texts in the
+# source language, 0 of 1,000 sentences and 0.6 % of 1,000 texts of two words were classified wrongly. Of
+# texts in another language, 98.5 % of 2,000 sentences and 71.6 % of 1,000 texts of two words were classified
+# correctly.
 _LEAST_PROBABILITY = 0.01
-# A shorter text is not checked, because many languages have the same short words, such as "OK".
+# A text with fewer letters is not checked, because many languages have the same short words, such as "OK".
 _LEAST_LETTERS = 5
 
 
@@ -26,7 +27,9 @@ def has_detector() -> bool:
 
 
 def load_detector() -> LanguageDetector:
-    """Load the detector of py3langid, whose model is part of its wheel."""
+    """Load the language detector of py3langid. The wheel of py3langid contains the model, so nothing is
+    downloaded.
+    """
     if not has_detector():
         raise ValueError(
             f"`--language_check` needs the library py3langid; run `{install_command('language_check')}`."
@@ -38,12 +41,13 @@ def load_detector() -> LanguageDetector:
 
 
 class LanguageCheck:
-    """Finds texts that are not in the source language of a model.
+    """Checks whether texts are in the source language of a model.
 
     Args:
         language (str): The source language.
-        action (str): "pass" copies a text in another language. "refuse" raises an error.
-        detector (callable): Returns the probability of each language for a text.
+        action (str): What to do with a text in another language: "pass" returns the text untranslated,
+            "refuse" raises a ValueError.
+        detector (callable): A function that returns the probability of each language for a text.
 
     Raises:
         ValueError: If the detector does not know the source language.
@@ -60,8 +64,8 @@ class LanguageCheck:
         self._detector = detector
 
     def __call__(self, request: Request) -> Request:
-        """Return the request. If its text is in another language, mark the text as its own translation, or raise a
-        ValueError.
+        """Return the request. If the text of the request is not in the source language, set `is_copied` in
+        the returned request ("pass"), or raise a ValueError ("refuse").
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request

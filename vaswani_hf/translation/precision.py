@@ -19,17 +19,18 @@ from ..model.translator_vaswani import BaseTranslator
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# The translations of this number of texts are compared in float32 and bfloat16. A few texts are enough to
-# detect a model for which bfloat16 is not precise enough. With 100 texts, bfloat16 would be rejected even for
-# good models, because some translations differ if two candidates have almost the same score.
+# To choose the dtype, this number of texts is translated in float32 and in bfloat16, and the translations are
+# compared. A few texts are enough to detect a model for which bfloat16 is not precise enough. With 100 texts,
+# bfloat16 would be rejected even for good models, because some translations differ if two candidates have
+# almost the same score.
 NUM_COMPARED = 8
 # Use a lock, because several threads may use one translator. Only the first thread chooses the dtype.
 _DECIDING = threading.Lock()
 
 
 def checked_dtype(dtype: Any) -> torch.dtype | str | None:
-    """Convert the argument `dtype` of a user to a torch.dtype. "auto" and None (the dtype of the checkpoint)
-    are returned unchanged.
+    """Convert the argument `dtype`, such as "bfloat16", to a torch.dtype. "auto" and None (the dtype of the
+    checkpoint) are returned unchanged.
     """
     if dtype is None or dtype in ("auto", *DTYPES.values()):
         return dtype
@@ -78,7 +79,9 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """Return the number of requests for which both translators give the same translation, without sampling."""
+    """Translate requests with both translators, without sampling. Return the number of requests with equal
+    translations.
+    """
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}

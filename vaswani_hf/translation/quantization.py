@@ -103,8 +103,8 @@ def quantize(model: Any) -> Any:
     """
     kernel = _kernel()
     for module in model.modules():
-        # Skip layers with one input, such as a layer of a user's position encoding, because torchao cannot
-        # quantize such layers.
+        # Do not quantize layers with only one input feature, because torchao cannot quantize such layers. A
+        # position encoding class of a user may have such a layer.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
@@ -117,9 +117,9 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
     # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. If the processor has no AMX,
-    # prefer FBGEMM. On AVX2, oneDNN takes as long as FBGEMM for a batch, but twice as long for one sentence.
-    # Check for `quantize_per_channel`, because FBGEMM needs this function and newer versions of PyTorch may
-    # remove the function.
+    # prefer FBGEMM. On a processor with AVX2, oneDNN needs the same time as FBGEMM for a batch of 64
+    # sentences, but twice the time for one sentence. Check for `quantize_per_channel`, because FBGEMM needs
+    # this function and newer versions of PyTorch may remove the function.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )

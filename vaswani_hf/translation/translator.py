@@ -33,7 +33,7 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for `Parser`. A `Translator` cannot load a checkpoint that writes trees.
+    # True for `Parser`. A `Translator` cannot load a checkpoint that predicts parse trees.
     makes_trees = False
     # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
     is_undecided = False
@@ -121,8 +121,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # Read `options.window` more requests if all requests so far are blank, because a text is needed to
-        # choose the dtype.
+        # If all requests so far are blank, read `options.window` more requests, because the choice of the
+        # dtype needs a text.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

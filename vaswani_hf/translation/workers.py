@@ -17,7 +17,8 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# At most this number of windows per process are read before their translations are returned.
+# The iterator reads at most this number of windows per process in advance, that is, before it returns the
+# translations of earlier windows.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -34,12 +35,13 @@ def translate_in_processes(
 
     There are at most as many worker processes as windows. `load` is a picklable function that loads the
     translator. Each worker process calls `load`. The CPU threads of the calling process are divided among the
-    worker processes. The worker processes end when the iterator ends. If the iterator is not read to its end,
-    close the iterator. A script must call this function under `if __name__ == "__main__":`, because each
-    worker process imports the script.
+    worker processes. The worker processes end when the iterator ends. A caller that does not read the
+    iterator to its end must close the iterator. A script must call this function under `if __name__ ==
+    "__main__":`, because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Read the first windows before the processes start, because a process without a window would be useless.
+    # Read the first windows before the worker processes start, so that the function does not start more
+    # processes than windows.
     first = list(islice(windows, num_workers))
     if not first:
         return
