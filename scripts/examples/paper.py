@@ -404,7 +404,7 @@ show_picture(cross_sheet)
 # ## Differs from the paper
 #
 # Many implementations differ from the paper. For each difference, the following table names the field of
-# `VaswaniConfig`. The table also shows the number of parameters of the model with this difference, and the
+# `VaswaniConfig`. The table also shows the number of parameters of a model that has the difference, and the
 # largest change of a log-probability on the sentence pair. The model with the difference starts from the
 # weights of the model above; weights that the model above does not have keep their initial values.
 

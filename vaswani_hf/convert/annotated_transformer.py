@@ -26,9 +26,9 @@ _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
 # PyTorch's LayerNorm adds this epsilon to the variance. "The Annotated Transformer" adds no epsilon to the
-# variance, so the epsilon is too small to have an effect. "The Annotated Transformer" adds 1e-6 to the
-# standard deviation. The import ignores this addition, because 1e-6 changes outputs by less than one part in
-# 100,000 if the standard deviation is above 0.1.
+# variance. Therefore the imported config has an epsilon that is too small to have an effect. "The Annotated
+# Transformer" adds 1e-6 to the standard deviation. The import ignores this addition, because 1e-6 changes
+# outputs by less than one part in 100,000 if the standard deviation is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 

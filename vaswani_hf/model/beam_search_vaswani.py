@@ -641,8 +641,8 @@ class BeamSearch:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a logits processor or a stopping criterion of the user may need the rows of closed
-    sentences.
+    """Return True if a logits processor or a stopping criterion of the user may need the rows of sentences
+    whose search has ended.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}

@@ -541,7 +541,7 @@ class VaswaniConfig(PreTrainedConfig):
         return dict(AUTO_MAP)
 
     def user_classes(self) -> list[type]:
-        """Return the classes of users that the config needs: registered classes, and the config class
+        """Return the user-defined classes that the config needs: registered classes, and the config class
         itself.
         """
         classes = [registry.classes[name] for registry, name in _registered(self)]

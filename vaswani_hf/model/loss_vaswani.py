@@ -191,7 +191,7 @@ def chunked_cross_entropy(
 
     States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Positions
     with the label -100 are ignored. The sum over the tokens is divided by `num_items`, by default the number
-    of labels that are not ignored. `excluded` is a class whose probability is 0, or None. Only first
+    of labels that are not ignored. `excluded` is None, or a class whose probability is set to 0. Only first
     derivatives of the result can be computed.
     """
     device = hidden_states.device.type

@@ -191,7 +191,8 @@ class PhraseCandidates(CandidateSelection):
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
         # For each beam, the selection considers this number of most probable tokens. The number is larger
-        # than `num_kept`, because some of the tokens end a beam or start a phrase again.
+        # than `num_kept`, because some candidates end the translation, and some candidates go back to the
+        # beginning of a phrase.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]

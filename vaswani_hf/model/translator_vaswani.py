@@ -1257,9 +1257,9 @@ class Backend(Protocol):
         """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
         first.
 
-        `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
-        `score` cannot compute the attention. If a text cannot be translated, a `SentenceError` with the text
-        is raised.
+        `settings` are arguments of `generate`. With `with_attention`, the search returns the attention of
+        each hypothesis. The argument is for backends whose method `score` cannot compute the attention. If a
+        text cannot be translated, a `SentenceError` with the text is raised.
         """
         ...
 

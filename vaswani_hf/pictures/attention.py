@@ -58,8 +58,8 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
             word_of_match[index] = len(words)
             words.append(match[0])
         else:
-            # No token starts in this word, because the last token of the previous word contains both words,
-            # as in `."`.
+            # No token starts in this word, because one token, such as `."`, contains this word and the
+            # previous word.
             words[-1] += match[0]
     word_of_token = []
     for token, index in zip(texts, match_of_token, strict=True):

@@ -89,8 +89,8 @@ class TranslationData(CorpusData):
     both_directions: bool = False
     """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag that names
     the language to translate into: `>>en<<` if `source_language` is en. The tag is one token of the
-    vocabulary. Pairs in the direction of the recipe have no tag; therefore validation, test and exports use
-    plain text.
+    vocabulary. Pairs in the direction of the recipe have no tag. The validation, the test and the exports use
+    this direction, so their texts have no tag.
     """
     augment: Augmentation | None = None
     """The rates of random changes of training pairs, which imitate text that people write: `upper_case`,

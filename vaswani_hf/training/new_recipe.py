@@ -27,7 +27,7 @@ SAMPLE_SIZE = 20_000
 # Refuse a corpus with fewer pairs, because the corpus must be divided into a training, a validation and a
 # test split.
 FEWEST_PAIRS = 100
-# Choose a vocabulary with an entry for 320 bytes of text. The recipe for Multi30k has 80 tokens of text for
+# Choose a vocabulary with one entry per 320 bytes of text. The recipe for Multi30k has 80 tokens of text for
 # each entry, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
 # Comments in the written recipe begin in this column.

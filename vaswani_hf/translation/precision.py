@@ -79,8 +79,8 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """Translate requests with both translators, without sampling. Return the number of requests with equal
-    translations.
+    """Translate requests with both translators, without sampling. Return the number of requests whose
+    translations are equal in both dtypes.
     """
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
