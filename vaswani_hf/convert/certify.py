@@ -280,6 +280,7 @@ class _Certification:
             try:
                 entry.expressible.refuse_others(checkpoint.model.config)
                 expected = self.expected(entry.engine.beam_search, entry.engine.search)
+                # Do not count the time in which the checkpoint translates.
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)

@@ -111,7 +111,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Do nothing. Do nothing. This function is the `check` of a regulariser that works with every model."""
+    """Do nothing. This function is the `check` of a regulariser that works with every model."""
 
 
 @dataclass(frozen=True)

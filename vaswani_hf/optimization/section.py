@@ -164,8 +164,23 @@ class TrainingSettings(_EntryKeys):
         self._check_entry("optimizer", OPTIMIZERS)
         self._check_entry("lr_scheduler_type", SCHEDULES)
         OPTIMIZERS[self.optimizer].check(self)
+        if self.optimizer_averages_weights:
+            self._refuse_second_average()
         self._check_regularizers()
         return self
+
+    def _refuse_second_average(self) -> None:
+        """Raise an error if the recipe averages the weights, although the optimizer averages the weights."""
+        wanted = f"with `training.optimizer: {self.optimizer}`, but is"
+        if self.ema_decay is not None:
+            raise ValueError(
+                f"`training.ema_decay` must be null {wanted} {self.ema_decay}; leave `training.ema_decay` out."
+            )
+        if self.average_checkpoints:
+            raise ValueError(
+                f"`training.average_checkpoints` must be 0 {wanted} {self.average_checkpoints}; set "
+                "`training.average_checkpoints: 0`."
+            )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
         """Raise an error for an unknown optimizer or schedule, and for keys of optimizers and schedules that

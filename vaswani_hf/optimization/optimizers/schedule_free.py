@@ -34,24 +34,14 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
 
 
 def check_schedule_free(settings: Any) -> None:
-    """Refuse a learning rate that decays and a second average of the weights, because the average that the
-    optimizer computes replaces the decay and the second average. Refuse `adam_beta1: 0`, because the library
-    cannot compute the average if `adam_beta1` is 0.
+    """Refuse a learning rate that decays, because the average that the optimizer computes replaces the decay.
+    Refuse `adam_beta1: 0`, because the library cannot compute the average if `adam_beta1` is 0.
     """
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":
         raise ValueError(
             f"`training.lr_scheduler_type` must be constant {wanted} {settings.lr_scheduler_type!r}; set "
             "`training.lr_scheduler_type: constant` and `training.learning_rate`."
-        )
-    if settings.ema_decay is not None:
-        raise ValueError(
-            f"`training.ema_decay` must be null {wanted} {settings.ema_decay}; leave `training.ema_decay` out."
-        )
-    if settings.average_checkpoints:
-        raise ValueError(
-            f"`training.average_checkpoints` must be 0 {wanted} {settings.average_checkpoints}; set "
-            "`training.average_checkpoints: 0`."
         )
     if settings.adam_beta1 == 0:
         raise ValueError(
