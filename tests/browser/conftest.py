@@ -15,7 +15,7 @@ TEXTS = ("one two three four five eins zwei drei vier fünf",)
 OTHER_KINDS = ("marian", "t5", "bart")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
     paths = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
@@ -23,7 +23,9 @@ def _browser():
     if path is None:
         pytest.skip("Chromium is not installed.")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-background-networking"]
+        )
         yield browser
         browser.close()
 
