@@ -66,14 +66,21 @@ def _file(name: str) -> str:
     return files(__package__).joinpath("view", name).read_text(encoding="utf-8")
 
 
+def json_in_script(content: str) -> str:
+    """Escape "<" in JSON, because "</script>" in the JSON would end the `<script>` element of a page."""
+    return content.replace("<", "\\u003c")
+
+
+def fill_page(page: str, contents: dict[str, str]) -> str:
+    """Replace each `{{name}}` of a page by `contents[name]`. Keep a `{{name}}` that is not in `contents`."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: contents.get(found[1], found[0]), page)
+
+
 def _page(title: str, content: str) -> str:
-    parts = {
-        "{title}": html.escape(title),
-        "{style}": view_style(),
-        "{script}": view_script(),
-        # Escape "<", because "</script>" in the explanation would end the `<script>` element.
-        "{explanation}": content.replace("<", "\\u003c"),
+    contents = {
+        "title": html.escape(title),
+        "style": view_style(),
+        "script": view_script(),
+        "explanation": json_in_script(content),
     }
-    return re.sub(
-        r"\{(?:title|style|script|explanation)\}", lambda place: parts[place[0]], _file("page.html")
-    )
+    return fill_page(_file("page.html"), contents)

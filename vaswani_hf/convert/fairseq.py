@@ -372,7 +372,10 @@ def _tokenizers(
         target = source
     if len(models) == 1:
         return (source, target), []
-    note = "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared the training data."
+    note = (
+        "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared the "
+        "training data."
+    )
     return (source, target), [note]
 
 

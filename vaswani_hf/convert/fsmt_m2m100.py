@@ -223,6 +223,7 @@ M2M100 = ImportFormat(
         "models have the same format."
     ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. Training has "
+        "no `encoder_layerdrop` and no `decoder_layerdrop`."
     ),
 )

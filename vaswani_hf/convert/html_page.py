@@ -25,7 +25,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from ..browser.page import view_script, view_style
+from ..browser.page import fill_page, json_in_script, view_script, view_style
 from ..checkpoint.files import CARD_FILE, write_whole
 from ..checkpoint.tokenizers import is_tree_tokenizer
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
@@ -119,11 +119,11 @@ def export_html(
     contents = {
         "style": view_style() + (_SCRIPTS / "page.css").read_text(encoding="utf-8"),
         "view": view_script(),
-        "settings": _escaped(json.dumps(settings, ensure_ascii=False, separators=(",", ":"))),
+        "settings": json_in_script(json.dumps(settings, ensure_ascii=False, separators=(",", ":"))),
         "weights": base64.b64encode(packed_weights(model, is_int8)).decode(),
         "script": _joined([*_MODULE, *_PAGE]),
     }
-    write_whole(folder / PAGE_FILE, _filled(page, contents))
+    write_whole(folder / PAGE_FILE, fill_page(page, contents))
     if not HtmlEngine.is_available():
         return "The page was not compared with the checkpoint, because Node.js is not installed."
     engine = HtmlEngine(folder)
@@ -138,16 +138,6 @@ def _joined(names: Any) -> str:
         text = (_SCRIPTS / name).read_text(encoding="utf-8")
         texts.append(_EXPORT.sub("", _IMPORT.sub("", text)).strip())
     return "\n\n".join(texts) + "\n"
-
-
-def _escaped(content: str) -> str:
-    """Escape "<" in JSON, because "</script>" in the JSON would end the `<script>` element of the page."""
-    return content.replace("<", "\\u003c")
-
-
-def _filled(page: str, contents: dict[str, str]) -> str:
-    """Replace each `{{name}}` of a page by `contents[name]`. Keep a `{{name}}` that is not in `contents`."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: contents.get(found[1], found[0]), page)
 
 
 def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
@@ -298,8 +288,8 @@ def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
     }
     page = (folder / PAGE_FILE).read_text(encoding="utf-8")
     contents = {key: html.escape(value) for key, value in contents.items()}
-    contents["model"] = _escaped(json.dumps(name)[1:-1])
-    write_whole(folder / PAGE_FILE, _filled(page, contents))
+    contents["model"] = json_in_script(json.dumps(name)[1:-1])
+    write_whole(folder / PAGE_FILE, fill_page(page, contents))
     card = ModelCardData(
         language=data.language,
         license=data.license,

@@ -149,30 +149,28 @@ def _attention_pictures(
         for model in (translator.model, untrained(translator.model))
     )
     measured = sentences[middle:]
-    if _has_pairs(trained, 0):
-        rule = (
+    rules = {
+        "verb_to_complement": (
             "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the paper. The rule: "
             f"the complement is the first word after the verb, at a distance of at least {least_distance} words, that is "
             "in the word list of the verb; the rule does not check the grammar."
-        )
-        yield draw_relation("verb_to_complement", rule, trained, random, 0, measured, 1)
-    else:
-        report(
-            "verb_to_complement is left out, because a half of the texts has no pair of words of the list; give other "
-            "`verbs`"
-        )
-    if _has_pairs(trained, 1):
-        rule = (
+        ),
+        "pronoun_to_antecedent": (
             "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of the paper. The rule: "
             f"the antecedent is the last word before the pronoun, at a distance of at least {_PRONOUN_DISTANCE} words, that "
             "is in the word list of the pronoun; the rule does not check to whom the pronoun refers."
-        )
-        yield draw_relation("pronoun_to_antecedent", rule, trained, random, 1, measured, 2)
-    else:
-        report(
-            "pronoun_to_antecedent is left out, because a half of the texts has no pair of words of the list; give other "
-            "`pronouns`"
-        )
+        ),
+    }
+    for number, (name, rule) in enumerate(rules.items()):
+        if _has_pairs(trained, number):
+            # Figure 3 of the paper shows one head, and Figure 4 shows two heads.
+            yield draw_relation(name, rule, trained, random, number, measured, number + 1)
+        else:
+            option = "verbs" if name == "verb_to_complement" else "pronouns"
+            report(
+                f"{name} is left out, because a half of the texts has no pair of words of the list; give other "
+                f"`{option}`"
+            )
     if translator.model.config.encoder_attention_heads > 1:
         yield draw_two_heads("two_heads", trained, random, measured)
     else:

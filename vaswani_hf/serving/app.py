@@ -60,8 +60,8 @@ class Service:
         api_key (str, optional): The key that each request must have.
         glossaries (mapping, optional): The glossaries that requests can use. The keys are the names of the
             glossaries.
-        language_check (str, optional): What to do with texts that are not in the source language: "pass"
-            returns the texts untranslated, "refuse" answers with an error. Both values require `directions`
+        language_check (str, optional): "pass" returns texts in another language untranslated. "refuse"
+            answers a request with a text in another language with an error. Both values require `directions`
             with a language detector.
 
     Raises:

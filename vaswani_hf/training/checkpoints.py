@@ -143,7 +143,7 @@ def best_checkpoint(
 
 
 def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
-    """Return the reason why early stopping ends the run; empty if the run goes on.
+    """Return why early stopping ends the run. The text is empty if the run continues.
 
     The run ends if the last `early_stopping_patience` validations were not better than an earlier validation,
     or if a validation has reached `early_stopping_score`.

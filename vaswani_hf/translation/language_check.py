@@ -45,8 +45,8 @@ class LanguageCheck:
 
     Args:
         language (str): The source language.
-        action (str): What to do with a text in another language: "pass" returns the text untranslated,
-            "refuse" raises a ValueError.
+        action (str): "pass" returns a text in another language untranslated. "refuse" raises a
+            ValueError for a text in another language.
         detector (callable): A function that returns the probability of each language for a text.
 
     Raises:
