@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,8 +38,6 @@ WAYS = {
 }
 LENGTH = 16
 BUSY = "while :; do :; done"
-# The scheduling group of the session of this process, on Linux.
-AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def train(shape: Shape, tokens: int) -> Callable[[float], float]:
@@ -117,14 +114,8 @@ class BusyProcess:
     """A process that keeps one core busy inside a `with` block."""
 
     def __init__(self) -> None:
-        # Start a session, because Linux first divides a core among sessions, and then among the processes of
-        # a session. A program in another terminal also has another session.
-        self._process = subprocess.Popen(["sh", "-c", BUSY], start_new_session=True)
+        self._process = subprocess.Popen(["sh", "-c", BUSY], stdout=subprocess.DEVNULL)
         self._process.send_signal(signal.SIGSTOP)
-        if AUTOGROUP.exists():
-            # Give the new session the priority of this session.
-            priority = AUTOGROUP.read_text(encoding="ascii").split()[-1]
-            Path(f"/proc/{self._process.pid}/autogroup").write_text(priority, encoding="ascii")
 
     def __enter__(self) -> None:
         self._process.send_signal(signal.SIGCONT)
