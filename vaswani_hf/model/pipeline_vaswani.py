@@ -1,5 +1,5 @@
-"""Defines the pipeline of `pipeline("translation", model=...)`, because transformers 5 removed the task
-"translation".
+"""Defines the pipeline that `pipeline("translation", model=...)` creates. This package defines the pipeline,
+because transformers 5 removed the task "translation".
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.

@@ -200,7 +200,7 @@ class Translation:
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped, or why the translation is withheld
-            (`min_confidence`). `text` is then empty.
+            (`min_confidence`). If `error` is set, `text` is empty.
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
             search found no translation with all phrases. The value is None if the translation contains all
             phrases.
@@ -1257,9 +1257,9 @@ class Backend(Protocol):
         """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
         first.
 
-        `settings` are arguments of `generate`. With `with_attention`, the search returns the attention of
-        each hypothesis. The argument is for backends whose method `score` cannot compute the attention. If a
-        text cannot be translated, a `SentenceError` with the text is raised.
+        `settings` are arguments of `generate`. If `with_attention` is True, the search returns the attention
+        of each hypothesis. The argument `with_attention` is for backends whose method `score` cannot compute
+        the attention. If a text cannot be translated, a `SentenceError` with the text is raised.
         """
         ...
 
@@ -1341,8 +1341,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """In a batch, shorter target prefixes are padded on the left. Return True if the length limit of the
-        search counts this padding.
+        """Return True if the length limit of the search counts padding. In a batch, shorter target prefixes
+        are padded on the left.
         """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
@@ -1436,7 +1436,8 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain only the prompt, because the search found no translation for such rows.
+            # Ignore rows that contain only the prompt, because the search found no translation for these
+            # rows.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -1455,8 +1456,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # Subtract the start token and the prompt, because transformers counts both in `max_length`. Limit
-            # the translation to 20 tokens, the default of transformers.
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. If no
+            # limit is set, the limit is 20 tokens, the default of transformers.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
