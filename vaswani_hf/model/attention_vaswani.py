@@ -20,11 +20,12 @@ computes a score from the query q and the key k of a head:
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 
-Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
-"dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
-can compute "additive_linear" or "additive". `register_attention` adds score functions of users. The
-parameters of a score function are initialised so that the scores have a variance of about 1 if the features
-of queries and keys have a variance of 1.
+Every attention kernel can compute "scaled_dot", "dot" and "dot_mean", because these functions differ only in
+the factor of the dot product. Every attention kernel can compute "general", because this function projects
+the query before the kernel computes the dot product. No fused kernel can compute "additive_linear" or
+"additive". To add another score function, call `register_attention`. The parameters of a score function are
+initialised so that the scores have a variance of about 1 if the features of queries and keys have a variance
+of 1.
 
 This file is saved with every checkpoint because the models compute attention with the code of this file.
 
@@ -893,8 +894,8 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
             The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
             to scores [B, H, T, S], and may define `local_mask`. `scores` may use `self.scaling`, which is 1 /
-            sqrt(d_k). Create parameters of the class in `__init__`. Define a method `init_scores()` if the
-            parameters need other initial values than the values that `__init__` sets.
+            sqrt(d_k). Create parameters of the class in `__init__`. If the parameters need other initial
+            values, define a method `init_scores()` that sets these values.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass

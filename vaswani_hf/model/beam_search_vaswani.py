@@ -56,10 +56,10 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 @dataclass
 class Candidates:
-    """The candidates of a step: the continuations of beams that the candidate selection has chosen. The best
-    continuation is first unless `do_sample` is set. `scores` [N, C] float32 are summed log-probabilities,
-    `parents` [N, C] int64 are the indices of the extended beams, and `tokens` [N, C] int64 are the new
-    tokens.
+    """The candidates of a step. A candidate is a continuation of a beam that the candidate selection has
+    chosen. The best continuation is first unless `do_sample` is set. `scores` [N, C] float32 are summed
+    log-probabilities, `parents` [N, C] int64 are the indices of the extended beams, and `tokens` [N, C] int64
+    are the new tokens.
     """
 
     scores: torch.Tensor
@@ -96,7 +96,8 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. A missing candidate has the score `NEG_INF`.
+        """Choose `search.num_candidates` candidates. If there are fewer candidates, the missing candidates
+        have the score `NEG_INF`.
 
         `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
         [N, K], the indices of the previous beams that the beams extend. `log_probs` are [N, K, V]. Before the
@@ -765,8 +766,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # If fewer than `num_counted` translations are finished, `worst` is NEG_INF, because every additional
-        # translation then improves the results.
+        # `worst` is the lowest score of the `num_counted` best finished translations. If fewer translations
+        # are finished, `worst` is NEG_INF, so that every additional translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -800,9 +801,9 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
     beams.
 
-    Missing candidates have the score NEG_INF. A large vocabulary is divided into chunks, and only the chunks
-    with the highest maxima are sorted. The division into chunks halves the time of the selection, and does
-    not change the selected candidates.
+    If there are fewer than `number` candidates, the missing candidates have the score NEG_INF. A large
+    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The division
+    into chunks halves the time of the selection, and does not change the selected candidates.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)

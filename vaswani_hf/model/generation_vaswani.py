@@ -401,7 +401,8 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # Create the cache here, because transformers needs more time to create the same cache.
+            # Create the cache here, because `decoding_cache` is faster than the function of transformers that
+            # creates the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -462,8 +463,8 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
-        """Return the mask that a static cache needs. If a layer has a `local_mask`, return `attention_mask`
-        unchanged.
+        """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, the layers
+        need different masks, so return `attention_mask` unchanged and let `forward` create the masks.
         """
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):

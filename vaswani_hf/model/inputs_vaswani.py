@@ -394,8 +394,8 @@ class Request:
         text (str): The text.
         target_prefix (str): The text that the translation must begin with.
         must_contain (sequence): The phrases that the translation must contain.
-        is_copied (bool): True if the text is its own translation, for example because the text is not in the source
-            language.
+        is_copied (bool): True if the text is its own translation, for example because the text is not in the
+            source language.
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.

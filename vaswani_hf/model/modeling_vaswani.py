@@ -237,7 +237,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Compute the feed-forward sub-layer on [B, T, D], max(0, xW_1 + b_1)W_2 + b_2 (Equation 2)."""
+        """Return the output [B, T, D] of the feed-forward sub-layer, which computes max(0, xW_1 + b_1)W_2 +
+        b_2 (Equation 2) and adds the result to its input.
+        """
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -625,12 +627,16 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return states
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""
+        """Return the input [B, T, D] of the first layer, which is Dropout(embedding * sqrt(d_model) +
+        positions).
+        """
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
+        """Return the output [B, T, D] of the stack. If `has_final_norm` of the config is True for the stack,
+        the stack ends with a LayerNorm.
+        """
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(

@@ -243,8 +243,8 @@ class PhraseCandidates(CandidateSelection):
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank each option that continues a beam among the continuing options with the same number of missing
-        # tokens.
+        # Compute the rank (from best to worst) of each option that continues a beam. Only options with the
+        # same number of missing tokens compete for a rank.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -454,8 +454,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return the number of tokens [B] that the phrases of each sentence may have. A forced last token reduces
-    the number of phrase tokens by one.
+    """Return the number of tokens [B] that the phrases of each sentence may have. If `forced_eos_token_id`
+    forces the last token at the length limit, this token takes the place of one phrase token.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
