@@ -69,8 +69,9 @@ from .extension_vaswani import ATTENTIONS
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# The minimum number of queries in a block of attention with a window. If blocks have fewer queries, copying
-# the keys takes longer than computing the attention.
+# If attention has a window, the queries of a sequence are divided into blocks. A block has at least this
+# number of queries. If blocks had fewer queries, copying the keys would take longer than computing the
+# attention.
 SMALLEST_BLOCK = 64
 
 # The name that the outputs of models and the arguments of `forward` use for the cache. transformers 5.24
@@ -204,10 +205,10 @@ def window_mask(
     """Return the mask for attention with a window. The type of the mask depends on the kernel: a `Blocks`
     object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
 
-    `states` [B, T, D] are the states of the new tokens, and the cache contains the keys of earlier tokens.
-    `attention_mask` [B, S] is nonzero for real tokens. Padding between two tokens does not count in the
-    distance between the tokens. Flash kernels need no mask if there is no padding. If `is_recorded` is True,
-    attention weights are recorded, so return a mask for eager attention.
+    `states` [B, T, D] are the states of the tokens of this call, and the cache, if given, contains the keys
+    of earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding between two tokens does not
+    count in the distance between the tokens. Flash kernels need no mask if there is no padding. If
+    `is_recorded` is True, attention weights are recorded, so return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0

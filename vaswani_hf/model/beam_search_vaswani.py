@@ -287,8 +287,8 @@ class BeamSearch:
             choose every token.
         reader: Reads values from the device one step late, and therefore the search takes one additional
             step. None on a CPU, or if the additional step would have side effects.
-        transformers_compatible: If True, keep all sentences to the end, and record the outputs that
-            `generate` of transformers returns.
+        transformers_compatible: If True, remove no sentence before the end of the search, and record the
+            outputs that `generate` of transformers returns.
     """
 
     def __init__(

@@ -80,8 +80,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# The inputs of a model from which the search can remove closed sentences. If the model has another input, the
-# search removes no sentences.
+# The inputs whose rows the search can remove when a sentence is closed. If the model has another input, the
+# search does not remove sentences before the end of the search.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -336,8 +336,8 @@ class VaswaniGeneration(GenerationMixin):
         """Set the length limit of the batch (the largest limit of a sentence) in the config.
 
         Returns:
-            torch.Tensor: [B] int64, the limits of the sentences including the prompt; None if all limits are
-                equal.
+            torch.Tensor: [B] int64, the maximum number of tokens of each translation, including the prompt;
+            None if this number is equal for all sentences.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(

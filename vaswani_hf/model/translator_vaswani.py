@@ -385,7 +385,7 @@ class BaseTranslator:
                 # the same translations as a single run.
                 self.backend.seed(options.seed + first_line)
             # `_translate_lines` translates the window. If a line raises an error, `results_of_lines` finds
-            # the line and translates the other lines without it.
+            # the line, and the other lines are translated without this line.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
@@ -1043,8 +1043,8 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number n of layers so that the attention of the last n decoder layers is needed for word
-    alignments or for scores.
+    """Return a number n: the attention of the last n decoder layers is needed for word alignments or for
+    scores.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
