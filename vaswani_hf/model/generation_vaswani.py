@@ -337,7 +337,7 @@ class VaswaniGeneration(GenerationMixin):
 
         Returns:
             torch.Tensor: [B] int64, the maximum number of tokens of each translation, including the prompt;
-            None if this number is equal for all sentences.
+                None if this number is equal for all sentences.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(
