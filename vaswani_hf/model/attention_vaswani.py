@@ -3,35 +3,36 @@
 The encoder, the decoder, the search and the word alignments compute attention only with `VaswaniAttention`. A
 subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask` to
 change the mask. Training, cached decoding, the search, the coverage penalty and the word alignments use the
-score function and the mask of the subclass. If a fast path does not support the overridden score function or
-mask, the normal path is used.
+score function and the mask of the subclass. Fast code, such as a fused kernel, is used only if it supports
+the score function and the mask of the subclass.
 
-The config field `attention_window` restricts self-attention to r neighbouring tokens (Section 4). The config
-fields `attention_score` and `cross_attention_score` select the function that computes a score from the query
-q and the key k of a head:
+If the config field `attention_window` is set, each token attends only to the neighbouring tokens in this
+window (Section 4). The config fields `attention_score` and `cross_attention_score` select the function that
+computes a score from the query q and the key k of a head:
 
-- "scaled_dot": q k / sqrt(d_k), as in Equation 1 of the paper (Section 3.2.1).
-- "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
+- "scaled_dot": the dot product q k / sqrt(d_k), as in Equation 1 of the paper (Section 3.2.1).
+- "dot": the dot product q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
-  Equation 3 without its LeakyReLU. The term w_q q is equal for all keys, so the softmax over the keys cancels
-  this term. Therefore the attention weights of "additive_linear" do not depend on the query.
+  Equation 3 without its LeakyReLU. The term w_q q is equal for all keys, so this term has no effect on the
+  softmax over the keys. Therefore the attention weights of "additive_linear" do not depend on the query.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 
-Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
-"dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
-can compute "additive_linear" or "additive". `register_attention` adds score functions of users. The
-parameters of a score function are initialised so that the scores have a variance of about 1 if the features
-of queries and keys have a variance of 1.
+Every attention kernel can compute "scaled_dot", "dot" and "dot_mean", because these functions differ only in
+the factor of the dot product. Every attention kernel can compute "general", because this function projects
+the query before the kernel computes the dot product. No fused kernel can compute "additive_linear" or
+"additive". To add another score function, call `register_attention`. The parameters of a score function are
+initialised so that the scores have a variance of about 1 if the features of queries and keys have a variance
+of 1.
 
 This file is saved with every checkpoint because the models compute attention with the code of this file.
 
 Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the
 batch size, S the source length (or the number of keys), T the target length (or the number of queries), H the
-number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences
-and M is the number of tokens in the tree of tokens, which contains the tokens of all beams of a sentence.
+number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences.
+A tree of tokens stores the tokens of all beams of a sentence, and M is the number of tokens in the tree.
 """
 
 # transformers declares wider types for caches and masks than this file uses, so turn off the errors about
@@ -68,12 +69,13 @@ from .extension_vaswani import ATTENTIONS
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# The minimum number of queries in a block of attention with a window. If blocks have fewer queries, copying
-# the keys takes longer than computing the attention.
+# If attention has a window, the queries of a sequence are divided into blocks. A block has at least this
+# number of queries. If blocks had fewer queries, copying the keys would take longer than computing the
+# attention.
 SMALLEST_BLOCK = 64
 
-# The name of the cache in the outputs of models and in the inputs that `generate` passes. transformers 5.24 renamed
-# `past_key_values` to `cache`.
+# The name that the outputs of models and the arguments of `forward` use for the cache. transformers 5.24
+# renamed `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
 # Device types that execute operations asynchronously. Reading a value from a device of these types waits
@@ -81,14 +83,15 @@ CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "pa
 QUEUING_DEVICES = ("cuda",)
 
 
-# The methods that a fast path may replace. A fast path is a fused kernel, a decoding step that calls no
-# modules, or a decoder that does not call `forward`.
+# The methods that a fast path may replace. A fast path is faster code with the same result: a fused attention
+# kernel, or a decoding step that computes a layer or the whole decoder without calling `forward`.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that declares which methods of a class a fast path may replace. If a subclass
-    overrides one of these methods, no fast path is used.
+    """Return a class decorator that registers the given methods of a class as methods that faster code may
+    replace. If a subclass overrides one of these methods, the overriding method is called instead of the
+    faster code.
     """
 
     def register(kind: type) -> type:
@@ -99,8 +102,8 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if a fast path may replace `methods` of a module: no subclass overrides the methods, the
-    module has no hooks, and the module is not compiled.
+    """Return True if faster code may replace the methods `methods` of a module. No subclass may override the
+    methods. If `methods` contains "forward", the module must also have no hooks and must not be compiled.
     """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
@@ -122,8 +125,9 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the distance between key and query is at most `window` tokens and the mask function
-    `own`, if given, returns True.
+    """Return a bool tensor that is True where the query may attend to the key: the distance between the two
+    positions is at most `window` tokens, and the mask function `own` of the attention class, if given,
+    returns True.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
@@ -144,7 +148,8 @@ class Blocks:
     Each block attends only to the C keys in the windows of its queries. Therefore the cost of attention is
     linear in the length of the sequence.
 
-    `mask` is [B * N, 1, W, C] bool. `num_before` is the number of keys before the first query of a block.
+    `mask` is [B * N, 1, W, C] bool. The first `num_before` of the C keys of a block come before the first
+    query of the block.
     """
 
     mask: torch.Tensor
@@ -200,10 +205,10 @@ def window_mask(
     """Return the mask for attention with a window. The type of the mask depends on the kernel: a `Blocks`
     object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
 
-    The queries and the keys that are not in the cache are computed from `states` [B, T, D]. `attention_mask`
-    [B, S] is nonzero for real tokens. The window contains only real tokens, and padding is not counted. Flash
-    kernels need no mask if there is no padding. If `is_recorded` is True (attention weights are recorded),
-    return a mask for eager attention.
+    `states` [B, T, D] are the states of the tokens of this call, and the cache, if given, contains the keys
+    of earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding between two tokens does not
+    count in the distance between the tokens. Flash kernels need no mask if there is no padding. If
+    `is_recorded` is True, attention weights are recorded, so return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -273,7 +278,7 @@ def _visible_pairs(
 
 
 def needs_sync(tensor: torch.Tensor) -> bool:
-    """Return True if reading a value of the tensor forces a synchronisation with its device."""
+    """Return True if a program that reads a value of the tensor must wait for the device of the tensor."""
     return tensor.device.type in QUEUING_DEVICES
 
 
@@ -289,7 +294,7 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a real
-    token, all layers also cache all tokens. Otherwise, the last r entries of a cache could be padding instead
+    token, all layers also cache all tokens, because the last r entries of a prompt could be padding instead
     of tokens. If the model uses flex attention, all layers cache all tokens, because flex attention needs the
     same number of keys in all layers.
     """
@@ -298,8 +303,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # For a window of 0 tokens, use a `DynamicLayer`, because it is simpler, and because a
-            # `DynamicSlidingWindowLayer` with a size of one token would cache all tokens too.
+            # For a window of 0 tokens, use a `DynamicLayer`, although it caches all tokens. A
+            # `DynamicSlidingWindowLayer` with a size of one token would also cache all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -350,9 +355,9 @@ def positions_of(
     position 0.
 
     `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. If `is_causal` is
-    True, `attention_mask` may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask`
-    is None, or if it is [B, 1, T, S] and `is_causal` is False, padding counts like a real token, and the
-    first position is `past_length`.
+    True, `attention_mask` may also be a causal mask [B, 1, T, S], which `generate` passes with a static
+    cache. In two cases the padding is unknown: `attention_mask` is None, or `attention_mask` is [B, 1, T, S]
+    and `is_causal` is False. Then padding counts like a real token, and the first position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -377,9 +382,10 @@ def attention_masks(
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
     tokens. If `encoder_hidden_states` is given, return masks for cross-attention. `encoder_hidden_states` are
-    [B, S, D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
-    If `is_recorded` is True, return masks for eager attention, because only eager attention returns its
-    weights.
+    [B, S, D]. If several beams share the encoder's output for their sentence, `encoder_hidden_states` have
+    one row for each sentence instead of one row for each beam. An `attention_mask` [B, 1, T, S] is used
+    unchanged. If `is_recorded` is True, return masks for eager attention, because only eager attention
+    returns attention weights.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -398,7 +404,7 @@ def attention_masks(
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
     # A mask with four dimensions means that `generate` uses a static cache. Masks for a static cache must
-    # have the length of the cache.
+    # have one column for each position of the cache.
     is_static = getattr(attention_mask, "ndim", 2) == 4 or (
         not is_cross and getattr(own_cache, "is_compileable", False)
     )
@@ -431,8 +437,8 @@ def attention_masks(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Read no values of the mask, because reading a value forces a
-    synchronisation with the device.
+    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Do not read values of the mask, because the program would
+    have to wait for the device.
     """
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
@@ -446,8 +452,8 @@ def _transformers_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """Return the mask that transformers creates for an attention implementation, and additionally hide the
-    pairs for which `local_mask` is False.
+    """Return the mask that transformers creates for an attention implementation. The mask also hides a key
+    from a query if `local_mask` is False for the two positions.
     """
     config = attention.config
     if implementation != config._attn_implementation:
@@ -514,8 +520,8 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the attention output softmax(scores(Q, K)) V (Equation 1), [B, T, H, d_v], and the attention
-    weights [B, H, T, S].
+    """Return two tensors: the attention output softmax(scores(Q, K)) V (Equation 1) of the shape [B, T, H,
+    d_v], and the attention weights [B, H, T, S].
     """
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
@@ -526,7 +532,7 @@ def eager_attention_forward(
 class VaswaniAttention(nn.Module):
     """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O.
 
-    Derive a class from `VaswaniAttention` for another score function, and pass the class to
+    To use another score function, write a subclass of `VaswaniAttention` and pass the subclass to
     `register_attention`.
 
     Args:
@@ -584,7 +590,7 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step that calls no modules may replace `forward`."""
+        """True if the search may compute a decoding step with `AttentionStep` instead of `forward`."""
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
@@ -597,8 +603,8 @@ class VaswaniAttention(nn.Module):
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Return QK^T / sqrt(d_k) (Section 3.2.1). The result is [B, H, T, S] for queries [B, H, T, K] and
-        keys [B, H, S, K].
+        """Return QK^T * `scaling`. The factor `scaling` is 1 / sqrt(d_k) for "scaled_dot" (Section 3.2.1).
+        The result is [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K].
         """
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
@@ -638,7 +644,8 @@ class VaswaniAttention(nn.Module):
         """Compute attention. Returns the output [B, T, D], and the attention weights [B, H, T, S] or None.
 
         Queries come from `hidden_states` [B, T, D]. In cross-attention, keys and values come from the
-        encoder's output `key_value_states`: [B, S, D], or [B/K, S, D] if K beams share a source.
+        encoder's output `key_value_states` [B, S, D]. If several beams share the encoder's output for their
+        sentence, `key_value_states` have one row for each sentence instead of one row for each beam.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)  # [B, H, T, K]
@@ -662,8 +669,8 @@ class VaswaniAttention(nn.Module):
         """Return the weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
         If `output_attentions` is True, use eager attention, because fused kernels return no weights. If beams
-        share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and queries
-        [B, H, T, K] have one row for each beam.
+        share the encoder's output for their sentence, keys [B, H, S, K] and values [B, H, S, d_v] have one
+        row for each sentence, and queries [B, H, T, K] have one row for each beam.
         """
         # Use `shape[0]` instead of `len`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
@@ -724,8 +731,8 @@ class VaswaniAttention(nn.Module):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # Compute in float32, because the backward pass of PyTorch's CPU kernel takes 126 ms in bfloat16
-            # and only 9 ms in float32.
+            # Compute in float32, because the backward pass of PyTorch's CPU kernel takes 14 times as long in
+            # bfloat16 as in float32 (126 ms and 9 ms in one measurement).
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
@@ -740,8 +747,8 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Compute the same weighted values as `attend`, with PyTorch's fused kernel. `supports_fused_kernel`
-        must be True, and the mask must be additive.
+        """Compute the same weighted values as `attend`, with PyTorch's fused kernel. Call this method only if
+        `supports_fused_kernel` is True. The mask must be additive.
         """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
@@ -753,8 +760,8 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of the cached tokens and of the states. See
-        `forward`.
+        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of all tokens: the cached tokens, and the
+        tokens of the states that `forward` has received.
         """
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
@@ -764,7 +771,8 @@ class VaswaniAttention(nn.Module):
             return layer.keys, layer.values
         key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
-        # A cache that is no `EncoderDecoderCache` contains only the keys and values of self-attention.
+        # If the cache is not an `EncoderDecoderCache`, it contains only the keys and values of
+        # self-attention.
         cache = None if is_cross else past_key_values
         if is_cross and is_pair:
             cache = past_key_values.cross_attention_cache
@@ -777,8 +785,8 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Return attention weights with one row [B, H, T, S] for each of the B beams. Split each row into one row
-    per beam if a row contains all beams of a sentence.
+    """Return attention weights [B, H, T, S] with one row for each beam. If a row of `weights` contains all
+    beams of a sentence, split the row into one row for each beam.
     """
     if weights.shape[0] == num_rows:
         return weights
@@ -786,7 +794,9 @@ def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Ten
 
 
 class LearnedScores(VaswaniAttention):
-    """Base class of attention modules whose score function has learned parameters [H, n]."""
+    """Base class of attention modules whose score function has learned parameters. Each parameter has the
+    shape [H, number of values for one head].
+    """
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
         super().__init__(config, num_heads, layer_idx, **kwargs)
@@ -794,8 +804,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return a pair of numbers for each parameter: the number of values for one head, and the reciprocal
-        of the variance of the initial values.
+        """Return a dict that maps the name of each parameter to two numbers: the number of values for one
+        head, and the reciprocal of the variance of the initial values.
         """
         raise NotImplementedError
 
@@ -885,8 +895,8 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
             The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
             to scores [B, H, T, S], and may define `local_mask`. `scores` may use `self.scaling`, which is 1 /
-            sqrt(d_k). Create parameters of the class in `__init__`. Define a method `init_scores()` if the
-            parameters need other initial values than the values that `__init__` sets.
+            sqrt(d_k). Create parameters of the class in `__init__`. If the parameters need other initial
+            values, define a method `init_scores()` that sets these values.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass

@@ -45,20 +45,21 @@ from transformers.generation import (
 from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
-# The score of a missing candidate or translation, as in transformers. Code compares scores with NEG_INF / 2
-# to find missing candidates, because the scores of real candidates are far above NEG_INF / 2.
+# The score of a missing candidate or translation, as in transformers. A score below NEG_INF / 2 belongs to a
+# missing candidate, because the scores of real candidates are far above NEG_INF / 2.
 NEG_INF = -1e9
 
-# The stopping criteria of transformers that the search replaces by its own checks.
+# The stopping criteria of transformers that `BeamSearch` does not call, because `BeamSearch` itself checks
+# `</s>` and the length limits.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 
 @dataclass
 class Candidates:
-    """The candidates of a step: the continuations of beams that the candidate selection has chosen. The best
-    continuation is first unless `do_sample` is set. `scores` [N, C] float32 are summed log-probabilities,
-    `parents` [N, C] int64 are the indices of the extended beams, and `tokens` [N, C] int64 are the new
-    tokens.
+    """The candidates of a step. A candidate is a continuation of a beam that the candidate selection has
+    chosen. The best continuation is first unless `do_sample` is set. `scores` [N, C] float32 are summed
+    log-probabilities, `parents` [N, C] int64 are the indices of the extended beams, and `tokens` [N, C] int64
+    are the new tokens.
     """
 
     scores: torch.Tensor
@@ -67,7 +68,9 @@ class Candidates:
 
 
 class Decoder(Protocol):
-    """The interface that the search uses to run a model. Computes the logits of the next token of each beam."""
+    """The interface that the search uses to run a model. A decoder computes the logits of the next token of
+    each beam.
+    """
 
     # The key-value cache in which all beams of a sentence share one tree of tokens. None for decoders without
     # such a cache.
@@ -93,7 +96,8 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. A missing candidate has the score `NEG_INF`.
+        """Choose `search.num_candidates` candidates. If there are fewer candidates, the missing candidates
+        have the score `NEG_INF`.
 
         `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
         [N, K], the indices of the previous beams that the beams extend. `log_probs` are [N, K, V]. Before the
@@ -126,8 +130,8 @@ class StoppingRule(Protocol):
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """Return [N] bool, which is True if a sentence has enough translations, even if better translations
-        could follow.
+        """Return [N] bool, which is True if the search of a sentence ends because the sentence has enough
+        translations. Better translations could still follow.
         """
 
 
@@ -178,8 +182,8 @@ class SearchTask:
     # The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
-    # The stopping criteria except `</s>` and length limits, because the search itself checks `</s>` and
-    # limits.
+    # The stopping criteria of the call, without the criteria for `</s>` and for length limits, because the
+    # search itself checks `</s>` and limits.
     criteria: list[Any]
     strategies: SearchStrategies
     # If True, no sentence is removed before the end of the search, and each step records the outputs that
@@ -207,9 +211,10 @@ class SearchTask:
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # A processor may raise scores above the bound that the stopping rule computes for longer
-            # translations. Therefore, if there are processors, the stopping rule considers the `num_beams`
-            # best translations, as transformers does.
+            # The stopping rule computes the highest score that a longer translation can reach. A logits
+            # processor may change log-probabilities so that a longer translation reaches a higher score.
+            # Therefore, if there are logits processors, the stopping rule waits for improvements of the
+            # `num_beams` best translations, as transformers does.
             is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -217,8 +222,9 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # Read values from the device one step late, unless the additional step would have side effects:
-        # recorded outputs, random numbers, or calls of custom parts.
+        # If values are read from the device one step late, the search takes an additional step. Do not read
+        # late if this step would have side effects: it would record outputs, draw random numbers, or call the
+        # user's code.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -248,7 +254,9 @@ class SearchTask:
         return search
 
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
-        """Return the fast decoder if the model and the settings permit it, else the general decoder."""
+        """Return a `TreeAttentionDecoder` (fast) if the model and the settings permit a
+        `TreeAttentionDecoder`, else a `RowDecoder`.
+        """
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
         # Use `getattr`, because models of classes outside this package lack the attribute
         # `supports_fast_path`.
@@ -273,14 +281,14 @@ class BeamSearch:
         processors: The logits processors, which change log-probabilities.
         criteria: The stopping criteria, which can end a candidate in addition to `</s>` and the length
             limits.
-        rows_per_sentence: The number of rows per sentence that logits processors and stopping criteria
-            receive in one call; by default all rows.
-        excluded: The id of the padding token, because no translation contains padding; None if padding is
-            permitted.
-        reader: Reads values from the device one step late. None on a CPU, or if an additional step would have
-            side effects.
-        transformers_compatible: If True, keep all sentences to the end, and record the outputs that
-            `generate` of transformers returns.
+        rows_per_sentence: The number of beams of a sentence that logits processors and stopping criteria
+            receive in one call; by default all beams.
+        excluded: The id of a token that the search never chooses: the padding token. None if the search may
+            choose every token.
+        reader: Reads values from the device one step late, and therefore the search takes one additional
+            step. None on a CPU, or if the additional step would have side effects.
+        transformers_compatible: If True, remove no sentence before the end of the search, and record the
+            outputs that `generate` of transformers returns.
     """
 
     def __init__(
@@ -317,8 +325,9 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU without sampling, do not update finished translations until a candidate has ended, because
-        # the check whether a candidate has ended is cheap on a CPU.
+        # On a CPU without sampling, a step first checks whether a candidate has ended, and does not update
+        # the finished translations before the first candidate has ended. The check is cheap on a CPU, but on
+        # a GPU the program would have to wait for the result.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         self.eos = config._eos_token_tensor
@@ -336,8 +345,8 @@ class BeamSearch:
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
         # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path [B,
-        # K, T, 2] contains two numbers for each token: the token id, and the row index of the beam when the
-        # token was added.
+        # K, T, 2] contains two numbers for each token: the token id, and the row index that the beam had
+        # before the token was added.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
@@ -448,8 +457,8 @@ class BeamSearch:
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN, and update the trees. Return whether a candidate has
-        ended, and the number of open sentences.
+        """Raise an error if a log-probability is NaN. Store the number of tokens that belong to a beam in
+        each key-value tree. Return whether a candidate has ended, and the number of open sentences.
         """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
@@ -461,10 +470,11 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two tensors: the log-probabilities [N, K or 1, V] after the logits processors, and the
-        log-probabilities [N, K or 1] of a single token of the vocabulary before the logits processors. The
-        caller searches the second tensor for NaN. A single token is enough, because all log-probabilities of
-        a row are NaN if one logit is NaN or +inf, or if all logits of the row are -inf.
+        """Return two tensors. The first tensor contains the log-probabilities [N, K or 1, V] that the logits
+        processors return. The second tensor contains the log-probabilities [N, K or 1] that the models give
+        to one token of the vocabulary, so that the caller can check the second tensor for NaN. One token is
+        enough for this check, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or
+        if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -473,8 +483,8 @@ class BeamSearch:
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Check the log-probability of an arbitrary token, but not of the excluded token, because its
-        # log-probability is overwritten below.
+        # Check the log-probability of an arbitrary token, but not of the excluded token, because the code
+        # below overwrites the log-probability of the excluded token.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.processors:
             log_probs = self._process(log_probs.expand(-1, self.num_beams, -1))
@@ -620,8 +630,8 @@ class BeamSearch:
         self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return the best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or
-        None.
+        """Return the tokens [B * R, T] and the scores [B * R] of the best R translations of each sentence,
+        and the beam indices or None.
 
         The beam indices [B * R, T - P] are the `beam_indices` of transformers. If a translation is missing,
         padding follows the prompt, and the score is -inf.
@@ -663,14 +673,14 @@ def padding_token(config: GenerationConfig) -> int:
 class StepNumbers:
     """The values of one step that the search copies from the device to the CPU in one transfer."""
 
-    # [3 + number of trees] float32: the sum of `log_probs`, whether a candidate has ended, the number of open
-    # sentences, and for each key-value tree the number of tokens in the beams of a sentence, as the maximum
-    # over the sentences.
+    # [3 + number of trees] float32. The first three values are the sum of `log_probs`, 1 if a candidate has
+    # ended (else 0), and the number of open sentences. One more value for each key-value tree is the number
+    # of tokens that belong to a beam, as the maximum over the sentences.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # The search uses `log_probs`, `is_open` and `sentences` to find a sentence with NaN. `log_probs` [N, K or
-    # 1] are the log-probabilities of one class. `is_open` [N] is True for open sentences. `sentences` [N]
-    # int64 are the indices of the sentences.
+    # If `log_probs` contain NaN, the search uses `is_open` and `sentences` to find the sentence. `log_probs`
+    # [N, K or 1] are the log-probabilities of one token of the vocabulary. `is_open` [N] is True for open
+    # sentences. `sentences` [N] int64 are the indices of the sentences.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
@@ -756,8 +766,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # If fewer than `num_counted` translations are finished, `worst` is NEG_INF, because every additional
-        # translation then improves the results.
+        # `worst` is the lowest score of the `num_counted` best finished translations. If fewer translations
+        # are finished, `worst` is NEG_INF, so that every additional translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -791,9 +801,9 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
     beams.
 
-    Missing candidates have the score NEG_INF. A large vocabulary is divided into chunks, and only the chunks
-    with the highest maxima are sorted. This halves the time of the selection, and does not change the
-    selected candidates.
+    If there are fewer than `number` candidates, the missing candidates have the score NEG_INF. A large
+    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The division
+    into chunks halves the time of the selection, and does not change the selected candidates.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -830,8 +840,9 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the divisor of `num_classes` that is nearest to sqrt(num_classes). Return 1 if no divisor is
-    near sqrt(num_classes).
+    """Return the number of tokens in a chunk of the vocabulary: the divisor of `num_classes` that is nearest
+    to sqrt(num_classes). Return 1 (no chunks) if the vocabulary is small, or if no divisor is near
+    sqrt(num_classes).
     """
     root = math.isqrt(num_classes)
     if root <= 16:
@@ -905,7 +916,7 @@ class NoTranslationError(SentenceError):
         )
 
 
-# Settings whose processors in transformers can forbid tokens.
+# Settings of `generate` for which transformers creates logits processors that can forbid tokens.
 _FORBIDDING = (
     "bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias no_repeat_ngram_size "
     "encoder_no_repeat_ngram_size min_length min_new_tokens forced_bos_token_id forced_eos_token_id"

@@ -198,11 +198,11 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 3.2.2).
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
-        d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). By
-            default `d_model` divided by the number of heads, computed when the config is created; None if the
-            encoder and the decoder have different numbers of heads.
-        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is
-            computed like the default of `d_k`.
+        d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). If the
+            value is not given, the config sets it to `d_model` divided by the number of heads, or to None if
+            the encoder and the decoder have different numbers of heads.
+        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is the
+            same as the default of `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
         attention_dropout (float): Dropout rate of attention weights. Values above 0 differ from the paper,
@@ -211,25 +211,27 @@ class VaswaniConfig(PreTrainedConfig):
             because the paper has no dropout after the activation.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Equation 2).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
-            Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
-            deep stacks train more stably with "pre".
+            Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack. "pre" differs from the paper,
+            but makes the training of deep stacks more stable.
         norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
-            If the encoder and the decoder have different norm positions, the model differs from the paper;
-            some JoeyNMT models have a "pre" encoder and a "post" decoder.
+            If the encoder and the decoder have different norm positions, the model differs from the paper.
+            The field exists for JoeyNMT models with a "pre" encoder and a "post" decoder.
         final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
-            "pre" stack has this LayerNorm, and a "post" stack does not have this LayerNorm. True with "post" differs from the paper; models of torch.nn.Transformer have this LayerNorm.
+            "pre" stack has this LayerNorm, and a "post" stack does not have this LayerNorm. A "post" stack
+            with this LayerNorm differs from the paper; models of torch.nn.Transformer have such stacks.
         layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
             tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
             without position information, or a name that `register_position_encoding` has added. "none" and
             registered position encodings differ from the paper.
-        position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the feature
-            pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)); differs from the paper because
-            tensor2tensor, Marian and fairseq use these timescales. Only "sinusoidal" positions use this
-            field.
-        position_offset (int): Position of the first token in sinusoidal positions. Values above 0 differ from
-            the paper, whose first position is 0. Models of fairseq need 2, and models of OpenNMT-tf need 1.
+        position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the
+            feature pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)). "tensor2tensor" differs
+            from the paper, but converted models of tensor2tensor, Marian and fairseq need these timescales.
             Only "sinusoidal" positions use this field.
+        position_offset (int): The number that sinusoidal positions give to the first token. Values above 0
+            differ from the paper, in which the first position is 0. Converted models of fairseq need the
+            offset 2, and converted models of OpenNMT-tf need the offset 1. Only "sinusoidal" positions use
+            this field.
         max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
             field.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
@@ -237,24 +239,24 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 3.4).
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
             3.4).
-        lm_head_bias (bool): True if the output projection has a bias. True differs from the paper; models of
-            Marian and other libraries have this bias.
+        lm_head_bias (bool): True if the output projection has a bias. A bias differs from the paper, but
+            converted models of Marian and other libraries have this bias.
         zero_start_embedding (bool): True if the embedding of the start token `<pad>` is a vector of zeros
-            that training does not change. Then `<pad>` also has probability 0 in the label-smoothed loss.
-            True differs from the paper; the decoders of Marian and tensor2tensor start from zeros.
-            `pad_token_id` and `decoder_start_token_id` must be equal.
+            that training does not change. If True, `<pad>` also has probability 0 in the label-smoothed loss,
+            and `pad_token_id` and `decoder_start_token_id` must be equal. True differs from the paper, but
+            converted models of Marian and tensor2tensor need the value True.
         attention_score (str): The score function of a query and a key. The paper uses "scaled_dot" (Equation
             1). All other functions differ from the paper: "dot", "dot_mean", "general", "additive_linear",
             "additive" (see attention_vaswani), and functions that `register_attention` has added.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
-        attention_window (int or list, optional): Number r of neighbouring tokens that self-attention is
-            restricted to: in the encoder r tokens on each side of a token, in the decoder the r tokens before
-            a token. The paper mentions restricted self-attention in Section 4, but does not use restricted
-            self-attention. None means no restriction. With a window of r tokens, time and memory are O(r n d)
-            for n tokens of width d, and the maximum path length between two tokens is O(n/r) layers. A list
-            contains r or None for each layer. A list either applies to both stacks, or contains the values of
-            the encoder layers followed by the values of the decoder layers.
+        attention_window (int or list, optional): The number r of neighbouring tokens to which a token may
+            attend. In the encoder a token attends to r tokens on each side, in the decoder to the r tokens
+            before the token. None means no limit. The paper mentions restricted self-attention in Section 4,
+            but does not use restricted self-attention. With a window of r tokens, time and memory are O(r n
+            d) for n tokens of width d, and the maximum path length between two tokens is O(n/r) layers. A
+            list contains r or None for each layer. A list either applies to both stacks, or contains the
+            values of the encoder layers followed by the values of the decoder layers.
         attention_bias (bool): True if the projections of attention layers have biases. The projections of the
             paper have no biases.
         initializer_range (float, optional): Standard deviation of the initial weights, for an initialisation
@@ -262,8 +264,10 @@ class VaswaniConfig(PreTrainedConfig):
         label_smoothing (float): Probability e that label smoothing takes from the reference token and gives
             to other tokens in training (Section 5.4). The value in the paper is 0.1. With the default 0 the
             loss is the plain cross-entropy.
-        label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
-            tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
+        label_smoothing_form (str): The target probabilities if `label_smoothing` is e and the vocabulary has
+            V tokens. "t2t": 1-e for the reference token and e/(V-1) for each other token, as in
+            tensor2tensor. "torch": 1-e+e/V for the reference token and e/V for each other token, as in
+            PyTorch.
         use_cache (bool): True to cache keys and values while decoding.
         bos_token_id (int, optional): The id of `<s>`.
         pad_token_id (int, optional): The id of `<pad>`.
@@ -382,8 +386,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Store the value in a private attribute, because transformers refuses the value True in its own field
-        # unless all calls use eager attention.
+        # Store the value in a private attribute. If the value True were in the field of transformers,
+        # transformers would raise an error for every attention implementation except "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
@@ -443,7 +447,9 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
 
     def has_final_norm(self, is_decoder: bool) -> bool:
-        """Return True if a LayerNorm follows the last layer of the decoder (`is_decoder`) or of the encoder."""
+        """Return True if a LayerNorm follows the last layer of the decoder (if `is_decoder` is True) or of
+        the encoder.
+        """
         if self.final_norm is None:
             return self.norm_position_of(is_decoder) == "pre"
         return self.final_norm
@@ -553,30 +559,32 @@ VaswaniConfig.register_for_auto_class()
 
 
 def _base_of(config: VaswaniConfig) -> type:
-    """Return the config class of the package that the class of a config is derived from."""
+    """Return the config class of this package from which the class of a config inherits."""
     name = config.auto_classes()["AutoConfig"].partition(".")[2]
     return next(kind for kind in type(config).__mro__ if kind.__name__ == name)
 
 
 def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
-    """Return the names in a config that users have registered, each with the registry that contains the name."""
+    """Return the names in a config that users have registered. Return each name together with the registry
+    that contains the name.
+    """
     names = {(field, getattr(config, field)) for field in _REGISTRIES}
     found = {(_REGISTRIES[field], name) for field, name in names if name in _REGISTRIES[field].classes}
     return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
 
 
 def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Copy the code files of users into the checkpoint, and write an entry module that registers the classes
-    in these files. Set `auto_map` to the classes of the entry module.
+    """Copy the code files of users into the checkpoint. Write a module (the entry module) that imports these
+    files and registers their classes. Change `auto_map` so that transformers loads the entry module first.
     """
     base = _base_of(saved)
     kind = type(saved)
     references = dict(saved.auto_map)
     others: list[type] = []
     if kind is not base:
-        # Look for the model class in the file of the user's config class. The model classes of the package
-        # cannot be used, because transformers loads a model class only with the config class of this model
-        # class.
+        # Look for the model class in the file of the user's config class. Do not load a model class of the
+        # package, because transformers requires that the `config_class` of the loaded model class is the
+        # config class.
         architecture = (saved.architectures or [""])[0]
         model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
         bases = {parent.__name__ for parent in model_class.__mro__}
@@ -653,7 +661,9 @@ def _with_floats(value: Any) -> Any:
 
 
 def _remedy(field: str, value: Any) -> str:
-    """Return the remedy for an error message about a name that is not registered."""
+    """Return the last part of an error message about a name that is not registered. This part tells the user
+    what to do.
+    """
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""
     return (

@@ -4,9 +4,9 @@ once.
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses the decoder:
 
 - `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence as one
-  sequence, the tree. The keys and values of the source are stored once per sentence. The keys and values of
-  each target token in the tree are stored once, even if several beams contain the token. A mask lets each
-  beam attend only to its own tokens.
+  sequence, the tree. For cross-attention, the keys and values of the source are stored once per sentence, not
+  once per beam. The keys and values of each target token in the tree are stored once, even if several beams
+  contain the token. A mask hides from each beam the tokens of other beams.
 - `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
   supports every cache, every attention implementation and recorded outputs.
 
@@ -123,8 +123,8 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. Then the search counts the tokens
-        that still belong to a beam.
+        """True if the reserved memory has space for only one more step. If True, the search counts the tokens
+        that still belong to a beam, so that the tree can remove all other tokens.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -134,7 +134,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add one token for each beam, because `num_living` was counted in the previous step.
+        # Add one token for each beam, because `num_living` was counted in the previous step, and each beam
+        # has received one token since then.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -196,9 +197,9 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 class AttentionStep:
     """Computes a decoding step of a `VaswaniAttention` without the overhead of calling modules.
 
-    `supports_fast_path` of the attention must be True. The result equals the result of
-    `VaswaniAttention.forward`. The step calls `attend_fused` if PyTorch's fused kernel can compute the scores
-    and no weights are recorded, else `attend`. The cache must already contain the keys and values of the
+    Use this class only if `supports_fast_path` of the attention is True. The result equals the result of
+    `VaswaniAttention.forward`. If PyTorch's fused kernel can compute the scores and no weights are recorded,
+    the step calls `attend_fused`, else `attend`. The cache must already contain the keys and values of the
     source.
     """
 
@@ -307,10 +308,11 @@ class TreeAttentionDecoder:
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
-        # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
+        # The attention [N, K, S] that each source token has received from all tokens of each beam so far;
+        # None if the search has no coverage penalty.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # True if a fast step, without calls of modules, is possible in all layers.
+        # True if `DecoderLayerStep` can compute a decoding step of every layer.
         self.is_direct = not self.decoder.training and all(
             layer.supports_fast_path for layer in self.decoder.layers
         )
@@ -330,12 +332,12 @@ class TreeAttentionDecoder:
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Ignore the attention weights of queries that are padding in the prompt.
+            # Do not count the attention weights of padding in the prompt.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the fast steps here, because they need the keys and values of the source, and the cache
-            # contains these only now.
+            # Create the `DecoderLayerStep` objects here, because they need the keys and values of the source,
+            # and the cache does not contain these keys and values before `_run`.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -431,7 +433,8 @@ class RowDecoder:
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
         # The outputs, such as attentions, that each call records and `generate` returns.
         self.recorded: dict[str, tuple] = {}
-        # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
+        # The attention [N, K, S] that each source token has received from all tokens of each beam so far;
+        # None if the search has no coverage penalty.
         self.coverage: torch.Tensor | None = None
         self.recorder: AttentionRecorder | None = None
         if getattr(config, "coverage_penalty", None):

@@ -2,7 +2,8 @@
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. The config
 accepts the names in the registries. When a config is saved, `save_user_code` copies the files that define the
-registered classes, so that `trust_remote_code=True` loads the checkpoint without the package.
+registered classes into the checkpoint. Therefore transformers can load the checkpoint with
+`trust_remote_code=True` even if the package is not installed.
 
 This file is saved with every checkpoint because the config reads the registries of this file.
 """
@@ -98,8 +99,8 @@ def module_of(kind: type) -> str:
 def _is_same_class(first: type, second: type) -> bool:
     """Return True if two classes have the same name, and also the same module or the same source code.
 
-    A module defines a class a second time if a notebook cell runs again or if the file of the module is
-    reloaded. A different module defines the same class if a checkpoint contains a copy of the user's file.
+    The modules are equal if a notebook cell runs again or if a file is reloaded: both define the class a
+    second time. The source code is equal if a checkpoint contains a copy of the user's file.
     """
     if first.__qualname__ != second.__qualname__:
         return False
@@ -122,8 +123,8 @@ def _file_of(kind: type) -> str:
 
 
 def source_for_checkpoint(kind: type) -> str:
-    """Return the source code of the file that defines a class. Change its imports so that they also work
-    inside a checkpoint.
+    """Return the source code of the file that defines a class. The import statements in the returned code are
+    changed so that they also work inside a checkpoint.
 
     In the returned code, `from vaswani_hf import NAME` first tries to import NAME from the files of the
     checkpoint. Raise a ValueError if the file imports a second file of the user, because the checkpoint does

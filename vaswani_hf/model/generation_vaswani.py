@@ -15,7 +15,8 @@ argument of `generate` or a field of `generation_config`:
 - `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
   max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is given, this limit applies in addition.
+  `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is also
+  given, the lower limit applies.
 - `coverage_penalty` is the weight of the coverage in beam search (Wu et al. 2016, Equation 14).
 
 `generate` also accepts the following arguments:
@@ -79,8 +80,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# The inputs of a model from which the search can remove closed sentences. If the model has another input, the
-# search removes no sentences.
+# The inputs whose rows the search can remove when a sentence is closed. If the model has another input, the
+# search does not remove sentences before the end of the search.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -93,9 +94,10 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting of `generate`. The value in the arguments of the call takes precedence
-    over the config that the call passes, and over the config of the checkpoint. A None in the arguments of
-    the call also takes precedence.
+    """Return the value of a setting of `generate`. The value comes from the first of these places that has
+    the setting: the arguments of the call, the `generation_config` in the arguments, and the generation
+    config of the checkpoint. An argument with the value None counts as a value, but a field of a config with
+    the value None does not count.
     """
     if name in settings:
         return settings[name]
@@ -109,8 +111,8 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 class VaswaniGeneration(GenerationMixin):
     """Provides the method `generate` of all models of this package.
 
-    Differs from transformers: this package has its own search, each sentence has its own length limit, and
-    source and target vocabulary may differ.
+    This class differs from `GenerationMixin` of transformers in three points: the package has its own search,
+    each sentence has its own length limit, and the source vocabulary and the target vocabulary may differ.
     """
 
     config: Any
@@ -124,8 +126,8 @@ class VaswaniGeneration(GenerationMixin):
         """Validate the generation config, and then save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # Set this attribute, because otherwise transformers regards the generation config as a copy of
-            # the model's config, and removes the settings that this package adds.
+            # If `_from_model_config` were True, transformers would regard the generation config as a copy of
+            # the model's config and remove the settings that this package adds.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -138,9 +140,8 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate translations. Accepts all arguments of `GenerationMixin.generate`, and further arguments.
-
-        The docstring of this file describes the arguments and settings that `GenerationMixin.generate` lacks.
+        """Generate translations. The method accepts all arguments of `GenerationMixin.generate`. The
+        docstring of this file describes the additional arguments and settings.
 
         Args:
             inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
@@ -241,8 +242,8 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # Check each token immediately if there is a streamer. This costs no additional synchronisation,
-        # because a streamer reads each token immediately.
+        # If there is a streamer, check each step immediately instead of after the last step. The check does
+        # not slow down the program, because the streamer also waits for each token.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
         left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
@@ -335,8 +336,8 @@ class VaswaniGeneration(GenerationMixin):
         """Set the length limit of the batch (the largest limit of a sentence) in the config.
 
         Returns:
-            torch.Tensor: [B] int64, the limits of the sentences including the prompt; None if all limits are
-                equal.
+            torch.Tensor: [B] int64, the maximum number of tokens of each translation, including the prompt;
+                None if this number is equal for all sentences.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(
@@ -400,7 +401,8 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # Create the cache here, because transformers needs more time to create the same cache.
+            # Create the cache here, because `decoding_cache` is faster than the function of transformers that
+            # creates the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -461,8 +463,8 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
-        """Return the mask that a static cache needs. If a layer has a `local_mask`, return `attention_mask`
-        unchanged.
+        """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, the layers
+        need different masks, so return `attention_mask` unchanged and let `forward` create the masks.
         """
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
@@ -473,8 +475,8 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # Expand masks, because transformers synchronises at each step to read a mask [B, S], but not to read
-        # a mask [B, 1, 1, S].
+        # Expand masks to [B, 1, 1, S], because transformers reads the values of a mask [B, S] at each step,
+        # and the program would have to wait for the device.
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -491,9 +493,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Stands in for the model in `compute_transition_scores` of transformers. transformers reads only
-    `config.get_text_config().vocab_size` of this object, and needs the size of the target vocabulary. The
-    `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    """Replaces the model in `compute_transition_scores` of transformers. `compute_transition_scores` reads
+    only `config.get_text_config().vocab_size` of this object, and needs the size of the target vocabulary.
+    The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -507,14 +509,14 @@ class _TargetVocabulary:
 
 class SharedEncoderOutput(BaseModelOutput):
     """The output [B, S, D] of the encoder, with one row for all beams of a sentence.
-    `_expand_inputs_for_generation` does not repeat objects of this class for each beam.
+    `_expand_inputs_for_generation` recognises this class and does not repeat the rows for each beam.
     """
 
 
 @dataclass
 class SearchMethod:
-    """Runs the search of this package. transformers calls an object of this class as `custom_generate`, in
-    place of its own search.
+    """Runs the search of this package. An object of this class is passed to transformers as
+    `custom_generate`, and transformers calls the object instead of the search of transformers.
 
     Before the call, transformers repeats the prompts for all beams and creates processors and criteria.
     """
@@ -671,9 +673,9 @@ def checked_models(ensemble: Any) -> list[Any]:
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Let further models take part in a search. Each model encodes the source [B, S] with its own encoder.
+    """Add the models of an ensemble to a search. Each model encodes the source [B, S] with its own encoder.
 
-    A further model may be any encoder-decoder model of transformers with the same vocabulary, such as
+    An added model may be any encoder-decoder model of transformers with the same vocabulary, such as
     MarianMT.
     """
     for number, other in enumerate(ensemble):
@@ -744,7 +746,7 @@ def _max_positions(model: Any) -> int:
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a further model of an ensemble."""
+    """Return the inputs of an added model of an ensemble."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(
@@ -795,7 +797,9 @@ def token_log_probs(
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each translation at its own limit. `lengths` [B] int64 counts tokens, including prompts."""
+    """Stopping criterion that ends each translation at the length limit of its sentence. `lengths` [B] int64
+    counts tokens, including prompts.
+    """
 
     # Define `eos_token_id`, because transformers pads finished rows only if a criterion has the attribute
     # `eos_token_id`.
@@ -809,10 +813,10 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Finds rows in which every next token is forbidden during sampling, without a synchronisation with the
-    device at each step. Such a row is marked, and continues with an arbitrary token. `raise_for_marked_row`
-    raises the error after the last step. If `at_once` is True, the error is raised immediately, in the same
-    step.
+    """Base class of logits processors that find rows for which sampling cannot choose a token. The processor
+    marks such a row, and the row continues with an arbitrary token. After the last step,
+    `raise_for_marked_row` raises the error, so that the program does not wait for the device at each step. If
+    `at_once` is True, the error is raised in the step that marks the row.
     """
 
     def __init__(self, at_once: bool = False):
@@ -823,7 +827,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R]: the rows in which every next token is forbidden, and the rows to
+        """Return two bool tensors [B * R]: the rows for which sampling cannot choose a token, and the rows to
         mark.
         """
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Reads a glossary, and finds the terms of the glossary in a source text.
 
-A glossary is a text file with a source term, a tab and a target term in each line. If the target term is empty
-or equals the source term, the translation must contain the term as it is written in the source text.
+A glossary is a text file with a source term, a tab and a target term in each line. If the target term is
+empty or equals the source term, the translation must contain the term as it is written in the source text.
 
 A term matches regardless of upper and lower case. Inflected words also match: the term "house" matches
 "houses", and the term "city" matches "cities". An inflected word must have at least three letters in common

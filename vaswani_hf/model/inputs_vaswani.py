@@ -37,7 +37,8 @@ T = TypeVar("T")
 # The types of errors that an invalid line can cause when it is read, tokenized or translated.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
-# Maps each symbol of the paper to the config field that has the value of the symbol for the encoder.
+# Maps each symbol in the paper to the config field with the same meaning. If the encoder and the decoder have
+# separate fields, the symbol is mapped to the field of the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -393,8 +394,8 @@ class Request:
         text (str): The text.
         target_prefix (str): The text that the translation must begin with.
         must_contain (sequence): The phrases that the translation must contain.
-        is_copied (bool): True if the text is its own translation, for example because the text is not in the source
-            language.
+        is_copied (bool): True if the text is its own translation, for example because the text is not in the
+            source language.
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.
@@ -426,8 +427,8 @@ class InvalidInput:
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """Call `read(*args)`, and return the result. If `read` raises one of `LINE_ERRORS`, return an
-    `InvalidInput`.
+    """Call `read(*args)`, and return the result. If `read` raises an error of a type in `LINE_ERRORS`, return
+    an `InvalidInput`.
     """
     try:
         return read(*args)

@@ -3,8 +3,7 @@
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
 masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model uses the layers, the
 attention and the loss of the encoder-decoder. `VaswaniForCausalLM` also uses the search of the
-encoder-decoder.
-Differs from the paper, because the paper describes no model with a single stack.
+encoder-decoder. Differs from the paper: the paper describes no model with a single stack.
 
 This file is saved with every checkpoint of a language model because it defines the model.
 
@@ -36,8 +35,8 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, 
 _FILE = "language_models_vaswani"
 # The default maximum number of new tokens, as in transformers.
 _NEW_TOKENS = 20
-# In a model with one stack, the fields `encoder_X` and `decoder_X` must have the same value, where X is one
-# of these endings.
+# The endings of config fields that exist for the encoder and for the decoder, such as `encoder_layers` and
+# `decoder_layers`. In a model with one stack, the two fields with the same ending must have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -226,7 +225,7 @@ class _LanguageModel(VaswaniHeadModel):
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     """A language model that consists of a decoder, and predicts the next token. `generate` continues prompts.
 
-    A [`VaswaniConfig`] is converted to the config of its decoder.
+    If the argument is a [`VaswaniConfig`], it is converted to the config of its decoder.
 
     Example:
         >>> import torch
@@ -397,7 +396,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 class VaswaniForMaskedLM(_LanguageModel):
     """A language model that consists of an encoder, and predicts the masked tokens of a text.
 
-    A [`VaswaniConfig`] is converted to the config of its encoder.
+    If the argument is a [`VaswaniConfig`], it is converted to the config of its encoder.
 
     Example:
         >>> import torch

@@ -22,8 +22,8 @@ from .attention_vaswani import needs_sync
 # Positions with this label are ignored in the loss, as in PyTorch and transformers.
 IGNORED_LABEL = -100
 # The logit of the padding class. The logit is so low that the probability of the padding class is 0 in
-# float32. Do not use a lower logit, because a Trainer with label smoothing e adds e/V times this logit to the
-# evaluation loss.
+# float32. Do not use a lower logit: with label smoothing e and V classes, the Trainer of transformers adds
+# e/V times this logit to the evaluation loss, so a lower logit would change the evaluation loss more.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in memory at the same time. 2**24 float32 numbers are 64 MiB. On a GPU use
 # larger chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a
@@ -32,8 +32,8 @@ EXCLUDED_LOGIT = -1e3
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-# PyTorch's function. If a caller, such as a test, has replaced the function in PyTorch, `dropout` calls the
-# replacement instead of the fast path.
+# PyTorch's function. If a caller, such as a test, has replaced the dropout function of PyTorch, `dropout`
+# calls the replacement instead of the faster code of this file.
 _DROPOUT = nn.functional.dropout
 
 

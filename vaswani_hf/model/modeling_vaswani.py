@@ -4,10 +4,10 @@
 3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
 `generate` is in generation_vaswani.
 
-With the defaults of `VaswaniConfig` the models compute what the paper describes. Differs from the paper: the
-padding class has probability 0 because no translation contains padding. Differs from the paper: some options
-of `VaswaniConfig` change the computation. The docstring of `VaswaniConfig` describes how each of these
-options differs from the paper. All options that differ from the paper are off by default.
+With the default values of `VaswaniConfig`, the models compute what the paper describes. Differs from the
+paper: the padding class has probability 0 because no translation contains padding. Differs from the paper:
+some options of `VaswaniConfig` change the computation. The docstring of `VaswaniConfig` describes how each of
+these options differs from the paper. All options that differ from the paper are off by default.
 
 This file is saved with every checkpoint because it defines the models.
 
@@ -73,9 +73,9 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     """Return the encodings PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model),
     Section 3.5.
 
-    Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
-    Differs from the paper: with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)), because
-    tensor2tensor, Marian and fairseq use these timescales.
+    Positions [...] are int64, counted from 0. The encodings [..., D] are float32. Differs from the paper:
+    with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)). Converted models of
+    tensor2tensor, Marian and fairseq need these timescales.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
     # because Apple's GPUs do not support float64.
@@ -102,8 +102,8 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """Returns 0 for all encodings, so that the model has no position information. Differs from the paper:
-    without position information, an ablation can measure the effect of positions.
+    """Returns 0 for all encodings, so that the model has no position information. Differs from the paper: the
+    paper has no such encoding. Experiments without position information measure the effect of positions.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -133,7 +133,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Do not read the positions in training, because reading them would synchronise with the device. In
+        # Do not read the positions in training, because the program would have to wait for the device. In
         # training, it is enough to check the length of the input, because there is no cache and each position
         # is smaller than the length.
         is_short = position_ids.shape[-1] <= self.num_embeddings
@@ -237,7 +237,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Compute the feed-forward sub-layer on [B, T, D], max(0, xW_1 + b_1)W_2 + b_2 (Equation 2)."""
+        """Return the output [B, T, D] of the feed-forward sub-layer, which computes max(0, xW_1 + b_1)W_2 +
+        b_2 (Equation 2) and adds the result to its input.
+        """
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -279,7 +281,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step that calls no modules may replace `forward`."""
+        """True if the search may compute a decoding step with `DecoderLayerStep` instead of `forward`."""
         norms = [self.self_attn_layer_norm, self.final_layer_norm]
         attentions = [self.self_attn]
         if self.encoder_attn is not None:
@@ -424,8 +426,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """Return the index of the row that must be zero in an embedding or in the output projection. Return
-        None if there is no such row.
+        """Return the index of the row that must be zero in an embedding or in the output projection: the row
+        of `<pad>` if the embedding of the start token must be zero. Return None if no row must be zero.
         """
         if isinstance(module, nn.Embedding):
             return module.padding_idx
@@ -470,9 +472,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # Mark a tied weight as missing if the file contains none of the names of the weight. Otherwise the
-        # weight would stay uninitialised, because transformers ties weights before loading and regards tied
-        # weights as loaded.
+        # A tied weight has several names. Mark a tied weight as missing if the file contains none of these
+        # names. Otherwise the weight would stay uninitialised, because transformers ties weights before
+        # loading and regards tied weights as loaded.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -546,9 +548,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the mask [B, T] of target tokens if padding precedes a token, otherwise None.
-
-        Padding after all tokens needs no mask, because self-attention is causal.
+        """Return the mask [B, T] of target tokens, or None if no mask is necessary. Padding after all tokens
+        needs no mask, because self-attention is causal.
         """
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
@@ -556,8 +557,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Return the mask without a check of its values if the values cannot be read, or if reading them would
-        # synchronise with the device.
+        # Return None only if no padding precedes a token. Do not check this condition on a GPU, because the
+        # program would have to wait for the device, or if the tensor has no values (in tracing and on the
+        # meta device).
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -565,8 +567,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
-    """A token embedding. If the decoder starts from zeros, `padding_idx` is set, so that the embedding of the
-    start token stays zero in training.
+    """Return a token embedding. If the config field `zero_start_embedding` is True, the target embedding has
+    a `padding_idx`, so that the embedding of the start token stays zero in training.
     """
     is_zero = config.zero_start_embedding and has_start_token
     return nn.Embedding(vocab_size, config.d_model, padding_idx=config.pad_token_id if is_zero else None)
@@ -625,12 +627,16 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return states
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""
+        """Return the input [B, T, D] of the first layer, which is Dropout(embedding * sqrt(d_model) +
+        positions).
+        """
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
+        """Return the output [B, T, D] of the stack. If `has_final_norm` of the config is True for the stack,
+        the stack ends with a LayerNorm.
+        """
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(
@@ -651,7 +657,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 class VaswaniEncoder(VaswaniStack):
-    """The encoder: The encoder: N layers that read the embedded source (Section 3.1)."""
+    """The encoder: N layers that read the embedded source (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -693,7 +699,7 @@ class VaswaniEncoder(VaswaniStack):
 
 @fast_path("forward")
 class VaswaniDecoder(VaswaniStack):
-    """The decoder: The decoder: N layers that read the embedded target (Section 3.1)."""
+    """The decoder: N layers that read the embedded target (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -935,10 +941,12 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
         # `<pad>` cannot be excluded with label smoothing, because label smoothing gives `<pad>` a probability
-        # above 0. In training without labels, the training loop may compute a label-smoothed loss.
+        # above 0. If a model in training mode gets no labels, do not exclude `<pad>` either, because the
+        # training loop may compute a label-smoothed loss from the logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         if self.config.zero_start_embedding and not self._padding_is_end():
-            # Exclude the padding class also from label smoothing, so that its embedding stays zero.
+            # Exclude the padding class also from label smoothing, so that the embedding of `<pad>` stays
+            # zero.
             return self.config.pad_token_id
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 

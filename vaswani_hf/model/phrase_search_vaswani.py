@@ -6,9 +6,10 @@ phrases of its sentence. If the remaining length of a beam is just enough for th
 must continue with the missing phrases. `PhraseCandidates` implements the rules of grid beam search as a
 candidate selection of `BeamSearch`.
 
-Other settings of the search may make a translation with all phrases impossible. If this is known before the
-search, an error is raised. If this is found only during the search, the search returns the best translation
-with as many phrases as possible, and reports the missing phrases as unmet.
+Other settings of the search may make a translation with all phrases impossible. If a phrase contradicts a
+setting, an error is raised before the search. If the search then finds no translation with all phrases, the
+search returns the best translation with as many phrases as possible, and reports the missing phrases as
+unmet.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` uses the search in this file.
 
@@ -129,7 +130,8 @@ class PhraseTables:
             padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
             tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # Sentences with fewer phrases than other sentences get phrases of length 0. `tokens` is -1 after the end of a phrase.
+        # Sentences with fewer phrases than other sentences get phrases of length 0. The tensor `tokens` has
+        # the value -1 after the end of a phrase.
         self.lengths = torch.tensor(lengths, device=device)  # [B, F]
         self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
@@ -191,8 +193,8 @@ class PhraseCandidates(CandidateSelection):
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
         # For each beam, the selection considers this number of most probable tokens. The number is larger
-        # than `num_kept`, because some candidates end the translation, and some candidates go back to the
-        # beginning of a phrase.
+        # than `num_kept`, because some of the tokens end the translation, and some of the tokens begin a
+        # phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -241,8 +243,8 @@ class PhraseCandidates(CandidateSelection):
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank each option that continues a beam among the continuing options with the same number of missing
-        # tokens.
+        # Compute the rank (from best to worst) of each option that continues a beam. Only options with the
+        # same number of missing tokens compete for a rank.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -383,15 +385,15 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # For sentences without phrases, use the stopping rule of a search without phrases. If such a search has
-    # only one beam, it stops at the first `</s>`.
+    # For sentences without phrases, use the stopping rule of a search without phrases. A search without
+    # phrases and with only one beam stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
     # and can have its best score at any length.
     rule.considers_all_lengths |= ~has_none
-    # Search only the sentences that lack a phrase if sentences may be removed from the batch, else all
-    # sentences.
+    # If sentences may be removed from the batch, search only the sentences that lack a phrase. Otherwise
+    # search all sentences.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -452,8 +454,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return the number of tokens [B] that the phrases of each sentence may have. A forced last token reduces
-    the number of phrase tokens by one.
+    """Return the number of tokens [B] that the phrases of each sentence may have. If `forced_eos_token_id`
+    forces the last token at the length limit, this token takes the place of one phrase token.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length

@@ -1,5 +1,5 @@
-"""Defines the pipeline of `pipeline("translation", model=...)`, because transformers 5 removed the task
-"translation".
+"""Defines the pipeline that `pipeline("translation", model=...)` creates. This package defines the pipeline,
+because transformers 5 removed the task "translation".
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
@@ -298,8 +298,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return a list with one constraint for each text. `value` is a single constraint for all texts, or a
-    list with one constraint for each text.
+    """Return an iterable with one constraint for each text. `value` is a single constraint for all texts, or
+    a list with one constraint for each text. If `value` is a single constraint, the iterable is endless.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

@@ -292,7 +292,9 @@ def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """Add `num_target` to the index of each target word of an alignment in Pharaoh format."""
+    """Add `num_target`, the number of target words before a part of a text, to the index of each target word
+    in the alignment (Pharaoh format) of the part.
+    """
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 

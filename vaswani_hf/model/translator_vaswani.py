@@ -97,8 +97,8 @@ _SCORE_OPTIONS = (
     *("src_lang", "tgt_lang"),
 )
 _TAG = re.compile(r">>\S+?<<")
-# The key of tokenizer_config.json that maps each language to its token. The source begins with the token of the
-# source language, and the target begins with the token of the target language, as in M2M100 and NLLB.
+# The key of tokenizer_config.json that maps each language to its token. The source begins with the token of
+# the source language, and the target begins with the token of the target language, as in M2M100 and NLLB.
 LANGUAGE_TOKENS = "language_tokens"
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
@@ -200,7 +200,7 @@ class Translation:
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped, or why the translation is withheld
-            (`min_confidence`). `text` is then empty.
+            (`min_confidence`). If `error` is set, `text` is empty.
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
             search found no translation with all phrases. The value is None if the translation contains all
             phrases.
@@ -381,10 +381,11 @@ class BaseTranslator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Add the line number to the seed, so that resumed runs and parallel processes draw the same
-                # translations.
+                # Add the line number to the seed, so that a resumed run or several parallel processes draw
+                # the same translations as a single run.
                 self.backend.seed(options.seed + first_line)
-            # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
+            # `_translate_lines` translates the window. If a line raises an error, `results_of_lines` finds
+            # the line, and the other lines are translated without this line.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
@@ -395,9 +396,9 @@ class BaseTranslator:
         `layouts`, `translate_segments` and `join` need complete options.
 
         Raises:
-            ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is given
-                and the checkpoint has no calibration, or if a glossary is given and the search does not support
-                phrases.
+            ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is
+                given and the checkpoint has no calibration, or if a glossary is given and the search does not
+                support phrases.
         """
         if options.terms is not None and not self.backend.supports_phrases:
             raise ValueError(
@@ -413,7 +414,8 @@ class BaseTranslator:
         return completed
 
     def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
-        """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations."""
+        """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations.
+        """
         names = ("num_return_sequences", "num_beams", "do_sample")
         number, num_beams, do_sample = (
             setting_of(name, settings, self.backend.generation_config) for name in names
@@ -770,8 +772,8 @@ class BaseTranslator:
         separators: list[str],
         options: TranslationOptions,
     ) -> list[Translation]:
-        """Step 7: return the translations of a text, best first. `of_segments` has the translations of the N
-        segments of the text, and `separators` the N + 1 separators that `layouts` returned.
+        """Step 7: return the translations of a text, best first. `of_segments` contains the translations of
+        the N segments of the text, and `separators` contains the N + 1 separators that `layouts` returned.
         """
         if of_segments:
             translations = _joined(of_segments, separators)
@@ -1041,8 +1043,8 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number of decoder layers, counted from the last, whose attention is needed for word
-    alignments or for scores.
+    """Return a number n: the attention of the last n decoder layers is needed for word alignments or for
+    scores.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
@@ -1257,9 +1259,9 @@ class Backend(Protocol):
         """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
         first.
 
-        `settings` are arguments of `generate`. With `with_attention`, the search returns the attention of
-        each hypothesis. The argument is for backends whose method `score` cannot compute the attention. If a
-        text cannot be translated, a `SentenceError` with the text is raised.
+        `settings` are arguments of `generate`. If `with_attention` is True, the search returns the attention
+        of each hypothesis. The argument `with_attention` is for backends whose method `score` cannot compute
+        the attention. If a text cannot be translated, a `SentenceError` with the text is raised.
         """
         ...
 
@@ -1341,8 +1343,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """In a batch, shorter target prefixes are padded on the left. Return True if the length limit of the
-        search counts this padding.
+        """Return True if the length limit of the search counts padding. In a batch, shorter target prefixes
+        are padded on the left.
         """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
@@ -1436,7 +1438,8 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain only the prompt, because the search found no translation for such rows.
+            # Ignore rows that contain only the prompt, because the search found no translation for these
+            # rows.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -1455,8 +1458,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # Subtract the start token and the prompt, because transformers counts both in `max_length`. Limit
-            # the translation to 20 tokens, the default of transformers.
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. If no
+            # limit is set, the limit is 20 tokens, the default of transformers.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -1492,7 +1495,8 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
+    """Return the forced first tokens of each segment's translation: the language token and the target prefix.
+    """
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     # Add the language token, because `generate` forces the language only if the call has no prefix.
@@ -1500,7 +1504,9 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 
 
 def language_token(segment: Segment) -> list[int]:
-    """Return the token of the target language that the translation of a segment begins with, or an empty list."""
+    """Return the token of the target language that the translation of a segment begins with, or an empty
+    list.
+    """
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]
 
