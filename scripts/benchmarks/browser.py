@@ -1,5 +1,5 @@
-"""Compares the translations of an exported HTML page with the translations in Python, and measures the time
-of a sentence.
+"""Compares the translations of an exported HTML page with the translations in Python, and measures how long
+the translation of a sentence takes.
 
     python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000] [--quantization float32 int8]
 

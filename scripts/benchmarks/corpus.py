@@ -1,12 +1,12 @@
 """Measures the time in seconds and the peak memory of each phase of a training run, on a corpus as large as
-the paper's.
+the corpus of the paper.
 
     python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]
 
 The script generates the sentence pairs from artificial words. The frequencies of the words follow Zipf's law,
-and the sentences are as long as the sentences of WMT 2014. The script measures three runs of `vaswani train`:
-a first run, a second run on the corpus that the first run has prepared, and the first run resumed. The model
-is tiny, so that most of the measured time is spent on reading and encoding the data.
+and the sentences are as long as the sentences of WMT 2014. The script measures `vaswani train` three times: a
+first run, a second run on the corpus that the first run has prepared, and a continuation of the first run.
+The model is tiny, so that most of the measured time is spent on reading and encoding the data.
 
 The memory is the sum over the process and its children, read twice a second from /proc/PID/smaps_rollup. Rss
 counts the resident pages of each process. Pss counts shared pages only once. Pss_Anon is the part of Pss that
