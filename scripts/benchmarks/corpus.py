@@ -1,5 +1,4 @@
-"""Measures the time in seconds and the peak memory of each phase of a training run, on a corpus as large as
-the corpus of the paper.
+"""Measures the seconds and the peak memory of each phase of a training run on a corpus of the paper's size.
 
     python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]
 
@@ -155,8 +154,8 @@ def resident(pid: int) -> np.ndarray:
 def watch(
     command: list[str], environment: dict[str, str], log: Path
 ) -> tuple[list[dict], list[tuple], float]:
-    """Execute a training run. Return the phases of the run, its memory samples (time, sizes), and its start
-    time.
+    """Start a training run, and wait until the run ends. Return the phases of the run, its memory samples
+    (time, sizes), and its start time.
     """
     began = time.monotonic()
     samples = []
@@ -183,7 +182,7 @@ def table(name: str, phases: list[dict], samples: list[tuple], began: float) -> 
     spans["first batch"] = spans.pop("batch")[:1]
     spans[f"{len(steps)} steps"] = [(steps[0][0], steps[-1][1])]
     spans["from the start to the end of the first step"] = [(began, first_step)]
-    spans["the same without the imports"] = [(imports, first_step)]
+    spans["from the end of the imports to the end of the first step"] = [(imports, first_step)]
     spans["whole run"] = [(began, samples[-1][0])]
     rows = []
     for label, times in spans.items():

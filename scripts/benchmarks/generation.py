@@ -1,15 +1,15 @@
-"""Compares the beam search of this package with MarianMT and CTranslate2, with the same weights and
-sentences.
+"""Compares the beam search of this package with MarianMT and CTranslate2 on the same sentences.
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
-Prints a table with one row for each engine. The columns are the median seconds, the number of translations
-that are equal to the translations of MarianMT, the number of translations that differ from the translations
-of this package in float32, BLEU, the peak memory without the memory of the loaded model, and the speed
-divided by the speed of the engine in the first row. By default, the script also measures the search of this
-package in bfloat16, and on a CPU also with int8 weights. `--base` measures a model of the paper's base size
-that computes the same function as the checkpoint (see `widened`), so that the translations have realistic
-lengths.
+All engines use the same weights. The script prints a table with one row for each engine. The column "seconds"
+shows the median time. The column "same" shows how many translations are equal to the translations of
+MarianMT. The column "changed" shows how many translations differ from the translations of this package in
+float32. The column "peak MiB" shows the peak memory minus the memory of the loaded model. The column "ratio"
+shows the speed divided by the speed of the engine in the first row. By default, the script also measures the
+search of this package in bfloat16, and on a CPU also with int8 weights. `--base` measures a model of the
+paper's base size that computes the same function as the checkpoint (see `widened`), so that the translations
+have realistic lengths.
 """
 
 import argparse

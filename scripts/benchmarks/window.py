@@ -1,5 +1,4 @@
-"""Compares the time and the memory of restricted self-attention (Section 4 of the paper) and of full
-self-attention.
+"""Compares the time and the memory of restricted self-attention (Section 4 of the paper) with full attention.
 
     python scripts/benchmarks/window.py [--window 128 …]
 

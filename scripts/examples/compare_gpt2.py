@@ -1,5 +1,4 @@
-"""Compares the causal language model of this package with GPT-2 of transformers: the perplexity, and the time
-of a training step.
+"""Compares the causal language model of this package with GPT-2: the perplexity and the time of a step.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
