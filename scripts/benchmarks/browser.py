@@ -81,7 +81,8 @@ def in_chromium(folder: Path, job: dict[str, Any], executable: str) -> list[dict
 
 def print_comparison(name: str, texts: list[str], expected: list[Any], found: list[dict[str, Any]]) -> int:
     """Print the results of one program, and each text whose translation differs from Python. Return the
-    number of different translations, plus 1 if the scores differ by more than `TOLERANCE`.
+    number of different translations, plus 1 if the scores differ by more than `TOLERANCE`. The result is 0 if
+    the program agrees with Python.
     """
     num_different = 0
     largest = 0.0

@@ -35,7 +35,7 @@ model: {{d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_he
 training: {{source_tokens_per_batch: {budget}, target_tokens_per_batch: {budget}, max_steps: 20, logging_steps: 10,
   eval_steps: 1000, save_steps: 10}}
 """
-# WMT 2014 English-German has about 4.5 million pairs. The mean sentence has about 25 words, and most
+# WMT 2014 English-German has about 4.5 million pairs. A sentence has about 25 words on average, and most
 # sentences have 5 to 60 words.
 MEAN_LENGTH = 25
 # Use Zipf's law with the two exponents that Gerlach and Altmann 2013 (Section III) measured for large corpora

@@ -5,7 +5,7 @@ The script compares batches of several requests with batches of one request.
 Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve "--engine
 ctranslate2"]`. SOURCE is a file with one text per line. Each client waits for an answer before the client
 sends its next text. The clients connect over the loopback interface, and all clients run in one process.
-`--sentence` also measures the latency of one sentence.
+With `--sentence`, the script also measures the latency of one sentence.
 """
 
 import argparse

@@ -108,7 +108,8 @@ class MemoryNetwork(nn.Module):
         self.hops = nn.ModuleList(
             VaswaniAttention(config, 1, layer_idx=hop, is_cross=True) for hop in range(hops)
         )
-        # Use small initial weights, because the word embeddings are also the output projection.
+        # Use small initial weights, because the word embeddings are also the output projection, and large
+        # weights would produce large logits.
         self.words.weight.data.mul_(0.3), self.ages.weight.data.mul_(0.3)
         word, feature = torch.arange(1, SENTENCE + 1)[:, None] / SENTENCE, torch.arange(1, WIDTH + 1) / WIDTH
         self.register_buffer("places", (1 - word) - feature * (1 - 2 * word))
