@@ -184,8 +184,9 @@ class SearchRecord:
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
       than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the score of
-      the unfinished beam is computed with the length `limit` if `considers_all_lengths` is True and
-      `length_penalty` is positive. Otherwise the score is computed with the current length of the beam.
+      the unfinished beam has no coverage term. The score is computed with the length `limit` if
+      `considers_all_lengths` is True and `length_penalty` is positive, and otherwise with the current length
+      of the beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
