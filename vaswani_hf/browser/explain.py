@@ -242,8 +242,8 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable changes of one token of a word. A change is a pair: the position of the
-        token, and the id of the new token.
+        """Return the most probable changes of a word. A change replaces one token of the word. The change is
+        a pair: the position of the replaced token, and the id of the new token.
         """
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []

@@ -233,8 +233,8 @@ class RunnerUp:
 
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
-        probability (float): The probability of the runner-up after the same beginning of the translation: the
-            product of the probabilities of its tokens.
+        probability (float): The product of the probabilities of the tokens of the runner-up. The model
+            computes these probabilities after the same preceding tokens as in the translation.
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
         token (int): The id of the token of the runner-up at `position`.

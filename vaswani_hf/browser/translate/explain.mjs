@@ -136,8 +136,8 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
   return choices;
 }
 
-// Return the most probable changes of one token of a word. A change has the position of the token, and the id
-// of the new token.
+// Return the most probable changes of a word. A change replaces one token of the word. The change has the
+// position of the replaced token, and the id of the new token.
 function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
   const numClasses = logits.length / tokenIds.length;
   const changes = [];
