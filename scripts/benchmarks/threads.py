@@ -175,7 +175,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "base"])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["one", "before", "after"])
-    parser.add_argument("--tokens", type=int, default=512, help="source positions per batch")
+    parser.add_argument("--tokens", type=int, default=512, help="source (and target) positions of a batch")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each measurement")
     parser.add_argument("--serve", nargs=2, metavar=("WORK", "SHAPE"), help=argparse.SUPPRESS)
