@@ -2,10 +2,12 @@
 
     python scripts/benchmarks/alignment.py checkpoints/multi30k_en_de
 
-For each word of a German translation, `PAIRS` has the numbers of the English words that the word translates.
-The script prints the percentage of German words that the translator aligns with a wrong English word. Then
-the script puts a tag around each phrase of one to three English words whose translation is contiguous,
-translates the tag, and prints the percentage of tags that enclose exactly the translation of the phrase.
+`PAIRS` contains English sentences with German translations. For each German word, `PAIRS` states the numbers
+of the English words that the German word translates. The script prints the percentage of German words that
+the translator aligns with a wrong English word. Then the script puts a tag around one phrase of one to three
+English words at a time, and inserts the tag into the German translation as the translator does. The script
+leaves out phrases whose German words are not contiguous. The script prints the percentage of tags that
+enclose exactly the German words of the phrase.
 """
 
 import argparse
@@ -78,8 +80,8 @@ def main() -> None:
 
 
 def _with_tag(source: str, start: int, stop: int, translation: Translation) -> str:
-    """Put a tag around the source words from `start` to `stop` (exclusive), and return the translation with
-    the tag.
+    """Put a tag around the source words from `start` to `stop` (exclusive), and insert the tag into the
+    translation. Return the translation with the tag.
     """
     words = source.split()
     before = "".join(f"{word} " for word in words[:start])

@@ -36,7 +36,8 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 WARM_UP_STEPS = 3
 # A measurement of training steps ends after this number of seconds.
 SECONDS = 0.5
-# The number of batches per optimizer step of two recipes. All other shapes have one batch per optimizer step.
+# Two shapes use several batches for one optimizer step, as the recipes with the same names do. All other
+# shapes use one batch.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 

@@ -1,5 +1,4 @@
-"""Compares the translations of an exported HTML page with the translations in Python, and measures the time
-of a sentence.
+"""Compares the translations of an exported HTML page with Python, and measures the time of a translation.
 
     python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000] [--quantization float32 int8]
 
@@ -82,7 +81,8 @@ def in_chromium(folder: Path, job: dict[str, Any], executable: str) -> list[dict
 
 def print_comparison(name: str, texts: list[str], expected: list[Any], found: list[dict[str, Any]]) -> int:
     """Print the results of one program, and each text whose translation differs from Python. Return the
-    number of different translations, plus 1 if the scores differ by more than `TOLERANCE`.
+    number of different translations, plus 1 if the scores differ by more than `TOLERANCE`. The result is 0 if
+    the program agrees with Python.
     """
     num_different = 0
     largest = 0.0

@@ -1,12 +1,11 @@
-"""Measures the time in seconds and the peak memory of each phase of a training run, on a corpus as large as
-the paper's.
+"""Measures the seconds and the peak memory of each phase of a training run on a corpus of the paper's size.
 
     python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]
 
 The script generates the sentence pairs from artificial words. The frequencies of the words follow Zipf's law,
-and the sentences are as long as the sentences of WMT 2014. The script measures three runs of `vaswani train`:
-a first run, a second run on the corpus that the first run has prepared, and the first run resumed. The model
-is tiny, so that most of the measured time is spent on reading and encoding the data.
+and the sentences are as long as the sentences of WMT 2014. The script measures `vaswani train` three times: a
+first run, a second run on the corpus that the first run has prepared, and a continuation of the first run.
+The model is tiny, so that most of the measured time is spent on reading and encoding the data.
 
 The memory is the sum over the process and its children, read twice a second from /proc/PID/smaps_rollup. Rss
 counts the resident pages of each process. Pss counts shared pages only once. Pss_Anon is the part of Pss that
@@ -36,7 +35,7 @@ model: {{d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_he
 training: {{source_tokens_per_batch: {budget}, target_tokens_per_batch: {budget}, max_steps: 20, logging_steps: 10,
   eval_steps: 1000, save_steps: 10}}
 """
-# WMT 2014 English-German has about 4.5 million pairs. The mean sentence has about 25 words, and most
+# WMT 2014 English-German has about 4.5 million pairs. A sentence has about 25 words on average, and most
 # sentences have 5 to 60 words.
 MEAN_LENGTH = 25
 # Use Zipf's law with the two exponents that Gerlach and Altmann 2013 (Section III) measured for large corpora
@@ -155,8 +154,8 @@ def resident(pid: int) -> np.ndarray:
 def watch(
     command: list[str], environment: dict[str, str], log: Path
 ) -> tuple[list[dict], list[tuple], float]:
-    """Execute a training run. Return the phases of the run, its memory samples (time, sizes), and its start
-    time.
+    """Start a training run, and wait until the run ends. Return the phases of the run, its memory samples
+    (time, sizes), and its start time.
     """
     began = time.monotonic()
     samples = []
@@ -183,7 +182,7 @@ def table(name: str, phases: list[dict], samples: list[tuple], began: float) -> 
     spans["first batch"] = spans.pop("batch")[:1]
     spans[f"{len(steps)} steps"] = [(steps[0][0], steps[-1][1])]
     spans["from the start to the end of the first step"] = [(began, first_step)]
-    spans["the same without the imports"] = [(imports, first_step)]
+    spans["from the end of the imports to the end of the first step"] = [(imports, first_step)]
     spans["whole run"] = [(began, samples[-1][0])]
     rows = []
     for label, times in spans.items():

@@ -1,15 +1,15 @@
-"""Compares the beam search of this package with MarianMT and CTranslate2, with the same weights and
-sentences.
+"""Compares the beam search of this package with MarianMT and CTranslate2 on the same sentences.
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
-Prints a table with one row for each engine. The columns are the median seconds, the number of translations
-that are equal to the translations of MarianMT, the number of translations that differ from the translations
-of this package in float32, BLEU, the peak memory without the memory of the loaded model, and the speed
-divided by the speed of the engine in the first row. By default, the script also measures the search of this
-package in bfloat16, and on a CPU also with int8 weights. `--base` measures a model of the paper's base size
-that computes the same function as the checkpoint (see `widened`), so that the translations have realistic
-lengths.
+All engines use the same weights. The script prints a table with one row for each engine. The column "seconds"
+shows the median time. The column "same" shows how many translations are equal to the translations of
+MarianMT. The column "changed" shows how many translations differ from the translations of this package in
+float32. The column "peak MiB" shows the peak memory minus the memory of the loaded model. The column "ratio"
+shows the speed divided by the speed of the engine in the first row. By default, the script also measures the
+search of this package in bfloat16, and on a CPU also with int8 weights. `--base` measures a model of the
+paper's base size that computes the same function as the checkpoint (see `widened`), so that the translations
+have realistic lengths.
 """
 
 import argparse
@@ -91,8 +91,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if "embed_positions" in name:
         return model.get_encoder().position_states(torch.arange(len(new))).repeat(1, width)
     if "layers." not in name:
-        # Divide by `width**0.5`, because a model multiplies its embeddings by the square root of `d_model`,
-        # and the wide model's `d_model` is `width` times as large.
+        # Divide the embeddings by `width**0.5`, because a model multiplies its embeddings by the square root
+        # of `d_model`, and the `d_model` of the wide model is `width` times as large.
         return state["model.shared.weight"].repeat(1, width) / width**0.5
     stack = "encoder" if ".encoder." in name else "decoder"
     layer = int(name.split(".")[3])
@@ -104,8 +104,9 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
                 return identity
             # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # In the decoder, divide by `width**0.5`. The output projection sums each feature `width` times,
-            # but its weights are divided only by `width**0.5`.
+            # In the decoder, divide the LayerNorm by `width**0.5`, so that the logits do not change. The
+            # output projection adds up each feature `width` times, but the weights of the output projection
+            # are divided only by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:

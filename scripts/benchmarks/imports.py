@@ -1,4 +1,4 @@
-"""Prints the table of imports: for each format, the largest difference between the original and the imported model.
+"""Prints for each import format the largest difference between an original model and the imported model.
 
 Run `python scripts/benchmarks/imports.py` from a clone. The script runs the tests of the imports that call
 `record_parity` of tests/parity.py. A test whose library is not installed is skipped, and its row is missing.

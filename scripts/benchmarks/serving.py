@@ -1,10 +1,11 @@
-"""Measures the speed, the latency and the memory of `vaswani serve` under load. Compares batches of several
-requests with one request per batch.
+"""Measures the speed, the latency and the memory of `vaswani serve` under load.
+
+The script compares batches of several requests with batches of one request.
 
 Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve "--engine
 ctranslate2"]`. SOURCE is a file with one text per line. Each client waits for an answer before the client
 sends its next text. The clients connect over the loopback interface, and all clients run in one process.
-`--sentence` also measures the latency of one sentence.
+With `--sentence`, the script also measures the latency of one sentence.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from urllib.parse import urlsplit
 from timing import in_turns, print_header, print_times
 from training_peers.turns import resident
 
-# The options of `vaswani serve` for both ways of batching requests.
+# The options of `vaswani serve` for batches of one request, and for batches of several requests (the
+# default).
 WAYS = {
     "one request at a time": ["--max_batch", "1", "--batch_wait", "0"],
     "batches": [],

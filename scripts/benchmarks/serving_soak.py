@@ -115,7 +115,9 @@ class Soak:
 
 
 def main() -> int:
-    """Run the test, and print the numbers of answers and the memory. Return the exit code."""
+    """Run the test, and print the number of each kind of answer and the memory of the service. Return the
+    exit code.
+    """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
     parser.add_argument("source", type=Path, help="a file with one text per line")

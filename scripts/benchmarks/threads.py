@@ -1,10 +1,11 @@
-"""Compares ways to wait for threads: the speed of training and of translation, alone and beside a busy process.
+"""Compares OpenMP settings by the speed of training and translation, with and without a busy process.
 
     python scripts/benchmarks/threads.py [--work train translate --shapes tiny base --ways one before after]
 
-Each way has a process of its own with its own environment variables, because the OpenMP library reads the
-variables only once. The processes take turns. In every round, each process works once alone and once beside
-another process that keeps one core busy. The table has the medians of the rounds.
+The option `--ways` names the settings. Each setting is a set of environment variables. The script starts a
+separate process for each setting, because the OpenMP library reads the environment variables only once. The
+processes work one after the other. In every round, each process works once alone and once beside another
+process that keeps one core busy. The table shows the medians over the rounds.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.training.measure import measure_speed
 
-# The environment variables of each way. GNU's OpenMP library reads OMP_WAIT_POLICY and GOMP_SPINCOUNT. `after`
-# is the way of the command `vaswani`.
+# Maps each setting of the threads to its environment variables. GNU's OpenMP library reads OMP_WAIT_POLICY
+# and GOMP_SPINCOUNT. The command `vaswani` uses the setting `after`.
 WAYS = {
     "one": {"OMP_NUM_THREADS": "1"},
     "before": {"OMP_NUM_THREADS": "2"},
@@ -71,7 +72,9 @@ WORK = {"train": train, "translate": translate}
 
 
 def serve(work: str, shape: str, tokens: int) -> None:
-    """Read numbers of seconds from the standard input, and print the speed of the work in these seconds."""
+    """For each number of seconds in the standard input, work for this time, and print the target tokens per
+    second.
+    """
     measure = WORK[work](SHAPES[shape], tokens)
     measure(0.1)
     print("ready", flush=True)
@@ -80,7 +83,7 @@ def serve(work: str, shape: str, tokens: int) -> None:
 
 
 class Worker:
-    """A process that measures a kind of work in one way."""
+    """A process that measures training or translation with one setting of the threads."""
 
     def __init__(self, way: str, work: str, shape: str, tokens: int):
         self._process = subprocess.Popen(
@@ -130,7 +133,7 @@ class BusyProcess:
 
 
 def compare(work: str, shape: str, arguments: argparse.Namespace) -> None:
-    """Measure all ways in turns, and print a table."""
+    """Measure the work with each setting of the threads in turn, and print a table."""
     workers: dict[str, Worker] = {}
     busy = BusyProcess()
     alone: dict[str, list[float]] = {way: [] for way in arguments.ways}
@@ -158,14 +161,14 @@ def compare(work: str, shape: str, arguments: argparse.Namespace) -> None:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure each kind of work at each shape."""
+    """Measure training, translation or both for each shape (model size)."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "base"])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["one", "before", "after"])
-    parser.add_argument("--tokens", type=int, default=512, help="positions of a batch on each side")
+    parser.add_argument("--tokens", type=int, default=512, help="source (and target) positions of a batch")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="the length of a turn")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each measurement")
     parser.add_argument("--serve", nargs=2, metavar=("WORK", "SHAPE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     if arguments.serve:

@@ -55,8 +55,8 @@ def in_turns(
     each round.
 
     Every round measures every function once, so that other programs on the machine slow down all functions to
-    the same extent. Every second round measures the functions in reverse order. The times of the first
-    `warm_up` rounds are ignored.
+    the same extent. Every second round measures the functions in reverse order, so that no function is always
+    the first. The times of the first `warm_up` rounds are ignored.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm_up + rounds):
@@ -99,9 +99,9 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """Return by how much memory (MiB) the peak during a call exceeds the memory before the call. Call
-    `peak_memory` in a new process. In the same process, the call could reuse memory that earlier calls have
-    freed, so the measured peak would be too small.
+    """Return the peak of the memory (MiB) during a call, minus the memory before the call. Call `peak_memory`
+    in a new process. In the same process, the call could reuse memory that earlier calls have freed, so the
+    measured peak would be too small.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

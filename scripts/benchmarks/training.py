@@ -61,11 +61,13 @@ COLUMNS = (
 
 @dataclass
 class Competitor:
-    """A competitor. A toolkit that is measured. Each toolkit has one row of the table.
+    """A competitor: a toolkit whose training speed is measured. The table of results has one row for each
+    competitor.
 
-    `words` has the name of a module in the folder training_peers and the arguments of the module. `python` is
-    the Python interpreter that runs the module. If the competitor is not measured, `missing` is the reason.
-    `turns` has the measurements that the competitor prints after the warm-up and after each turn.
+    `words` contains the name of a module in the folder training_peers, and then the arguments of the module.
+    `python` is the Python interpreter that runs the module. If the competitor is not measured, `missing` is
+    the reason. `turns` contains the measurements that the competitor prints after the warm-up and after each
+    turn.
     """
 
     title: str
@@ -185,8 +187,8 @@ def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Let the competitors train alternately, `tokens` tokens per turn. Return the median rate of large matrix
-    products (FLOP/s) for each dtype, as a measure of the hardware.
+    """Let the competitors train one after the other. In each turn, a competitor trains on `tokens` tokens.
+    Return the median rate of large matrix products (FLOP/s) for each dtype, as a measure of the hardware.
     """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
@@ -326,7 +328,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         "recipe: this package chooses the dtype; its competitors use float32 on a CPU and bfloat16 on a GPU"
     )
     parser.add_argument("--dtype", choices=["recipe", "float32", "bfloat16"], default="recipe", help=types)
-    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the peak of the schedule")
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the highest learning rate")
     parser.add_argument("--warmup_steps", type=int, default=100)
     arguments = parser.parse_args(words)
     if bool(arguments.source) != bool(arguments.target):

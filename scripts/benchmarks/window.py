@@ -1,5 +1,4 @@
-"""Compares the time and the memory of restricted self-attention (Section 4 of the paper) and of full
-self-attention.
+"""Compares the time and the memory of restricted self-attention (Section 4 of the paper) with full attention.
 
     python scripts/benchmarks/window.py [--window 128 …]
 
@@ -93,7 +92,7 @@ def main(words: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--implementation", choices=["eager", "sdpa"], default="sdpa")
-    parser.add_argument("--causal", action="store_true", help="the self-attention of the decoder")
+    parser.add_argument("--causal", action="store_true", help="measure the self-attention of the decoder")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, default=Path("window.png"), help="the picture")
     parser.add_argument("--memory_of", type=int, nargs=2, help=argparse.SUPPRESS)

@@ -1,5 +1,4 @@
-"""Compares the causal language model of this package with GPT-2 of transformers: the perplexity, and the time
-of a training step.
+"""Compares the causal language model of this package with GPT-2: the perplexity and the time of a step.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
@@ -98,8 +97,8 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
         sampler.set_epoch(step)
         for numbers in sampler:
             batch = corpus.train_collator(rows.__getitems__(numbers))
-            # The learning rate is the peak rate times two factors: a warmup from 0 to 1 over a tenth of the
-            # steps, and a linear decay from 1 to 0.
+            # The learning rate is `learning_rate` times two factors: a warm-up that rises from 0 to 1 in the
+            # first tenth of the steps, and a decay that falls linearly from 1 to 0 over all steps.
             warm_up = min(1.0, 10 * (step + 1) / arguments.steps)
             rate = arguments.learning_rate * warm_up * (1 - step / arguments.steps)
             for name, model in models.items():

@@ -1,8 +1,7 @@
-"""Measures the quantities of the paper's Table 1, that is, FLOPs, seconds, sequential operations and path
-lengths of layers.
+"""Measures the complexity, the sequential operations and the path lengths in the paper's Table 1.
 
-Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table
-and writes a picture.
+Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script counts the FLOPs
+and measures the seconds of each type of layer. The script prints a table and writes a picture.
 
 torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
 addition. The counter ignores softmax, gates, masks and biases. A linear regression of log(FLOPs) or
@@ -74,8 +73,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Self-attention without projections: only scores, weights and weighted sum. The paper gives the cost n^2
-    d for a self-attention layer. The queries, the keys and the values are the states.
+    """Self-attention without projections: only scores, weights and weighted sum. The cost n^2 d in the
+    paper's Table 1 does not include the projections. The queries, the keys and the values are the states.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -111,11 +110,11 @@ class Convolution(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A row of the table: its type of layer, the paper's entries, and the sizes to measure.
+    """A row of the table: a type of layer, the entries in the paper's Table 1, and the sizes to measure.
 
     `layer` builds a layer from a size, the number of the layer in a stack and the implementation of
-    attention. `path` computes the length of the longest path between two positions, in sequential operations,
-    from the construction of the layer.
+    attention. `path` computes the length of the longest path between two positions, in sequential operations.
+    `path` uses only the size of the layer, and measures nothing.
     """
 
     name: str
@@ -140,8 +139,8 @@ def _dilated_layers(size: Size) -> int:
 # The smallest size is large enough that the leading term of the cost dominates. The largest size is small
 # enough that one layer takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
-# Do not measure a wider LSTM, because its matrices would not fit into the processor cache, and its time would
-# follow another power law.
+# Limit the width of the LSTM, because the matrices of a wider LSTM would not fit into the processor cache,
+# and the time would follow another power law.
 CACHED = (128, 256, 512)
 ROWS = (
     Row(
@@ -165,8 +164,8 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # Do not measure smaller sizes, because copying the keys and values of the neighbours would take as
-        # long as the attention.
+        # Measure restricted self-attention only at large sizes. At smaller sizes, copying the keys and values
+        # of the neighbours would take as long as the attention itself.
         Size(8192, 256, r=128),
         {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),
@@ -216,8 +215,8 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Context manager that turns off the kernels of oneDNN, because the FLOP counter and autograd see each
-    kernel as one operation.
+    """Context manager that turns off the kernels of oneDNN, because the FLOP counter and autograd treat each
+    of these kernels as a single operation.
     """
     with warnings.catch_warnings():
         # Suppress a warning of `mkldnn.flags` about GPUs, because the function warns even if there is no GPU.
@@ -229,8 +228,9 @@ def without_onednn() -> Iterator[None]:
 def flops_of(row: Row, size: Size) -> int:
     """Count the FLOPs of a layer on one sentence.
 
-    The function counts eager attention and the LSTM of PyTorch, because the counter does not see the products
-    inside fused attention and inside the LSTM of oneDNN. The meta device computes shapes only.
+    The function uses eager attention and the LSTM of PyTorch, because the counter does not count the matrix
+    products inside fused attention and inside the LSTM of oneDNN. The layer is on the meta device, so that
+    the count needs no computation.
     """
     with torch.device("meta"), torch.no_grad(), without_onednn():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
@@ -270,8 +270,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law of the costs. The variables of the power law are the numbers n, d, k and r that are not
-    the same in all `sizes`.
+    """Fit a power law to the costs. Each of the numbers n, d, k and r is a variable of the power law if the
+    number differs between the `sizes`.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
@@ -361,8 +361,8 @@ def measure(quick: bool) -> list[Measured]:
     found = []
     for row in ROWS:
         # Count the FLOPs at the small sizes of a quick run, because FLOPs follow exact power laws. For
-        # restricted attention count the FLOPs at the full sizes, because small sizes do not fill the blocks
-        # of neighbours.
+        # restricted attention, count the FLOPs at the full sizes. Restricted attention computes blocks of
+        # queries, and a small size does not fill the blocks, so the FLOPs would not follow the power law.
         timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])

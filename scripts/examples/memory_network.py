@@ -2,9 +2,11 @@
 
 Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are the queries of the attention,
 and statements are the keys and values. The script generates stories about people, places, things and colours.
-The script trains a network for each number of hops. The script prints the accuracy on held-out stories for
-each number of statements that an answer depends on, and one story with the attention over its statements.
-In shapes, B is the number of questions, S the number of statements, J the number of words and D the width.
+The answer to a question depends on one, two or three statements of the story. The script trains a network for
+each number of hops. For each network, the script prints the accuracy on held-out stories, separately for
+answers that depend on one, two and three statements. The script also prints one story with the attention
+weights of its statements. In shapes, B is the number of questions, S the number of statements, J the number
+of words and D the width.
 """
 
 import argparse
@@ -35,8 +37,9 @@ Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
 def story_of(draw: random.Random) -> Story:
-    """Generate a random story: statements, oldest first, and up to three questions. The answers depend on
-    one, two and three statements.
+    """Generate a random story: statements, oldest first, and up to three questions. The answer to one
+    question depends on one statement, the answer to another question on two statements, and the answer to the
+    third question on three statements.
     """
     told: list[str] = []
     where: dict[str, str] = {}
@@ -105,7 +108,8 @@ class MemoryNetwork(nn.Module):
         self.hops = nn.ModuleList(
             VaswaniAttention(config, 1, layer_idx=hop, is_cross=True) for hop in range(hops)
         )
-        # Use small initial weights, because the word embeddings are also the output projection.
+        # Use small initial weights, because the word embeddings are also the output projection, and large
+        # weights would produce large logits.
         self.words.weight.data.mul_(0.3), self.ages.weight.data.mul_(0.3)
         word, feature = torch.arange(1, SENTENCE + 1)[:, None] / SENTENCE, torch.arange(1, WIDTH + 1) / WIDTH
         self.register_buffer("places", (1 - word) - feature * (1 - 2 * word))
@@ -149,7 +153,7 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """Return lines of text about one story: each question with the network's answer, and each statement with
+    """Return a text about one story: each question with the answer of the network, and each statement with
     its attention weight in each hop.
     """
     logits, weights = network(*tensors_of([story])[:2])
@@ -178,8 +182,9 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)
     print(
-        f"{TRAINING:,} training stories. Correct answers in percent on {HELD_OUT:,} held-out stories, for 1, 2 and 3 supporting "
-        "statements, and one story with the attention weights of the hops before each statement:"
+        f"{TRAINING:,} training stories. For each network: the correct answers in percent on {HELD_OUT:,} "
+        "held-out stories, for 1, 2 and 3 supporting statements; and one story with the attention weight of "
+        "each statement in each hop:"
     )
     for hops in arguments.hops:
         torch.manual_seed(arguments.seed)

@@ -22,7 +22,7 @@ from vaswani_hf.translation import Translator
 EXAMPLES = (312, 7, 702, 86_000, 80_007, 90, 70, 2, 471_005)
 # The script translates all numbers below END. Most numbers below END are not in the training corpus.
 END = 10_000
-# In percent.
+# The smallest acceptable exact match, in percent.
 MIN_EXACT_MATCH = 99.5
 
 
@@ -56,7 +56,9 @@ def translate_examples(checkpoint: str, remedy: str) -> None:
 
 
 def translate_all(checkpoint: str) -> float:
-    """Translate all numbers below END, print the exact match by group, and return the overall percentage."""
+    """Translate all numbers below END. Print the exact match (in percent) for each number of digits,
+    separately for numbers in the training corpus and for new numbers. Return the exact match of all numbers.
+    """
     recipe = load_recipe(f"{checkpoint}/recipe.yaml")
     data: Any = recipe.data
     pairs = number_pairs(data.numbers_train_size, recipe.seed, "train")

@@ -1,11 +1,11 @@
-"""Compares the score functions of attention: the effect of scaling, the accuracy of trained models, and the
-time of a training step.
+"""Compares the score functions of attention: the effect of scaling, the accuracy and the training speed.
 
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
-softmax for several widths of the keys. It takes seconds. `python scripts/examples/score_functions.py
-training` trains the quick start model with each score function, and prints the exact match on held-out
-numbers and the time of a training step. The training takes about 40 minutes on 2 CPU cores. To continue an
-interrupted run, repeat the command. The picture and the checkpoints are written to `--output`.
+softmax for several widths of the keys. This command takes a few seconds. `python
+scripts/examples/score_functions.py training` trains the quick start model with each score function, and
+prints the exact match on held-out numbers, and the time of the forward and backward pass of a training step.
+The training takes about 40 minutes on 2 CPU cores. To continue an interrupted run, repeat the command. The
+picture and the checkpoints are written to `--output`.
 """
 
 import argparse
@@ -97,8 +97,8 @@ def compare_scaling(output: Path, num_queries: int = 2000) -> dict[str, list[dic
 
 
 def step_times(scores: list[str], repetitions: int) -> dict[str, list[float]]:
-    """Measure the seconds of a training step of the recipe's model with each score function. The score
-    functions are measured alternately.
+    """Measure the seconds of the forward and backward pass of the recipe's model with each score function.
+    The score functions are measured alternately.
     """
     fields = load_recipe(RECIPE).model.config_fields()
     tokens = torch.randint(4, 500, (32, 16))

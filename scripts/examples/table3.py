@@ -1,8 +1,7 @@
-"""Prints a Markdown table of the planned parameters and costs of the models in the paper's Table 3, next to
-the paper's numbers.
+"""Prints the numbers of parameters and FLOPs of the models in the paper's Table 3, as a Markdown table.
 
-Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is
-trained.
+Run `python scripts/examples/table3.py`. The script computes the numbers from the recipes in
+configuration/table3/, and trains no model. The table also shows the numbers of the paper.
 """
 
 import argparse
@@ -31,8 +30,8 @@ FOLDER = Path(__file__).parents[2] / "configuration" / "table3"
 
 
 class PaperRow(NamedTuple):
-    """The numbers of the paper for a row: perplexity and BLEU on newstest2013, parameters in millions (Table
-    3), and FLOPs (Table 2).
+    """The numbers in the paper for a row of Table 3: perplexity and BLEU on newstest2013, parameters in
+    millions (Table 3), and FLOPs of the training (Table 2).
     """
 
     label: str
@@ -67,7 +66,9 @@ PAPER = {
 
 
 class PlannedRow(NamedTuple):
-    """A row of the paper, its recipe, and its planned parameters and FLOPs."""
+    """A row of the paper's Table 3, its recipe, and the numbers of parameters and FLOPs that follow from the
+    recipe.
+    """
 
     paper: PaperRow
     recipe: Recipe
@@ -81,8 +82,8 @@ class PlannedRow(NamedTuple):
 
     @property
     def classes(self) -> tuple[float, float] | None:
-        """The smallest and the largest vocabulary size with which the model has the number of parameters in
-        the paper, rounded to millions.
+        """The smallest and the largest vocabulary size with which the model has as many million parameters as
+        in the paper, after rounding.
         """
         if self.paper.millions is None:
             return None
@@ -94,7 +95,8 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
-    """Return a dict that maps the name of each recipe to its planned row of Table 3."""
+    """Return a dict that maps the name of each recipe to the row of Table 3 that is computed from the recipe.
+    """
     rows = {}
     for name in names:
         paper = PAPER[name]

@@ -25,8 +25,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-# The number of rows in memory at once. Use many rows, because the translator sorts the texts of these rows by
-# length.
+# The number of rows that a worker reads and translates at once. Use many rows, because the translator sorts
+# the texts of these rows by length to reduce padding.
 BATCH_ROWS = 4096
 # The key of the schema metadata that identifies the input, the checkpoint and the options of an output file.
 ORIGIN = b"vaswani_hf.origin"
@@ -164,8 +164,9 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """Return True if the output file of a range of rows (`part`) is complete. If the file is damaged, print
-    its name. End the process with an error if the file was made from another input or with other options.
+    """Return True if the output file of a range of rows (`part`) is complete. If the output file is damaged,
+    print its name and return False. End the process with an error if the file was made from another input or
+    with other options.
     """
     target, remedy = part["target"], "choose another OUTPUT, or remove the file"
     if not os.path.exists(target):
@@ -203,7 +204,7 @@ def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, A
 
 
 def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """Translate row ranges in parallel, one per worker."""
+    """Translate ranges of rows in parallel. Each worker translates one range at a time."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     is_local = not os.environ.get("RAY_ADDRESS")
     if is_local:

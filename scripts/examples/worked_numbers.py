@@ -1,4 +1,4 @@
-"""Prints numeric examples from lecture notes on the Transformer, computed by this package, in Markdown.
+"""Computes the numeric examples of lecture notes on the Transformer with this package, and prints Markdown.
 
 Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py
 compares the numbers with plain arithmetic.

@@ -81,8 +81,8 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise a ValueError if the self-attention weights of the encoder alone, or those of the decoder alone,
-    exceed the maximum size of a page. Also raise a ValueError if a text has more tokens than the model
+    """Raise a ValueError if a text is too long: if one set of self-attention weights (of the encoder or of
+    the decoder) is larger than the maximum size of a page, or if a text has more tokens than the model
     accepts.
     """
     config = translator.model.config
@@ -242,8 +242,8 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable changes of one token of a word. A change is a pair: the position of the
-        token, and the id of the new token.
+        """Return the most probable changes of a word. A change replaces one token of the word. The change is
+        a pair: the position of the replaced token, and the id of the new token.
         """
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []
@@ -259,8 +259,8 @@ class _Explainer:
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """Return for each change the best translation that begins with the tokens before the change and the
-        new token.
+        """Return a translation for each change: the best translation that begins with the tokens before the
+        change, followed by the new token.
         """
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         goes_on = [prefix[-1] not in self.end_ids for prefix in prefixes]
@@ -287,8 +287,9 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the new token comes after the end of the runner-up, multiply the probability of the runner-up by
-        # the probability of the new token, because the new token decides that the word ends.
+        # The new token may come after the end of the runner-up, for example because the new token begins the
+        # next word. Then multiply the probability of the runner-up by the probability of the new token,
+        # because only the new token shows that the runner-up has ended.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -137,14 +137,14 @@ class Node:
             step. "dropped" in all remaining cases.
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
             For a dropped node, `left` is the step of the node. None if a hypothesis that contains this node
-            has finished, or was a beam when the search ended.
+            has finished, or was still a beam when the search ended.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child is log_prob / t - normalizer. None if the search did not continue the node.
-        coverage (float or None): The coverage term of the score (Wu et al. 2016, Equation 14) before the
-            multiplication by `coverage_penalty`, after the model has predicted the children of this node. The
-            score of a finished child contains this term. None if the search did not continue the node, or if
-            the search has no coverage penalty.
+        coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
+            by `coverage_penalty`. The term includes the attention weights with which the model predicts the
+            children of this node. The score of a finished child contains this term. None if the search did
+            not continue the node, or if the search has no coverage penalty.
     """
 
     parent: int
@@ -183,9 +183,10 @@ class SearchRecord:
     - All candidates of the step have ended.
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
-      than the score of the finished hypothesis with the rank `num_counted`. If `considers_all_lengths` is
-      True and `length_penalty` is positive, the score of the beam is computed with the length `limit`.
-      Otherwise the score of the beam is computed with the current length of the beam.
+      than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the score of
+      the unfinished beam has no coverage term. The score is computed with the length `limit` if
+      `considers_all_lengths` is True and `length_penalty` is positive, and otherwise with the current length
+      of the beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -198,8 +199,8 @@ class SearchRecord:
         considers_all_lengths (bool): True if the search may use the length `limit` for the score of the best
             unfinished beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
-        num_candidates (int): The number of best continuations of all beams that each step considers; at least
-            2 K.
+        num_candidates (int): The number of candidates of each step: the search considers only this number of
+            the best continuations of all beams. The number is at least 2 K.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
         temperatures (sequence): The temperature of each number in `Node.normalizers`.
         nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
@@ -232,8 +233,8 @@ class RunnerUp:
 
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
-        probability (float): The probability of the runner-up after the same beginning of the translation: the
-            product of the probabilities of its tokens.
+        probability (float): The product of the probabilities of the tokens of the runner-up. The model
+            computes these probabilities after the same preceding tokens as in the translation.
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
         token (int): The id of the token of the runner-up at `position`.

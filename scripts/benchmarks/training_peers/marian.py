@@ -2,7 +2,8 @@
 paused while other toolkits train.
 
 Run this file with a Python interpreter in which pymarian is installed. PyTorch need not be installed. Marian
-prints the number of target tokens after each update. Marian does not report padding.
+prints the number of target tokens after each update. Marian does not report padding, so the benchmark prints
+"not reported" for the share of positions that are tokens.
 """
 
 import json
@@ -100,8 +101,8 @@ def start_training(settings: PeerSettings) -> subprocess.Popen:
     """Start the training in a new process, and pause the process."""
     code = "import json, pymarian, sys; pymarian.Trainer(' '.join(json.loads(sys.argv[1]))).train()"
     command = [sys.executable, "-c", code, json.dumps(training_options(settings))]
-    # Limit OpenMP and MKL to one thread, because the option `--cpu-threads` sets the number of threads of
-    # Marian.
+    # Limit OpenMP and MKL to one thread, so that Marian uses only the threads that the option `--cpu-threads`
+    # of Marian asks for.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     training = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment

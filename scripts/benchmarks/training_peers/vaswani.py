@@ -82,7 +82,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
     """Return the model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has
-    fewer pieces.
+    fewer tokens.
     """
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:

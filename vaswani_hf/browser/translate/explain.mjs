@@ -136,8 +136,8 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
   return choices;
 }
 
-// Return the most probable changes of one token of a word. A change has the position of the token, and the id
-// of the new token.
+// Return the most probable changes of a word. A change replaces one token of the word. The change has the
+// position of the replaced token, and the id of the new token.
 function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
   const numClasses = logits.length / tokenIds.length;
   const changes = [];
@@ -178,8 +178,9 @@ async function runnerUpOf(context, start, { position, token }, tokenIds) {
   const scored = scoredTranslation(context, changed);
   const { words } = tokensWithWords(changed, translator.targetTokenizer);
   const word = words.find((candidate) => candidate.start <= start && start < candidate.stop);
-  // If the new token comes after the end of the runner-up, multiply the probability of the runner-up by the
-  // probability of the new token, because the new token decides that the word ends.
+  // The new token may come after the end of the runner-up, for example because the new token begins the next
+  // word. Then multiply the probability of the runner-up by the probability of the new token, because only
+  // the new token shows that the runner-up has ended.
   const stop = Math.max(word.stop, position + 1);
   const sum = scored.logProbs.slice(start, stop).reduce((total, logProb) => total + logProb, 0);
   return {

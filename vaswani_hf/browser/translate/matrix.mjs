@@ -24,7 +24,8 @@ function leb(number) {
   return number < 128 ? [number] : [(number & 127) | 128, number >> 7];
 }
 
-// Return the bytes of the WebAssembly module. The module imports the memory "m"."m", and exports the function
+// Return the bytes of the WebAssembly module. The module imports the memory "m"."m", and exports this
+// function:
 //
 //     k(x, w, y, width, columns, stride)
 //

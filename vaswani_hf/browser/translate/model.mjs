@@ -1,7 +1,8 @@
-// Implements the Transformer of a checkpoint: the weights, the encoder and the decoder. The decoder reads a
-// tree of tokens.
+// Implements the Transformer of a checkpoint: the weights, the encoder and the decoder. The target tokens of
+// all beams form a tree, so that beams with the same prefix share the nodes of the prefix.
 //
-// One matrix product computes all beams of a sentence. Hidden states are in float32.
+// The model multiplies a weight matrix by the hidden states of all beams at once. Hidden states are in
+// float32.
 //
 // In comments, S is the number of source tokens, D the model width, H the number of heads, K the width of the keys of a
 // head, and V the size of the target vocabulary. A matrix [n, m] is a Float32Array of n * m numbers in

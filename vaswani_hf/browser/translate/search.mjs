@@ -3,7 +3,7 @@
 //
 // In comments, K is the number of beams and V the size of the target vocabulary.
 
-// The score that stands for a translation that the search has not found yet.
+// The stopping rule uses this score for a finished hypothesis that does not exist yet.
 const MISSING = -1e9;
 
 // Return ((5 + length) / 6)^penalty for the type "gnmt" (Wu et al. 2016, Equation 14), else length^penalty.

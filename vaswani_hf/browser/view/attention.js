@@ -1,11 +1,11 @@
 // Draws the attention section of the page: lines between words, and a matrix with the same weights.
 
 const ROW_HEIGHT = 28;
-// A smaller weight has no line, because thousands of faint lines slow the page down. LEAST_LINE_OF_WORD is
-// the limit for the lines of a word that has the focus.
+// The page draws no line for a weight below LEAST_LINE, because thousands of faint lines slow the page down.
+// For a word that has the focus, the limit is LEAST_LINE_OF_WORD.
 const LEAST_LINE = 0.04;
 const LEAST_LINE_OF_WORD = 0.005;
-// If the matrix has more columns, its cells show no numbers.
+// If the matrix has more than MOST_NUMBERED_COLUMNS columns, the cells of the matrix show no numbers.
 const MOST_NUMBERED_COLUMNS = 16;
 
 // Colour-blind people can tell most of these colours apart. The first six colours are from the palette of

@@ -152,7 +152,7 @@ function compareGiven(explanation) {
 }
 
 // Describe the result of a search with a changed temperature or length penalty. Also say how many hypotheses
-// left the recorded tree.
+// left the recorded tree, that is, how many beams the recorded search did not continue.
 function searchNote(record, search, state) {
   const isRecorded = state.temperature === 1 && state.penalty === record.length_penalty;
   if (isRecorded) return "";
@@ -172,7 +172,7 @@ function treeColumns(search, lastStep) {
 }
 
 // Return the nodes of all hypotheses that the search has not dropped: the beams of the last column, the
-// finished hypotheses, and the beams that left the recorded tree.
+// finished hypotheses, and the beams that the recorded search did not continue.
 function survivingNodes(record, columns) {
   const surviving = new Set([0]);
   columns.forEach((column, index) => {
