@@ -39,7 +39,9 @@ from .text_encoder import serialize_tokenizer, text_encoder
 
 
 class _Packing(NamedTuple):
-    """The pairs of a corpus in order of length, and the positions at which this list is divided into batches."""
+    """The pair numbers of a corpus, sorted by length, and the positions at which the sorted numbers are
+    divided into batches.
+    """
 
     # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
@@ -58,8 +60,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and the batches
     have almost the same size. The number of batches depends only on the sentence lengths; therefore each
     epoch has the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths,
-    and then permutes the batches. Without a seed, as in a validation, the sampler permutes neither pairs nor
-    batches.
+    and then permutes the batches. If `seed` is None, as in a validation, the sampler permutes neither pairs
+    nor batches.
     """
 
     def __init__(
@@ -74,8 +76,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     ):
         """The lengths [N] and the two budgets are in tokens.
 
-        The argument `pairs_of` is for weighted corpora. The call `pairs_of(epoch)` returns the pair numbers
-        of the epoch, [N].
+        `pairs_of` is None if the training corpora have no weights. Otherwise `pairs_of(epoch)` returns the
+        pair numbers [N] that the epoch contains.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -152,7 +154,8 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     """Return the pair numbers, [N] int64, sorted so that neighbouring pairs have similar lengths. Pairs of
     equal lengths keep their order.
     """
-    # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
+    # Use 16-bit integers if the lengths fit, because NumPy sorts 16-bit integers several times as fast as
+    # 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
     # Sort by target length first. Then sort by source length, in ascending order for even target lengths and
@@ -182,8 +185,8 @@ def _evenly_full_bounds(
     def bounds(total: int, count: int) -> np.ndarray:
         # Return where each of `count` batches begins and ends. The token budgets of the batches add up to
         # `total`. If `total` is not divisible by `count`, the budgets of the last batches are larger by one.
-        # The budgets are not all equal, because reducing a common budget by one could remove a pair from
-        # every batch.
+        # If all batches had the same budget, reducing this budget by one token could remove a pair from every
+        # batch. Therefore two budgets that differ by one token are allowed.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -203,8 +206,8 @@ def _batch_bounds(
     """Fill one batch after the other with the pairs of the length buckets. A bucket is a tuple (number of
     pairs, source length, target length).
 
-    The first `num_smaller` batches have the budgets `budgets` for source and target tokens. The remaining
-    batches have `larger_budgets`.
+    The first `num_smaller` batches have the two token budgets (source, target) in `budgets`. The remaining
+    batches have the two token budgets in `larger_budgets`.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -220,8 +223,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If the pairs of a bucket fill several batches with equal budgets, compute the bounds of these
-            # batches together.
+            # If the pairs of a bucket fill several batches with equal budgets, compute the bounds of all
+            # these batches in one step, to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -403,8 +406,8 @@ class PairCollator:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Read the epoch from the pair, because a `DataLoader` that reads ahead may already be in the next
-        # epoch.
+        # Read the epoch from the pair and not from the sampler, because the sampler may already be in the
+        # next epoch: a `DataLoader` prepares batches in advance.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source, target = example["source"], example["target"]
         if self._augment is not None:
@@ -430,9 +433,9 @@ def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
     """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
-    has at most `positions` source tokens and at most `positions` target tokens, including padding. The only
-    exception is a single pair that is longer. `are_texts` is True if inputs and labels are the same text. If
-    the batch is small enough, the whole batch is the only part.
+    has at most `positions` source tokens and at most `positions` target tokens, including padding. A pair
+    that is longer than `positions` tokens is a part of its own. `are_texts` is True if inputs and labels are
+    the same text. If the batch is small enough, the whole batch is the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # This is also true for a part of a character, because the decoder writes one replacement character for
-    # incomplete bytes.
+    # The result is also True if both pieces together are only some of the bytes of a character, because the
+    # decoder writes one replacement character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -71,8 +71,8 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids of `rows`, in the order of `rows`. Each yielded Arrow array has many
-        lists.
+        """Yield the lists of token ids of `rows`, in the order of `rows`. Each yielded Arrow array contains
+        the lists of many rows.
         """
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1

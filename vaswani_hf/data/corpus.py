@@ -240,8 +240,8 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, its size, its dataset and key, or its toy
-    corpus.
+    """Return a text that names a split in messages: the files of the split, its size (`data.validation_size`
+    or `data.test_size`), its dataset and key, or its toy corpus.
     """
     if files := data.files(split):
         return " and ".join(files)
@@ -342,8 +342,8 @@ def prepare_pairs(
     kept and removed pairs.
 
     If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. The numbers of a stream increase while the stream is
-    read, but only in the process that reads the stream.
+    of `datasets`. A stream is encoded while it is read. For a stream, the function returns before any pair is
+    read. The process that reads the stream then adds each pair to the numbers.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -481,8 +481,9 @@ class Corpus:
     source_tokenizer: PreTrainedTokenizerFast
     # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
-    # The collators pad batches. `train_collator` also applies BPE-dropout and augmentation, if they are on. In
-    # masked language modelling both collators also choose the masked tokens.
+    # The collators pad batches. `train_collator` also applies BPE-dropout and augmentation if the recipe
+    # turns BPE-dropout or augmentation on. In masked language modelling both collators also choose the masked
+    # tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
     # The largest allowed length of training and validation sentences (tokens).
@@ -507,8 +508,8 @@ class Corpus:
     # The encoded pairs of the training and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # For each encoded split, the numbers of kept and removed pairs. The numbers of a stream increase while
-    # the stream is read.
+    # For each encoded split, the numbers of kept and removed pairs. If the training split is a stream, its
+    # pairs are counted while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
     # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
     weighted: WeightedPairs | None = field(init=False, default=None)

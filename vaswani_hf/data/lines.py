@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # The pattern matches half of a surrogate pair. A JSON text can contain one half of a surrogate pair without
-# the other half. Python also represents each byte of the command line that is not UTF-8 by half of a
+# the other half. If a command-line argument is not UTF-8, Python also replaces each invalid byte by half of a
 # surrogate pair.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 

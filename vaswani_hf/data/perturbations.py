@@ -15,7 +15,8 @@ from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
 
-# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words. A shorter text gets one error.
+# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words. A text with fewer words also gets
+# one typo or one wrong space.
 _WORDS_PER_ERROR = 10
 # A typo changes a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")

@@ -251,7 +251,9 @@ def _without_wrappers(symbols: list[str]) -> list[str]:
 
 
 def _cleaned_label(label: str) -> str:
-    """Return a label without function tags, indices and alternatives."""
+    """Return a label without function tags and indices. Of several alternative labels, as in `NP|ADJP`,
+    return the first label.
+    """
     found = _LABEL.match(label)
     return found[0] if found else label
 
@@ -260,7 +262,7 @@ def treebank_files(names: list[str]) -> list[str]:
     """Return the files of a treebank. `names` contains files, patterns, and folders with `.mrg` files at any
     depth.
 
-    The files of a pattern or of a folder are sorted.
+    The files of a pattern or of a folder are sorted by name.
     """
     files: list[str] = []
     for name in names:

@@ -41,7 +41,8 @@ def measure_speed(
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
     if training.gradient_checkpointing:
-        # Look for both names of the method, because transformers 5.23 has renamed the method.
+        # Use the method under either of its names, because transformers 5.23 has renamed
+        # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     if training.torch_compile:

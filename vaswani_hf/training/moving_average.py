@@ -79,11 +79,12 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
 
 class OptimizerAverage(WeightAverage):
-    """The average of the weights that an optimizer computes, such as Schedule-Free AdamW.
+    """An average of the weights that is computed by the optimizer itself, for example by Schedule-Free AdamW.
 
     `eval` of the optimizer gives the model the averaged weights. `train` of the optimizer gives the model the
-    trained weights again, but with rounding errors. Therefore the trained weights are copied, so that a
-    validation or a checkpoint does not change the training.
+    trained weights again, but with rounding errors. This class therefore copies the trained weights before
+    `eval`, and restores the copies after `train`. Without the copies, each validation and each checkpoint
+    would change the training.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

@@ -220,8 +220,9 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    If the batch has different token budgets for source and target, the sentences with the smaller budget are
-    shorter. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
+    If the source and the target have different token budgets, only the sentences of the side with the larger
+    budget have `length` tokens. The sentences of the other side are shorter, so that the batch fits into both
+    budgets. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
     source positions (and of target positions) of a smaller batch.
     """
     source = training.source_tokens_per_batch
@@ -291,7 +292,7 @@ def paper_seconds(flops: float, length: int) -> float:
     s).
 
     The estimate uses the speed of the base model or of the big model: the model whose counted FLOPs are
-    nearer to `flops`. `length` is the length of the counted sentences (tokens).
+    nearer to `flops`. `length` is the number of tokens of each sentence for which `flops` was counted.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

@@ -49,8 +49,9 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         return False
     try:
         results = read_results(folder)
-        # A results.json with `average_of` comes from `vaswani average`, not from a finished run. If the
-        # scoring was interrupted, the entry `asked` in results.json is null.
+        # The run is not finished if results.json has the entry `average_of`, because `vaswani average` has
+        # written this results.json. The run is also not finished if the entry `asked` is null, because the
+        # scoring was interrupted.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})

@@ -111,7 +111,8 @@ def step_cost(
             optimizer.zero_grad()
 
         if training.gradient_checkpointing:
-            # Look for both names of the method, because transformers 5.23 has renamed the method.
+            # Use the method under either of its names, because transformers 5.23 has renamed
+            # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
             enable = (
                 getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             )

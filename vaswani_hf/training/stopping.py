@@ -78,7 +78,8 @@ class GracefulShutdown:
         writer.setblocking(False)
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # Do not handle signals that `nohup`, or `vaswani train … &` in a script, has set to be ignored.
+            # Do not handle a signal that the process already ignores. For example, if a script runs `vaswani
+            # train … &`, the shell makes the process ignore SIGINT.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)

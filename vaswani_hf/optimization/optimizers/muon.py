@@ -46,8 +46,7 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         matrices (list): The weights [rows, columns].
-        weight_decay (float): In each step, each weight is reduced by the fraction `weight_decay` * learning
-            rate of its value.
+        weight_decay (float): Each step subtracts `weight_decay` * learning rate * weight from each weight.
         bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` once and records
             `bf16`, because a resumed run must compute in the same precision even on another processor.
     """
@@ -97,7 +96,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # Skip an empty list: `matrices` or `others` is empty if all weights of this kind are frozen.
+        # Do not build an optimizer for an empty list. `matrices` is empty if all matrices of the layers are
+        # frozen, and `others` is empty if all other weights are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
