@@ -1,5 +1,5 @@
-"""Divides a corpus into batches with a token budget. A batch contains sentence pairs of similar lengths as
-padded tensors.
+"""Divides a corpus into batches. A batch contains sentence pairs of similar lengths as padded tensors, and a
+token budget limits the size of the tensors.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
@@ -9,9 +9,10 @@ contained a set of sentence pairs containing approximately 25000 source tokens a
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the tensors that the model
    receives.
 
-The method `get_train_dataloader` of the trainer connects the four classes. To understand how the batches are
-made, you can skip the following files: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py,
-columns.py (reading memory-mapped files).
+The method `get_train_dataloader` of the trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a
+subclass of `PairRows`) and `PairCollator`. To understand how the batches are made, you can skip the following
+files: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading
+memory-mapped files).
 
 In shapes, N is the number of pairs of the corpus, B the number of pairs of a batch, S the source length of a
 batch, T the target length of a batch and L the length of a sentence; all lengths are in tokens.
@@ -169,7 +170,7 @@ def _evenly_full_bounds(
 ) -> np.ndarray:
     """Return the bounds of the batches. There are as few batches as both budgets allow, and the batches have
     almost the same size. If all batches but the last used the whole budget, the last batch could have only a
-    few pairs. These few pairs would then have the same weight in an optimizer step as all pairs of a full
+    few pairs. An optimizer step on these few pairs could change the weights as much as a step on a full
     batch.
     """
     whole = max(source_tokens, target_tokens)
@@ -368,7 +369,7 @@ class PairCollator:
     augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
     pair. Therefore the encoding of the pair does not depend on an interruption or on the number of data
     workers. The new encoding may have more tokens than the encoding in the corpus. The token budgets count
-    only the tokens in the corpus.
+    the tokens of the encoding in the corpus, not the tokens of the new encoding.
     """
 
     def __init__(
@@ -395,7 +396,7 @@ class PairCollator:
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad B encoded pairs into the tensors `input_ids`, `attention_mask` and `labels` (-100 for padding).
 
-        Encoders need the text, the `index` and the `epoch` of each pair.
+        If the collator has encoders, each pair must also have its text, its `index` and its `epoch`.
         """
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)  # [B, S]

@@ -357,8 +357,8 @@ def prepare_pairs(
     if isinstance(pairs, IterableDataset):
         return encoder.encode_stream(pairs, report), report
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
-    # Find the cache folder of the text pairs, because `datasets` also writes the encoded pairs into this
-    # folder.
+    # Find the cache folder of the text pairs. `datasets` also writes the encoded pairs into this folder, and
+    # the error message about a full disk names the folder.
     folder = (
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )

@@ -238,8 +238,8 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove the wrappers from the symbols of a tree. Put the wrapper TOP around a single word or around
-    several constituents.
+    """Remove the outer brackets of a tree whose label is in `WRAPPERS`. If a single word or several
+    constituents remain, put one bracket with the label TOP around the rest.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]

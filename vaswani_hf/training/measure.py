@@ -103,7 +103,8 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # Scale the measured time to the number of positions of a full step.
+    # Multiply the mean time of a part by the number of parts in an optimizer step, and add the time of the
+    # optimizer.
     step_tokens = training.gradient_accumulation_steps * target_tokens
     step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware

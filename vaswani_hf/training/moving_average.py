@@ -24,7 +24,9 @@ class WeightAverage(ABC):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights inside the block."""
+        """Context manager in which the model has the averaged weights. At the end, the model gets its trained
+        weights again.
+        """
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._put_average_in_place()
         try:

@@ -135,7 +135,8 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 def keep_number_of_threads(checkpoint: Path) -> None:
     """Use the number of threads of the earlier run, because another number changes the last bits of sums.
 
-    The variable OMP_NUM_THREADS, which the user or a launcher sets, has precedence.
+    If the user or a launcher has set the environment variable OMP_NUM_THREADS, keep the number of threads
+    that OMP_NUM_THREADS gives.
     """
     threads = metadata_of(checkpoint).get("threads")
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:

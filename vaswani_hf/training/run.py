@@ -1,7 +1,8 @@
 """Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. The functions of this
-module receive the whole recipe. The other modules that train one model receive only sections of the recipe.
+`_train` calls the functions of a run one after the other, and this file defines these functions in the same
+order. The functions of this module receive the whole recipe. The other modules that train one model receive
+only sections of the recipe.
 
 The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
 token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
@@ -198,11 +199,11 @@ def earlier_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """Return the recipe with added facts about its data and its initial model, and with decisions for this
-    machine.
+    """Return the recipe with values that depend on the data, the initial model and the machine: for example,
+    the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`.
 
-    `earlier` is the saved recipe of the run that is resumed. The saved recipe already contains the facts and
-    decisions of the run.
+    `earlier` is the saved recipe of the run that is resumed. The values in the saved recipe take precedence,
+    so that the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
@@ -388,7 +389,8 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # The tokenizers of an imported model can be two separate objects that share one vocabulary.
+    # Do not compare only the two objects, because the tokenizers of an imported model can be two separate
+    # objects that share one vocabulary.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     config = recipe.model.make_config(
         vocab_size=len(source),

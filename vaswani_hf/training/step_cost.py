@@ -74,9 +74,9 @@ def step_cost(
     """Run a training step on fake tensors and count its cost.
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
-    tokens. The loss is computed at all positions. `on_accelerator` selects the kernels of a GPU instead of
-    the kernels of a CPU. `accumulates` is True if the gradients of earlier batches already exist when the
-    step begins.
+    tokens. The loss is computed at all target positions, because the batch has no padding. `on_accelerator`
+    selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if the gradients of
+    earlier batches already exist when the step begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
