@@ -53,8 +53,9 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit, a line of 100,000 equal characters would be kept, because few very long
-# tokens encode the line. With such a line, the vocabulary would contain very long tokens instead of words.
+# per token. If the number of characters were not limited, a line of 100,000 equal characters would be kept,
+# because the line has only a few, very long tokens. A tokenizer that is trained on such a line has very long
+# tokens instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -341,9 +342,9 @@ def prepare_pairs(
     """Remove unsuitable pairs, and encode the others. Return the kept pairs as token ids, and the numbers of
     kept and removed pairs.
 
-    If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. For a stream, the function returns before any pair is
-    read. The process that reads the stream then adds each pair to the numbers.
+    If `target_tokenizer` is None, the source and the target of a pair are the same text. A dataset is encoded
+    once, into the cache of `datasets`. A stream is encoded while it is read. For a stream, the function
+    returns before any pair is read. The process that reads the stream then adds each pair to the numbers.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(

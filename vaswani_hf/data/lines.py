@@ -78,8 +78,8 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # The error means that a number has too many digits. Python refuses to convert such a number, because
-        # the conversion would take a long time.
+        # The error means that a number has too many digits. Python refuses to convert a number with too many
+        # digits, because the conversion would take a long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."

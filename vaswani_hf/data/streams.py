@@ -15,8 +15,8 @@ from datasets import IterableDataset
 
 from .batching import cut_into_batches
 
-# Pairs are read alternately from this number of shards, because a single shard may contain only one language,
-# domain or corpus.
+# Pairs are read alternately from `_NUM_OPEN_SHARDS` shards, because a single shard may contain only one
+# language, domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 

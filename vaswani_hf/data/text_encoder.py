@@ -69,7 +69,7 @@ class TextEncoder:
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
-        """Return the token ids of texts without white space at their ends, as lists of int32."""
+        """Return the token ids of each text as a list of int32. The texts have no outer white space."""
         words_of = []
         others = []
         for row, text in enumerate(texts):

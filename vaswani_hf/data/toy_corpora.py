@@ -45,9 +45,9 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of thousands and a remainder below 1000. The thousands are drawn from one of these ranges,
-# and the remainder is drawn from one of these ranges. The ranges contain zero, and the numbers of one, two
-# and three digits.
+# A number consists of thousands and a remainder below 1000. The thousands are drawn from one of the ranges in
+# `_RANGES`, and the remainder is also drawn from one of these ranges. The ranges contain zero, and the
+# numbers of one, two and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -329,8 +329,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers of all splits. If `is_endless` is True, repeat the numbers with the same counts of
-    digits after all of these numbers have been drawn.
+    """Yield random numbers of all splits. After all numbers with the same counts of digits have been drawn,
+    draw these numbers again if `is_endless` is True.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)

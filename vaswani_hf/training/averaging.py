@@ -1,5 +1,5 @@
-"""Averages the weights of several checkpoints. The checkpoints that a run averages at its end are selected in
-checkpoints.py.
+"""Averages the weights of several checkpoints. checkpoints.py selects the checkpoints that a run averages at
+its end.
 
 Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """

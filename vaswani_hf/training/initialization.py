@@ -34,7 +34,8 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# Fields of an encoder-decoder that are copied only if both stacks start from encoder-decoders.
+# Config fields that a run copies from `init_from` only if its encoder and its decoder both start from
+# encoder-decoder models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 

@@ -94,7 +94,7 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # `speed` contains the time of a step in seconds, and a text about the source of this number.
+    # `seconds` is the time of a step, and the text `speed` says how this time was found.
     seconds = None
     speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     if measure:

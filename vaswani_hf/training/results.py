@@ -39,8 +39,8 @@ from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
-# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. Each of these texts has
-# at most `LONGEST_EXAMPLE` characters.
+# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. The model card does not
+# show texts of the test split with more than `LONGEST_EXAMPLE` characters.
 NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 

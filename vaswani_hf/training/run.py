@@ -66,14 +66,16 @@ from .processes import Processes, said_at_intervals, say
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# A run warns if the training data has fewer tokens than this number for each token of the vocabulary. With
-# the recipe for Multi30k, the training data has about 80 tokens for each token of the vocabulary.
+# A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each token of the
+# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each token of the
+# vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
-# A run warns if the layers have more parameters than this number for each token of the training data. The
-# layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30 parameters for each
-# token in the paper's parser for the Wall Street Journal (Section 6.3).
+# A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
+# training data. The layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30
+# parameters for each token in the paper's parser for the Wall Street Journal (Section 6.3).
 MOST_PARAMETERS_PER_TOKEN = 40
-# Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
+# Do not check a vocabulary of at most `SMALL_VOCABULARY` tokens, because 256 tokens of each vocabulary are
+# single bytes.
 SMALL_VOCABULARY = 1000
 # This pattern matches the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
@@ -414,8 +416,9 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
 def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Return warnings if the vocabulary or the model is much too large for the corpus, according to constants
-    in this file. A run that starts from another model is not checked, and a run on a stream is not checked.
+    """Return a warning if the vocabulary is far too large for the corpus, and a warning if the model is far
+    too large. `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN` are the limits. A run that starts from
+    another model is not checked, and a run on a stream is not checked.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []

@@ -22,14 +22,14 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals that arrive within this number of seconds count as one request, because a process may receive the
-# same signal from a scheduler and from a launcher.
+# Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one request, because a process may
+# receive the same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If the process has not ended after this number of seconds, kill the process, because Python cannot raise an
-# exception while C code runs or while the process waits for another process.
+# If the process has not ended after `SECONDS_TO_END` seconds, kill the process, because Python cannot raise
+# an exception while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If no save has begun after this number of seconds, kill the process. A save that has begun is always
+# If no save has begun after `SECONDS_TO_SAVE` seconds, kill the process. A save that has begun is always
 # finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130

@@ -53,9 +53,9 @@ from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
-# On a CPU, the trainer divides a batch into smaller batches (`parts`). This number limits the size of a part:
-# the number of source positions (or of target positions) times `d_model`. Small parts need less padding and
-# less memory, but each additional part costs time.
+# On a CPU, the trainer divides a batch into smaller batches (`parts`). `MAX_PART_SIZE` limits the size of a
+# part: the number of source positions (or of target positions) times `d_model`. Small parts need less padding
+# and less memory, but each additional part costs time.
 MAX_PART_SIZE = 2**19
 
 # Register the device "cpu:0", because `torch.load` does not know this device. transformers 5.17 loads the

@@ -16,7 +16,7 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# If a matrix has at least this number of rows and of columns, the Newton-Schulz iteration is faster in
+# If a matrix has at least `LEAST_SIDE_IN_BFLOAT16` rows and columns, the Newton-Schulz iteration is faster in
 # bfloat16 than in float32. The number was measured with AVX512-BF16 (scripts/benchmarks/bf16.md), and not
 # with AMX, Arm or GPUs.
 LEAST_SIDE_IN_BFLOAT16 = 128
