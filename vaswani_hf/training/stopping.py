@@ -26,11 +26,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # receive the same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If the process has not ended after `SECONDS_TO_END` seconds, kill the process, because Python cannot raise
-# an exception while C code runs or while the process waits for another process.
+# If the process has not ended `SECONDS_TO_END` seconds after it raised `ShutdownRequested`, kill the process,
+# because Python cannot raise an exception while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If no save has begun after `SECONDS_TO_SAVE` seconds, kill the process. A save that has begun is always
-# finished.
+# If no save has begun `SECONDS_TO_SAVE` seconds after the signal, kill the process. A save that has begun is
+# always finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 

@@ -125,8 +125,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # The number of batches that each process has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # The next three values stay on the device until the values are logged, because reading a value forces
-        # a CUDA synchronisation.
+        # Keep the next three values as tensors on the device, because converting a tensor to a Python number
+        # forces a CUDA synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
