@@ -1,5 +1,5 @@
-"""Divides a corpus into batches with a token budget. A batch contains sentence pairs of similar lengths as
-padded tensors.
+"""Divides a corpus into batches. A batch contains sentence pairs of similar lengths as padded tensors, and a
+token budget limits the size of the tensors.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
@@ -9,9 +9,10 @@ contained a set of sentence pairs containing approximately 25000 source tokens a
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the tensors that the model
    receives.
 
-The method `get_train_dataloader` of the trainer connects the four classes. To understand how the batches are
-made, you can skip the following files: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py,
-columns.py (reading memory-mapped files).
+The method `get_train_dataloader` of the trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a
+subclass of `PairRows`) and `PairCollator`. To understand how the batches are made, you can skip the following
+files: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading
+memory-mapped files).
 
 In shapes, N is the number of pairs of the corpus, B the number of pairs of a batch, S the source length of a
 batch, T the target length of a batch and L the length of a sentence; all lengths are in tokens.
@@ -39,7 +40,9 @@ from .text_encoder import serialize_tokenizer, text_encoder
 
 
 class _Packing(NamedTuple):
-    """The pairs of a corpus in order of length, and the positions at which this list is divided into batches."""
+    """The pair numbers of a corpus, sorted by length, and the positions at which the sorted numbers are
+    divided into batches.
+    """
 
     # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
@@ -58,8 +61,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and the batches
     have almost the same size. The number of batches depends only on the sentence lengths; therefore each
     epoch has the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths,
-    and then permutes the batches. Without a seed, as in a validation, the sampler permutes neither pairs nor
-    batches.
+    and then permutes the batches. If `seed` is None, as in a validation, the sampler permutes neither pairs
+    nor batches.
     """
 
     def __init__(
@@ -74,8 +77,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     ):
         """The lengths [N] and the two budgets are in tokens.
 
-        The argument `pairs_of` is for weighted corpora. The call `pairs_of(epoch)` returns the pair numbers
-        of the epoch, [N].
+        `pairs_of` is None if the training corpora have no weights. Otherwise `pairs_of(epoch)` returns the
+        pair numbers [N] that the epoch contains.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -152,7 +155,8 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     """Return the pair numbers, [N] int64, sorted so that neighbouring pairs have similar lengths. Pairs of
     equal lengths keep their order.
     """
-    # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
+    # Use 16-bit integers if the lengths fit, because NumPy sorts 16-bit integers several times as fast as
+    # 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
     # Sort by target length first. Then sort by source length, in ascending order for even target lengths and
@@ -166,7 +170,7 @@ def _evenly_full_bounds(
 ) -> np.ndarray:
     """Return the bounds of the batches. There are as few batches as both budgets allow, and the batches have
     almost the same size. If all batches but the last used the whole budget, the last batch could have only a
-    few pairs. These few pairs would then have the same weight in an optimizer step as all pairs of a full
+    few pairs. An optimizer step on these few pairs could change the weights as much as a step on a full
     batch.
     """
     whole = max(source_tokens, target_tokens)
@@ -182,8 +186,8 @@ def _evenly_full_bounds(
     def bounds(total: int, count: int) -> np.ndarray:
         # Return where each of `count` batches begins and ends. The token budgets of the batches add up to
         # `total`. If `total` is not divisible by `count`, the budgets of the last batches are larger by one.
-        # The budgets are not all equal, because reducing a common budget by one could remove a pair from
-        # every batch.
+        # If all batches had the same budget, reducing this budget by one token could remove a pair from every
+        # batch. Therefore two budgets that differ by one token are allowed.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -203,8 +207,8 @@ def _batch_bounds(
     """Fill one batch after the other with the pairs of the length buckets. A bucket is a tuple (number of
     pairs, source length, target length).
 
-    The first `num_smaller` batches have the budgets `budgets` for source and target tokens. The remaining
-    batches have `larger_budgets`.
+    The first `num_smaller` batches have the two token budgets (source, target) in `budgets`. The remaining
+    batches have the two token budgets in `larger_budgets`.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -220,8 +224,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If the pairs of a bucket fill several batches with equal budgets, compute the bounds of these
-            # batches together.
+            # If the pairs of a bucket fill several batches with equal budgets, compute the bounds of all
+            # these batches in one step, to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -365,7 +369,7 @@ class PairCollator:
     augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
     pair. Therefore the encoding of the pair does not depend on an interruption or on the number of data
     workers. The new encoding may have more tokens than the encoding in the corpus. The token budgets count
-    only the tokens in the corpus.
+    the tokens of the encoding in the corpus, not the tokens of the new encoding.
     """
 
     def __init__(
@@ -392,7 +396,7 @@ class PairCollator:
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad B encoded pairs into the tensors `input_ids`, `attention_mask` and `labels` (-100 for padding).
 
-        Encoders need the text, the `index` and the `epoch` of each pair.
+        If the collator has encoders, each pair must also have its text, its `index` and its `epoch`.
         """
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)  # [B, S]
@@ -403,8 +407,8 @@ class PairCollator:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Read the epoch from the pair, because a `DataLoader` that reads ahead may already be in the next
-        # epoch.
+        # Read the epoch from the pair and not from the sampler, because the sampler may already be in the
+        # next epoch: a `DataLoader` prepares batches in advance.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source, target = example["source"], example["target"]
         if self._augment is not None:
@@ -430,9 +434,9 @@ def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
     """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
-    has at most `positions` source tokens and at most `positions` target tokens, including padding. The only
-    exception is a single pair that is longer. `are_texts` is True if inputs and labels are the same text. If
-    the batch is small enough, the whole batch is the only part.
+    has at most `positions` source tokens and at most `positions` target tokens, including padding. A pair
+    that is longer than `positions` tokens is a part of its own. `are_texts` is True if inputs and labels are
+    the same text. If the batch is small enough, the whole batch is the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

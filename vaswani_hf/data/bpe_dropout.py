@@ -51,8 +51,8 @@ class BpeDropout:
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Never leave out a merge that joins the bytes of one character. A model that is trained on parts of
-        # characters could write parts of characters.
+        # Never leave out a merge that joins the bytes of one character. If training texts were split inside a
+        # character, the model could write incomplete characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # This is also true for a part of a character, because the decoder writes one replacement character for
-    # incomplete bytes.
+    # The result is also True if both pieces together are only some of the bytes of a character, because the
+    # decoder writes one replacement character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -1,7 +1,7 @@
 """Reads columns of an encoded corpus from memory-mapped Arrow files.
 
-This module is faster than `datasets`. After `select`, `datasets` reads rows one by one and converts each
-token to a Python integer.
+Reading rows with this module is faster than reading rows with `datasets`. After `select`, `datasets` reads
+rows one by one and converts each token to a Python integer.
 
 In shapes, N is the number of pairs of the corpus and B the number of pairs of a batch.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 from datasets import Dataset
 
-# If the training corpora have weights, this column contains the number of the corpus for each pair.
+# If the training corpora have weights, the column `corpus` contains the number of the corpus of each pair.
 CORPUS_COLUMN = "corpus"
 
 
@@ -71,8 +71,8 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids of `rows`, in the order of `rows`. Each yielded Arrow array has many
-        lists.
+        """Yield the lists of token ids of `rows`, in the order of `rows`. Each yielded Arrow array contains
+        the lists of many rows.
         """
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1

@@ -53,8 +53,9 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit, a line of 100,000 equal characters would be kept, because few very long
-# tokens encode the line. With such a line, the vocabulary would contain very long tokens instead of words.
+# per token. If the number of characters were not limited, a line of 100,000 equal characters would be kept,
+# because the line has only a few, very long tokens. A tokenizer that is trained on such a line has very long
+# tokens instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -240,8 +241,8 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, its size, its dataset and key, or its toy
-    corpus.
+    """Return a text that names a split in messages: the files of the split, its size (`data.validation_size`
+    or `data.test_size`), its dataset and key, or its toy corpus.
     """
     if files := data.files(split):
         return " and ".join(files)
@@ -341,9 +342,9 @@ def prepare_pairs(
     """Remove unsuitable pairs, and encode the others. Return the kept pairs as token ids, and the numbers of
     kept and removed pairs.
 
-    If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. The numbers of a stream increase while the stream is
-    read, but only in the process that reads the stream.
+    If `target_tokenizer` is None, the source and the target of a pair are the same text. A dataset is encoded
+    once, into the cache of `datasets`. A stream is encoded while it is read. For a stream, the function
+    returns before any pair is read. The process that reads the stream then adds each pair to the numbers.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -357,8 +358,8 @@ def prepare_pairs(
     if isinstance(pairs, IterableDataset):
         return encoder.encode_stream(pairs, report), report
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
-    # Find the cache folder of the text pairs, because `datasets` also writes the encoded pairs into this
-    # folder.
+    # Find the cache folder of the text pairs. `datasets` also writes the encoded pairs into this folder, and
+    # the error message about a full disk names the folder.
     folder = (
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )
@@ -481,8 +482,9 @@ class Corpus:
     source_tokenizer: PreTrainedTokenizerFast
     # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
-    # The collators pad batches. `train_collator` also applies BPE-dropout and augmentation, if they are on. In
-    # masked language modelling both collators also choose the masked tokens.
+    # The collators pad batches. `train_collator` also applies BPE-dropout and augmentation if the recipe
+    # turns BPE-dropout or augmentation on. In masked language modelling both collators also choose the masked
+    # tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
     # The largest allowed length of training and validation sentences (tokens).
@@ -507,8 +509,8 @@ class Corpus:
     # The encoded pairs of the training and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # For each encoded split, the numbers of kept and removed pairs. The numbers of a stream increase while
-    # the stream is read.
+    # For each encoded split, the numbers of kept and removed pairs. If the training split is a stream, its
+    # pairs are counted while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
     # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
     weighted: WeightedPairs | None = field(init=False, default=None)

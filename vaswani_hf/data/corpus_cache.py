@@ -33,7 +33,8 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
     is the hash of its first 1000 pairs, and the `count` of a stream is None.
     """
     if isinstance(pairs, IterableDataset):
-        # Copy the stream, because a stream and all streams derived from the stream share one position.
+        # Read a copy of the stream, because reading the stream itself would change the position at which the
+        # training begins to read.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
         return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}

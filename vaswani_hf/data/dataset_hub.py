@@ -76,8 +76,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
 
 def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
     try:
-        # Read the commit of the dataset from the hash of the builder, because the hash of the builder is the
-        # commit, both for a dataset in the cache and for a dataset on the Hub.
+        # The attribute `hash` of a dataset builder is the commit of the dataset, even if the dataset is only
+        # in the cache.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(
@@ -101,7 +101,8 @@ def open_dataset(
     # Read the commit from the name of the folder in which `datasets` caches the dataset.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # If the Hub does not answer, `datasets` may load another commit from the cache.
+        # Refuse another commit than `revision`: if the Hub does not answer, `datasets` may load another
+        # commit from the cache.
         raise ValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # The pattern matches half of a surrogate pair. A JSON text can contain one half of a surrogate pair without
-# the other half. Python also represents each byte of the command line that is not UTF-8 by half of a
+# the other half. If a command-line argument is not UTF-8, Python also replaces each invalid byte by half of a
 # surrogate pair.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -78,8 +78,8 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # The error means that a number has too many digits. Python refuses to convert such a number, because
-        # the conversion would take a long time.
+        # The error means that a number has too many digits. Python refuses to convert a number with too many
+        # digits, because the conversion would take a long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."

@@ -59,8 +59,9 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # Store the size that remains after the removal of pages. The code of shared libraries also counts as
-        # shared memory, and cannot be removed.
+        # Store the size of the shared memory after the removal, because the next call of `release` compares
+        # with this size. The size is not 0, because the code of shared libraries also counts as shared
+        # memory.
         self._shared_bytes_after_release = _shared_bytes()
 
 

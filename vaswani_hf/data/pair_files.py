@@ -49,8 +49,8 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return for each file the information about teachers and search that `vaswani distill` has written into
-    the first line. Return {} for other files.
+    """Return one dict for each file. If `vaswani distill` has written the file, the dict describes the
+    teachers and the search, and comes from the first line of the file. For other files, the dict is empty.
     """
     records = []
     try:

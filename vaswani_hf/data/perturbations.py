@@ -15,14 +15,15 @@ from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
 
-# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words. A shorter text gets one error.
+# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words. A text with fewer words also gets
+# one typo or one wrong space.
 _WORDS_PER_ERROR = 10
 # A typo changes a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
-# Matches a name or a number. Words without an initial capital do not match, because such a word can have
-# different meanings in two languages, such as "was" in English and German.
+# Matches a name or a number. A word without an initial capital does not match, because the word may have
+# another meaning in the other language: for example, "was" is an English and a German word.
 _COPIED_WORD = re.compile(r"\b(?:\d+|[A-ZÀ-ÖØ-Þ]\w{2,})\b")
 _PLACEHOLDER_FORMS = ("{%s}", "{{%s}}", "%%(%s)s", "${%s}", "<%s>", "%%%s")
 
@@ -91,8 +92,8 @@ def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
 
 
 # The keys are the names of the rates in the settings class `Augmentation`. The training applies the
-# perturbations in this order. `placeholders` is applied last, so that no other perturbation changes a
-# placeholder.
+# perturbations in the order of this table. `placeholders` is applied last, so that no other perturbation
+# changes a placeholder.
 PERTURBATIONS: dict[str, Perturbation] = {
     "final_punctuation": final_punctuation,
     "typos": typos,

@@ -1,9 +1,9 @@
 """Divides a stream into batches with a token budget. A stream is a dataset of unknown size that is read
 during the training.
 
-`EndlessStream` reads consecutive pairs of the stream (a window) at a time, and divides each window into
-batches in the same way as batching.py divides a corpus. A resumed run continues with exactly the next batch,
-because the checkpoint contains the position of the current window.
+`EndlessStream` reads the stream in windows of consecutive pairs, and divides each window into batches in the
+same way as batching.py divides a corpus. A resumed run continues with exactly the next batch, because the
+checkpoint contains the position of the current window.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from datasets import IterableDataset
 
 from .batching import cut_into_batches
 
-# Pairs are read alternately from this number of shards, because a single shard may contain only one language,
-# domain or corpus.
+# Pairs are read alternately from `_NUM_OPEN_SHARDS` shards, because a single shard may contain only one
+# language, domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 
@@ -29,7 +29,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
     collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
-    # None, because the number of batches in an epoch of a stream is unknown.
+    # The value is None, because the number of batches in an epoch of a stream is unknown.
     batches_per_epoch = None
 
     def __init__(
@@ -73,21 +73,21 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the next iteration from the state that `state_dict` has returned. The iteration first
-        reads about one window again.
+        """Continue the next iteration from the state that `state_dict` has returned. The iteration begins to
+        read at the start of the current window, and skips the batches that are already finished.
         """
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # Each process draws one batch for every process and yields one of these batches, because all
-        # processes must have the same state.
+        # With `n` processes, each process computes `n` consecutive batches and yields only its own batch, so
+        # that the state is equal in all processes.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
 
     def _sequence(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the batches of all epochs and processes that are not finished yet."""
+        """Yield all unfinished batches, of every epoch and for every process."""
         done = self._position
         number = self._window["first_batch"]
         epoch = self._window["epoch"]
@@ -113,8 +113,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """Yield the windows of an epoch beginning at the position `start`. Yield each window with the
-        position at which the window begins.
+        """Yield the windows of an epoch after the position `start` in the stream. Each window is yielded as a
+        tuple: the position at which the window begins, and the pairs of the window.
         """
         source_tokens, target_tokens = self._budgets
         # Count in integers, because the rounding error of a sum of fractions would depend on the batch at
@@ -128,8 +128,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Read the pairs of one further batch before the window is returned, because a remainder of less
-            # than one batch at the end of the epoch is added to the last window.
+            # Yield the window only after the pairs of one more batch have been read. If the epoch ends
+            # earlier, these pairs are added to the window, because these pairs are too few for a batch.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -207,8 +207,8 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # Each shard has a separate position. Reset a stream with a single shard to its beginning, because
-        # such a stream keeps its old position.
+        # `shard` returns a new stream, which begins at its first pair. A stream with a single shard is used
+        # directly and keeps its position, so reset such a stream to its first pair in each epoch.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

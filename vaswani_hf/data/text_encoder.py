@@ -18,8 +18,8 @@ _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """The JSON text of a tokenizer, without padding and truncation, and the setting `split_special_tokens` of
-    the tokenizer.
+    """A tokenizer as plain values. `text` is the JSON text of the tokenizer without its settings of padding
+    and truncation, and `split_special_tokens` is the attribute of the tokenizer with this name.
     """
 
     text: str
@@ -27,8 +27,8 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. The result does not depend on the tokenizer's folder or on earlier calls of the
-    tokenizer.
+    """Serialize a tokenizer. Two equal tokenizers have equal results, even if the tokenizers come from
+    different folders or have been called before.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
@@ -69,7 +69,7 @@ class TextEncoder:
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
-        """Return the token ids of texts without white space at their ends, as lists of int32."""
+        """Return the token ids of each text as a list of int32. The texts have no outer white space."""
         words_of = []
         others = []
         for row, text in enumerate(texts):

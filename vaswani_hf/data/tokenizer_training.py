@@ -194,7 +194,8 @@ def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]
     `TRAINING_PAIRS` pairs in all.
     """
     if isinstance(pairs, IterableDataset):
-        # Copy the stream, because a stream and all streams derived from the stream share one position.
+        # Read a copy of the stream, because reading the stream itself would change the position at which the
+        # training begins to read.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
         return
     count = -(-len(pairs) // _BATCH_SIZE)
@@ -280,8 +281,8 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
     """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
 
-    The function returns a tokenizer of another library unchanged, because such a tokenizer has the form
-    `SENTENCE`.
+    A tokenizer of another library always has the form `SENTENCE`. If `form` is `SENTENCE`, the function
+    returns such a tokenizer unchanged. For other forms, the function raises an error.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -303,8 +304,8 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
     # Sort the ASCII characters by their byte symbols, so that BPE merges equally frequent pairs in the order
-    # of their bytes. The trainer learns at least as many merges as fit into the vocabulary, because the
-    # trainer reserves 128 entries for ASCII characters and the vocabulary reserves 256 entries for bytes.
+    # of their bytes. The BPE trainer learns enough merges to fill the vocabulary, because the BPE trainer
+    # reserves only 128 entries (ASCII characters), but the vocabulary reserves 256 entries (bytes).
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)

@@ -1,4 +1,5 @@
-"""Generates two toy corpora. The quick recipes train on these corpora, so that they need no download.
+"""Generates two toy corpora. The quick recipes train on these corpora, so that the quick recipes need no
+download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
 correct translation. In German, a number is one word, and the ones are written before the tens: "four hundred
@@ -44,9 +45,9 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of thousands and a remainder below 1000. The thousands are drawn from one of these ranges,
-# and the remainder is drawn from one of these ranges. The ranges contain zero, and the numbers of one, two
-# and three digits.
+# A number consists of thousands and a remainder below 1000. The thousands are drawn from one of the ranges in
+# `_RANGES`, and the remainder is also drawn from one of these ranges. The ranges contain zero, and the
+# numbers of one, two and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -286,9 +287,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     a pair is a number in English words, and the `target` is the same number as a German word.
 
     Each draw first chooses two counts of digits: 0 to 3 digits for the thousands, and 0 to 3 digits for the
-    remainder below 1000. All 16 choices have equal probability. (In "validation" and "test", a choice is left
-    out after all of its numbers have been drawn.) The draw then chooses a number with these counts of digits.
-    A uniform draw from all numbers would give few short numbers, because 90 % of all numbers have six digits.
+    remainder below 1000. All 16 choices have equal probability. In "validation" and "test", a choice is left
+    out after all of its numbers have been drawn. Each draw then takes a random number that has the two chosen
+    counts of digits. A uniform draw from all numbers would give few short numbers, because 90 % of all
+    numbers have six digits.
 
     The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
@@ -327,8 +329,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers of all splits. If `is_endless` is True, repeat the numbers with the same counts of
-    digits after all of these numbers have been drawn.
+    """Yield random numbers of all splits. After all numbers with the same counts of digits have been drawn,
+    draw these numbers again if `is_endless` is True.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -355,7 +357,7 @@ def _numbers_of_shape(
 
 
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
-    """Yield each number with thousands in `thousands` and a remainder in `rests` once, in random order.
+    """Yield each number `1000 * t + r` once, with `t` from `thousands` and `r` from `rests`, in random order.
 
     The algorithm is a Fisher-Yates shuffle that stores only the numbers that have moved. Therefore the
     function yields its first number equally fast for 810,000 numbers and for ten numbers.

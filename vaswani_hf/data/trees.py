@@ -238,8 +238,8 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove the wrappers from the symbols of a tree. Put the wrapper TOP around a single word or around
-    several constituents.
+    """Remove the outer brackets of a tree whose label is in `WRAPPERS`. If a single word or several
+    constituents remain, put one bracket with the label TOP around the rest.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
@@ -251,7 +251,9 @@ def _without_wrappers(symbols: list[str]) -> list[str]:
 
 
 def _cleaned_label(label: str) -> str:
-    """Return a label without function tags, indices and alternatives."""
+    """Return a label without function tags and indices. Of several alternative labels, as in `NP|ADJP`,
+    return the first label.
+    """
     found = _LABEL.match(label)
     return found[0] if found else label
 
@@ -260,7 +262,7 @@ def treebank_files(names: list[str]) -> list[str]:
     """Return the files of a treebank. `names` contains files, patterns, and folders with `.mrg` files at any
     depth.
 
-    The files of a pattern or of a folder are sorted.
+    The files of a pattern or of a folder are sorted by name.
     """
     files: list[str] = []
     for name in names:

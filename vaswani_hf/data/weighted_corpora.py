@@ -82,6 +82,7 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` computes the maximum up to, but not including, the first pair of the next place. Two
-    # neighbouring places may share this pair, so also compare with the last pair of each place.
+    # For each place, `reduceat` computes the greatest length of its pairs before the first pair of the next
+    # place. The last pair of a place can also be the first pair of the next place, so also compare with the
+    # length of the last pair.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

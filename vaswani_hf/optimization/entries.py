@@ -29,7 +29,9 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Do nothing. An optimizer that works with all other keys has this function as its `check`."""
+    """Do nothing. An optimizer that works with all values of the other keys in the section `training` has
+    this function as its `check`.
+    """
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,12 @@ class Regularizer:
         settings (type): The class with the keys of the regulariser in the section `training`.
         strength (str): The key that sets the strength of the regulariser. The value 0 turns the regulariser
             off.
-        num_passes (int): The number of forward passes for a batch that are computed at the same time.
+        num_passes (int): The number of forward passes over a batch. The passes are computed at the same time,
+            as one larger batch.
         needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards
             weights or gradients.
-        needs_encoder_decoder (bool): True if the regulariser needs an encoder and a decoder. Other tasks do
-            not have the keys of the regulariser.
+        needs_encoder_decoder (bool): True if the regulariser needs an encoder and a decoder. If true, the
+            recipe of a language model does not have the keys of the regulariser.
         check (Callable): A function that is called with the sections `training` and `model` of a recipe if
             the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with the
             settings of the recipe.

@@ -170,7 +170,9 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _refuse_second_average(self) -> None:
-        """Raise an error if the recipe averages the weights, although the optimizer averages the weights."""
+        """Raise an error if the recipe sets `ema_decay` or `average_checkpoints`, because the optimizer
+        already averages the weights.
+        """
         wanted = f"with `training.optimizer: {self.optimizer}`, but is"
         if self.ema_decay is not None:
             raise ValueError(
@@ -262,12 +264,12 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The largest number of tokens of a batch. A language model has its text in the column of sources."""
+        """The value of `text_tokens_per_batch`, because the source of a language model is its text."""
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The largest number of tokens of a batch. A language model has its text in the column of targets."""
+        """The value of `text_tokens_per_batch`, because the target of a language model is its text."""
         return self.text_tokens_per_batch
 
 

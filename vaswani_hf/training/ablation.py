@@ -46,8 +46,8 @@ Results = dict[str, dict[str, Any] | str]
 # Leave keys with these prefixes out of the list of keys that differ from the first run, because the values of
 # these keys depend on the output folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# This text replaces the value of a config field that comes from the model in `init_from`. The list of changed
-# keys leaves out these fields.
+# This text replaces the value of a config field that comes from the model in `init_from`. A config field with
+# this text is left out of the list of changed keys.
 _OF_THE_BASE = "that of the model"
 # The scores of the table, with their titles.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}

@@ -1,5 +1,5 @@
-"""Averages the weights of several checkpoints. The checkpoints that a run averages at its end are selected in
-checkpoints.py.
+"""Averages the weights of several checkpoints. checkpoints.py selects the checkpoints that a run averages at
+its end.
 
 Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """
@@ -61,9 +61,9 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """Return the last or the best checkpoints of a run, without checkpoints that a signal caused between the
-    scheduled saves. The best checkpoints have the best validation scores: the scores of the trained weights
-    if `raw` is true, otherwise the scores of the moving averages.
+    """Return the last or the best checkpoints of a run. Leave out a checkpoint that the run saved only
+    because a signal arrived. The best checkpoints have the best validation scores: the scores of the trained
+    weights if `raw` is true, otherwise the scores of the moving averages.
     """
     if not run.is_dir():
         raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")

@@ -22,17 +22,17 @@ from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The mean loss is computed over this number of steps. The run ends if the loss is above the second limit of
-# `DivergenceDetector` for this number of consecutive steps.
+# The mean loss is computed over `NUM_STEPS` steps. The run ends if the loss is above the second limit of
+# `DivergenceDetector` for `NUM_STEPS` consecutive steps.
 NUM_STEPS = 10
 # If the loss stays above the first limit of `DivergenceDetector`, the training ends after a tenth of the
-# steps of the run, or after this number of steps if a tenth is more.
+# steps of the run, but at the latest after `MOST_STEPS` steps.
 MOST_STEPS = 100
-# A model has learned something if its lowest loss is more than this number of nats per token below the loss
-# of a uniform guess.
+# A model has learned something if its lowest loss is more than `LEARNED` nats per token below the loss of a
+# uniform guess.
 LEARNED = 1.0
 
-# A run prints an estimate of its duration after at least this number of seconds and this number of steps. Do
+# A run prints an estimate of its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. Do
 # not use the first step for the estimate, because the first step is slower.
 LEAST_SECONDS = 10.0
 LEAST_STEPS = 3
@@ -208,9 +208,10 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes make the same decision, because the losses and signals are summed over all processes. The
-    callback reads the sums of a step one step later, because the GPU would have to wait for an earlier read.
-    Before a save, a validation or a log line, the callback reads all sums immediately.
+    All processes make the same decision, because the losses and signals are summed over all processes. On a
+    GPU, the callback reads the sums of a step at the end of the next step, because an earlier read would make
+    the CPU wait for the GPU. Before a save, a validation or a log line, the callback reads all sums
+    immediately.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):

@@ -134,7 +134,7 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """Return the checkpoint with the best validation score, and the earliest of these if several checkpoints
+    """Return the checkpoint with the best validation score, or the earliest checkpoint if several checkpoints
     have the best score. Return None if the run has no early stopping or no validation.
     """
     scores = _scores(training, log_history)
@@ -165,7 +165,7 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
     """Return a dict that maps steps to validation scores. The dict is empty if the run has no early stopping.
-    A higher score is better.
+    A loss is returned with the opposite sign, so that a higher score is always better.
     """
     if not training.stops_early:
         return {}

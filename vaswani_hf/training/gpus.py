@@ -8,8 +8,9 @@ from ..model.inputs_vaswani import nearest_name
 # paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# A plan assumes that a GPU reaches this fraction of its peak speed. The fraction is not measured, because no
-# run of this package on a GPU has been measured. Small models and small batches reach a smaller fraction.
+# A plan assumes that a GPU reaches the fraction `ASSUMED_UTILIZATION` of its peak speed. The fraction is only
+# an assumption, because the speed of this package on a GPU has not been measured. Small models and small
+# batches reach a smaller fraction.
 ASSUMED_UTILIZATION = 0.3
 # Each price in `GPUS` is the price of the smallest machine with one GPU of the model.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
@@ -78,7 +79,9 @@ GPUS = {
 
 
 def gpu_seconds(gpu: Gpu, flops: float, bf16: bool) -> float:
-    """Return the assumed seconds of a number of FLOPs on one GPU, see `ASSUMED_UTILIZATION`."""
+    """Return the estimated seconds that one GPU needs for `flops` FLOPs. The estimate assumes that the GPU
+    reaches the fraction `ASSUMED_UTILIZATION` of its peak speed.
+    """
     peak, _ = gpu.peak(bf16)
     return flops / (ASSUMED_UTILIZATION * peak)
 

@@ -14,8 +14,8 @@ from .trainer import MAX_PART_SIZE
 # The number of data workers: processes that prepare batches for an accelerator. A run on a CPU starts no data
 # workers, because data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# Limit the number of data workers per core. A larger number is probably a mistake, and the data workers would
-# fill the memory.
+# The largest permitted number of data workers per CPU core. A larger number is probably a mistake, and so
+# many data workers would fill the memory.
 WORKERS_OF_A_CORE = 16
 
 

@@ -34,7 +34,8 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# Fields of an encoder-decoder that are copied only if both stacks start from encoder-decoders.
+# Config fields that a run copies from `init_from` only if its encoder and its decoder both start from
+# encoder-decoder models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
@@ -105,8 +106,8 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run, with the config fields and the names of the models in
-    `init_from` from the saved recipe.
+    """Return the section `model` of a resumed run. The config fields that the section lacks, and the value of
+    `init_from`, are copied from the saved recipe.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
@@ -170,8 +171,8 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return a vocabulary without `<mask>`. `<mask>` is ignored in comparisons of vocabularies, because no
-    text contains `<mask>`, and only the masked language model needs `<mask>`.
+    """Return the vocabulary of a tokenizer without `<mask>`. If two vocabularies differ only in `<mask>`,
+    they count as equal, because only masked language models use `<mask>`.
     """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
@@ -194,8 +195,9 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        # Use at least `SMALLEST_VOCABULARY` as the size, because the tokenizers of an imported model may be
-        # smaller than the smallest size that a recipe permits. The size in a recipe is only an upper limit.
+        # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`, but an imported model may have
+        # fewer tokens. In this case use `SMALLEST_VOCABULARY`, because the `vocab_size` of a recipe is only
+        # an upper limit.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
@@ -204,9 +206,9 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Accept the `vocab_size` in the recipe of the model in `init_from`, because a recipe that extends this
-    # recipe has the same value. Also accept the number of tokens of the tokenizer, which may be smaller than
-    # `vocab_size` (for a small corpus) or larger by one (`<mask>`).
+    # Accept the `vocab_size` in the recipe of the model in `init_from`, because the recipe of the run may
+    # extend the recipe of this model. Also accept the actual number of tokens. This number is smaller than
+    # `vocab_size` if the corpus was small, and may be larger by one because of `<mask>`.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]

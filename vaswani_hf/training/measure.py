@@ -41,7 +41,8 @@ def measure_speed(
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
     if training.gradient_checkpointing:
-        # Look for both names of the method, because transformers 5.23 has renamed the method.
+        # Use the method under either of its names, because transformers 5.23 has renamed
+        # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     if training.torch_compile:
@@ -102,7 +103,8 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # Scale the measured time to the number of positions of a full step.
+    # Multiply the mean time of a part by the number of parts in an optimizer step, and add the time of the
+    # optimizer.
     step_tokens = training.gradient_accumulation_steps * target_tokens
     step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware

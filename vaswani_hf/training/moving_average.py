@@ -24,7 +24,9 @@ class WeightAverage(ABC):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights inside the block."""
+        """Context manager in which the model has the averaged weights. At the end, the model gets its trained
+        weights again.
+        """
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._put_average_in_place()
         try:
@@ -79,11 +81,12 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
 
 class OptimizerAverage(WeightAverage):
-    """The average of the weights that an optimizer computes, such as Schedule-Free AdamW.
+    """An average of the weights that is computed by the optimizer itself, for example by Schedule-Free AdamW.
 
     `eval` of the optimizer gives the model the averaged weights. `train` of the optimizer gives the model the
-    trained weights again, but with rounding errors. Therefore the trained weights are copied, so that a
-    validation or a checkpoint does not change the training.
+    trained weights again, but with rounding errors. This class therefore copies the trained weights before
+    `eval`, and restores the copies after `train`. Without the copies, each validation and each checkpoint
+    would change the training.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

@@ -22,15 +22,15 @@ from .measure import measure_speed
 from .plan import plan_run
 from .planned_model import planned_config
 
-# The numbers of tokens are estimated from at most this number of pairs.
+# The numbers of tokens are estimated from at most `SAMPLE_SIZE` pairs.
 SAMPLE_SIZE = 20_000
-# Refuse a corpus with fewer pairs, because the corpus must be divided into a training, a validation and a
-# test split.
+# Refuse a corpus with fewer than `FEWEST_PAIRS` pairs, because the corpus must be divided into a training, a
+# validation and a test split.
 FEWEST_PAIRS = 100
 # Choose a vocabulary with one entry per 320 bytes of text. The recipe for Multi30k has 80 tokens of text for
 # each entry, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# Comments in the written recipe begin in this column.
+# Comments in the written recipe begin in the column with the number `_COLUMN`.
 _COLUMN = 38
 
 

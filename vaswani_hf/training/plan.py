@@ -94,7 +94,7 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # `speed` contains the time of a step in seconds, and a text about the source of this number.
+    # `seconds` is the time of a step, and the text `speed` says how this time was found.
     seconds = None
     speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     if measure:
@@ -220,8 +220,9 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    If the batch has different token budgets for source and target, the sentences with the smaller budget are
-    shorter. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
+    If the source and the target have different token budgets, only the sentences of the side with the larger
+    budget have `length` tokens. The sentences of the other side are shorter, so that the batch fits into both
+    budgets. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
     source positions (and of target positions) of a smaller batch.
     """
     source = training.source_tokens_per_batch
@@ -291,7 +292,7 @@ def paper_seconds(flops: float, length: int) -> float:
     s).
 
     The estimate uses the speed of the base model or of the big model: the model whose counted FLOPs are
-    nearer to `flops`. `length` is the length of the counted sentences (tokens).
+    nearer to `flops`. `length` is the number of tokens of each sentence for which `flops` was counted.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

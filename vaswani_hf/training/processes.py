@@ -30,7 +30,8 @@ def say(line: str, *, is_result: bool = False) -> None:
     """Print a line immediately. If the program that reads the output, such as `head`, has ended, continue
     without output.
 
-    Apply the option `--quiet`: set the level of the log to ERROR, and print only results.
+    The option `--quiet` sets the level of the log to ERROR. At this level, print the line only if `is_result`
+    is True.
     """
     if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
         return
@@ -76,8 +77,8 @@ def _discard_output(stream: TextIO) -> None:
 
 
 class PipeSafeStream:
-    """Wraps a standard stream, and ignores errors if the pipe is closed. Used for the progress bars of other
-    libraries.
+    """Wraps a standard stream, and ignores errors if the pipe is closed. `vaswani train` wraps stderr in this
+    class, because the progress bars of other libraries write to stderr.
     """
 
     def __init__(self, stream: TextIO):

@@ -39,8 +39,8 @@ from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
-# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. Each of these texts has
-# at most `LONGEST_EXAMPLE` characters.
+# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. The model card does not
+# show texts of the test split with more than `LONGEST_EXAMPLE` characters.
 NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
@@ -67,14 +67,16 @@ def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print the number of removed pairs and the number of pairs per epoch."""
+    """Write recipe.yaml, and print the numbers of kept and removed pairs. If the training corpora have
+    weights, also print the number of pairs of each corpus in an epoch.
+    """
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" instead of "validation", because the removed lines are left out only in
-            # the loss. BLEU includes all lines.
+            # Print "validation loss" instead of "validation", because the pairs that the report counts as
+            # removed are missing only in the validation loss. BLEU includes all pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:

@@ -49,8 +49,9 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         return False
     try:
         results = read_results(folder)
-        # A results.json with `average_of` comes from `vaswani average`, not from a finished run. If the
-        # scoring was interrupted, the entry `asked` in results.json is null.
+        # The run is not finished if results.json has the entry `average_of`, because `vaswani average` has
+        # written this results.json. The run is also not finished if the entry `asked` is null, because the
+        # scoring was interrupted.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})
@@ -134,7 +135,8 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 def keep_number_of_threads(checkpoint: Path) -> None:
     """Use the number of threads of the earlier run, because another number changes the last bits of sums.
 
-    The variable OMP_NUM_THREADS, which the user or a launcher sets, has precedence.
+    If the user or a launcher has set the environment variable OMP_NUM_THREADS, keep the number of threads
+    that OMP_NUM_THREADS gives.
     """
     threads = metadata_of(checkpoint).get("threads")
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:

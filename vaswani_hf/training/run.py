@@ -1,7 +1,8 @@
 """Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. The functions of this
-module receive the whole recipe. The other modules that train one model receive only sections of the recipe.
+`_train` calls the functions of a run one after the other, and this file defines these functions in the same
+order. The functions of this module receive the whole recipe. The other modules that train one model receive
+only sections of the recipe.
 
 The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
 token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
@@ -65,14 +66,16 @@ from .processes import Processes, said_at_intervals, say
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# A run warns if the training data has fewer tokens than this number for each token of the vocabulary. With
-# the recipe for Multi30k, the training data has about 80 tokens for each token of the vocabulary.
+# A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each token of the
+# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each token of the
+# vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
-# A run warns if the layers have more parameters than this number for each token of the training data. The
-# layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30 parameters for each
-# token in the paper's parser for the Wall Street Journal (Section 6.3).
+# A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
+# training data. The layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30
+# parameters for each token in the paper's parser for the Wall Street Journal (Section 6.3).
 MOST_PARAMETERS_PER_TOKEN = 40
-# Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
+# Do not check a vocabulary of at most `SMALL_VOCABULARY` tokens, because 256 tokens of each vocabulary are
+# single bytes.
 SMALL_VOCABULARY = 1000
 # This pattern matches the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
@@ -198,11 +201,11 @@ def earlier_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """Return the recipe with added facts about its data and its initial model, and with decisions for this
-    machine.
+    """Return the recipe with values that depend on the data, the initial model and the machine: for example,
+    the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`.
 
-    `earlier` is the saved recipe of the run that is resumed. The saved recipe already contains the facts and
-    decisions of the run.
+    `earlier` is the saved recipe of the run that is resumed. The values in the saved recipe take precedence,
+    so that the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
@@ -388,7 +391,8 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # The tokenizers of an imported model can be two separate objects that share one vocabulary.
+    # Do not compare only the two objects, because the tokenizers of an imported model can be two separate
+    # objects that share one vocabulary.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     config = recipe.model.make_config(
         vocab_size=len(source),
@@ -412,8 +416,9 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
 def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Return warnings if the vocabulary or the model is much too large for the corpus, according to constants
-    in this file. A run that starts from another model is not checked, and a run on a stream is not checked.
+    """Return a warning if the vocabulary is far too large for the corpus, and a warning if the model is far
+    too large. `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN` are the limits. A run that starts from
+    another model is not checked, and a run on a stream is not checked.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []

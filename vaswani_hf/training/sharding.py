@@ -17,7 +17,8 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
-# DeepSpeed stores the name of the folder with its state in this file.
+# DeepSpeed stores its state in a folder of the checkpoint. The file `latest` contains the name of this
+# folder.
 ZERO_STEP_FILE = "latest"
 
 

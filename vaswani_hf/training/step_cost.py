@@ -74,9 +74,9 @@ def step_cost(
     """Run a training step on fake tensors and count its cost.
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
-    tokens. The loss is computed at all positions. `on_accelerator` selects the kernels of a GPU instead of
-    the kernels of a CPU. `accumulates` is True if the gradients of earlier batches already exist when the
-    step begins.
+    tokens. The loss is computed at all target positions, because the batch has no padding. `on_accelerator`
+    selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if the gradients of
+    earlier batches already exist when the step begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
@@ -111,7 +111,8 @@ def step_cost(
             optimizer.zero_grad()
 
         if training.gradient_checkpointing:
-            # Look for both names of the method, because transformers 5.23 has renamed the method.
+            # Use the method under either of its names, because transformers 5.23 has renamed
+            # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
             enable = (
                 getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             )

@@ -22,15 +22,15 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals that arrive within this number of seconds count as one request, because a process may receive the
-# same signal from a scheduler and from a launcher.
+# Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one request, because a process may
+# receive the same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If the process has not ended after this number of seconds, kill the process, because Python cannot raise an
-# exception while C code runs or while the process waits for another process.
+# If the process has not ended `SECONDS_TO_END` seconds after it raised `ShutdownRequested`, kill the process,
+# because Python cannot raise an exception while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If no save has begun after this number of seconds, kill the process. A save that has begun is always
-# finished.
+# If no save has begun `SECONDS_TO_SAVE` seconds after the signal, kill the process. A save that has begun is
+# always finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
@@ -78,7 +78,8 @@ class GracefulShutdown:
         writer.setblocking(False)
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # Do not handle signals that `nohup`, or `vaswani train … &` in a script, has set to be ignored.
+            # Do not handle a signal that the process already ignores. For example, if a script runs `vaswani
+            # train … &`, the shell makes the process ignore SIGINT.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)

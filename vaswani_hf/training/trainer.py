@@ -53,13 +53,13 @@ from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
-# On a CPU, the trainer divides a batch into smaller batches (`parts`). This number limits the size of a part:
-# the number of source positions (or of target positions) times `d_model`. Small parts need less padding and
-# less memory, but each additional part costs time.
+# On a CPU, the trainer divides a batch into smaller batches (`parts`). `MAX_PART_SIZE` limits the size of a
+# part: the number of source positions (or of target positions) times `d_model`. Small parts need less padding
+# and less memory, but each additional part costs time.
 MAX_PART_SIZE = 2**19
 
-# If several processes train on a CPU, transformers 5.17 loads the optimizer to the device "cpu:0", which
-# `torch.load` does not know.
+# Register the device "cpu:0", because `torch.load` does not know this device. transformers 5.17 loads the
+# optimizer to "cpu:0" if several processes train on a CPU.
 try:
     torch.serialization.default_restore_location(torch.UntypedStorage(), "cpu:0")
 except RuntimeError:
@@ -125,8 +125,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # The number of batches that each process has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # The next three values stay on the device until the values are logged, because reading a value forces
-        # a CUDA synchronisation.
+        # Keep the next three values as tensors on the device, because converting a tensor to a Python number
+        # forces a CUDA synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
@@ -153,7 +153,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.add_callback(moving_average)
             self.weight_average = moving_average
         if training.gradient_checkpointing:
-            # Look for both names of the method, because transformers 5.23 has renamed the method.
+            # Use the method under either of its names, because transformers 5.23 has renamed
+            # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
 
@@ -176,7 +177,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return f"loss ({', '.join(terms)})" if terms else "loss"
 
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
-        """Return the batches of this process after the checkpoint, from a corpus on disk or from a stream."""
+        """Return the training batches of this process, from a corpus on disk or from a stream. If the run is
+        resumed, the first batch is the next batch after the checkpoint.
+        """
         pairs = self.corpus.train
         weighted = self.corpus.weighted
         source_tokens = self.training.source_tokens_per_batch
@@ -346,9 +349,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Restore the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
-            # because the incomplete checkpoint takes disk space. If the output folder has been deleted, there
-            # is nothing to delete. After the cleanup, raise the error that interrupted the save.
+            # If the run was replacing an earlier checkpoint of the same step, restore the earlier checkpoint.
+            # Delete the incomplete checkpoint, because the incomplete checkpoint takes disk space. If the
+            # output folder has been deleted, there is nothing to delete. After the cleanup, raise the error
+            # that interrupted the save.
             with contextlib.suppress(OSError):
                 # Do not delete files in the folder of another run.
                 refuse_vanished_folder(folder)

@@ -12,9 +12,7 @@ class AdamWSettings(AdamSettings):
     """The recipe keys of AdamW."""
 
     weight_decay: float = Field(0.0, ge=0)
-    """The weight decay. In each step, each weight is reduced by the fraction `weight_decay` * learning rate
-    of its value.
-    """
+    """The weight decay. Each step subtracts `weight_decay` * learning rate * weight from each weight."""
 
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:

@@ -16,7 +16,7 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# If a matrix has at least this number of rows and of columns, the Newton-Schulz iteration is faster in
+# If a matrix has at least `LEAST_SIDE_IN_BFLOAT16` rows and columns, the Newton-Schulz iteration is faster in
 # bfloat16 than in float32. The number was measured with AVX512-BF16 (scripts/benchmarks/bf16.md), and not
 # with AMX, Arm or GPUs.
 LEAST_SIDE_IN_BFLOAT16 = 128
@@ -46,8 +46,7 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         matrices (list): The weights [rows, columns].
-        weight_decay (float): In each step, each weight is reduced by the fraction `weight_decay` * learning
-            rate of its value.
+        weight_decay (float): Each step subtracts `weight_decay` * learning rate * weight from each weight.
         bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` once and records
             `bf16`, because a resumed run must compute in the same precision even on another processor.
     """
@@ -97,7 +96,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # Skip an empty list: `matrices` or `others` is empty if all weights of this kind are frozen.
+        # Do not build an optimizer for an empty list. `matrices` is empty if all matrices of the layers are
+        # frozen, and `others` is empty if all other weights are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:

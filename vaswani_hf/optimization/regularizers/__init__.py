@@ -26,6 +26,8 @@ def regularizer_of(training: Any) -> Regularizer | None:
 
 
 def num_passes(training: Any) -> int:
-    """Return the number of forward passes that a run computes at the same time for a batch."""
+    """Return the number of forward passes over each batch. A run computes these passes at the same time, as
+    one larger batch.
+    """
     regularizer = regularizer_of(training)
     return 1 if regularizer is None else regularizer.num_passes

@@ -58,8 +58,8 @@ class TwoPassLoss:
 
         The loss in the output includes the divergence (nats per token).
 
-        The arguments are the arguments of `RegularizedLoss`. If `num_items_in_batch` is None, the sums are
-        divided by the number of target tokens.
+        The arguments are the arguments of `RegularizedLoss`. If `num_items_in_batch` is None, the loss is the
+        sum over the target tokens of the batch, divided by the number of these tokens.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
