@@ -189,7 +189,8 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # If the request only reads, mention a local folder too, because the user may have meant a local folder.
+    # If the command wanted to download (GET or HEAD), say that no local folder has this name either, because
+    # the user may have meant a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (

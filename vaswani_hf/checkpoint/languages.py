@@ -1,4 +1,4 @@
-"""Reads the languages of a checkpoint from its records."""
+"""Reads the source language and the target language of a checkpoint from recipe.yaml or results.json."""
 
 import json
 from pathlib import Path

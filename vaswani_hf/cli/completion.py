@@ -1,5 +1,5 @@
-"""Defines `vaswani completion`, the command that prints a script that completes commands and options in bash,
-zsh or fish.
+"""Defines `vaswani completion`, the command that prints a script for bash, zsh or fish. A shell that runs the
+script completes the commands and options of `vaswani`.
 """
 
 from typing import ClassVar, Literal

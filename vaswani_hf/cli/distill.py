@@ -274,8 +274,8 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Yield for each training pair after the first `done` pairs its number, its source, its target, and the
-    translation of the teachers.
+    """Skip the first `done` training pairs. For each further training pair, yield its number, the pair
+    (source and target), and the translation of its source by the teachers.
     """
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 

@@ -62,7 +62,9 @@ class Options(Settings):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if `quick_imports` may import transformers for the command."""
+        """True if the command may import transformers with `quick_imports`, which is faster but disables
+        `torch.distributed`.
+        """
         return False
 
     def given(self) -> dict[str, Any]:
@@ -195,7 +197,9 @@ class ComputingOptions(DeviceOptions):
 
 
 class InferenceOptions(ComputingOptions):
-    """The options of a command that neither trains nor compiles a model."""
+    """The options of a command that only runs a model, such as `vaswani translate`. Because the command does
+    not train or compile the model, it can use `quick_imports`.
+    """
 
     @property
     def imports_quickly(self) -> bool:

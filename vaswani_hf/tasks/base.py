@@ -39,7 +39,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class CardWords:
-    """The texts of a task for the model card.
+    """The texts that differ between the model cards of different tasks.
 
     Attributes:
         task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name for
@@ -165,7 +165,8 @@ class Task(Protocol):
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """Return the scores of `outputs` against the correct `targets`, by the names of the scores.
+        """Compare the model's `outputs` with the correct `targets`. Return a dictionary from the name of each
+        score to its value.
 
         `validation_metrics` lists the scores that are logged during validation. `metrics` lists the scores
         that `vaswani evaluate` prints, with their titles. The command passes the section `evaluation` of the
@@ -180,9 +181,9 @@ class Task(Protocol):
         ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
-        """Return for each text an entry for the examples of the model card: the keys `source`, `output`,
-        `confidence` (from 0 to 1) and `words`, a list of pairs of a word and its confidence. The default
-        method returns no entries, so that the card has no examples.
+        """Return the examples of the model card: one dictionary for each text. Its keys are `source`,
+        `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the word). The
+        default method returns no entries, so that the card has no examples.
         """
         return []
 

@@ -60,8 +60,9 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class TextData(CorpusData):
-    """Texts for a language model. Each split is a text file with one text per line (`…_text`), the column
-    `text_column` of a split of `dataset`, or the number words of both languages (`corpus: numbers`).
+    """The section `data` for language modelling: the texts of the splits. Each split is a text file with one
+    text per line (`…_text`), the column `text_column` of a split of `dataset`, or the number words of both
+    languages (`corpus: numbers`).
     """
 
     file_kinds = ("text",)
@@ -89,7 +90,7 @@ class TextData(CorpusData):
 
 
 class TextTokenizer(TokenizerSettings):
-    """The tokenizer of texts of one language."""
+    """The section `tokenizer` for language modelling: one tokenizer for all texts."""
 
 
 class LanguageModeling(Task):
@@ -357,7 +358,8 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # Count one additional byte for the line feed after each text.
+        # Count one additional byte for the line feed after each text, because a causal model predicts the end
+        # of the text too.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:
