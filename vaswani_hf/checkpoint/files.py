@@ -90,7 +90,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
     `metric` is "loss", or the name of a score such as "bleu". The loss is multiplied by -1, so that a higher
     value is better for every metric. In a run with a moving average of the weights, a `metric` with the
-    prefix "raw_" selects the score of the trained weights.
+    prefix "raw_" selects the score of the trained weights instead of the averaged weights.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
@@ -184,9 +184,9 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Context manager that creates a folder completely or not at all. It yields a temporary folder in the
-    parent folder of `output`. At the end, the temporary folder is renamed to `output`. After an error, the
-    temporary folder is deleted.
+    """Context manager that creates a folder completely or not at all. The context manager creates a temporary
+    folder in the parent folder of `output`, and yields its path. At the end of the `with` block, the
+    temporary folder is renamed to `output`. If the block raises an error, the temporary folder is deleted.
 
     Only one process at a time can create `output`. The function first deletes temporary folders that killed
     processes have left.

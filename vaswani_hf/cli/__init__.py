@@ -415,8 +415,8 @@ def _is_reader_gone() -> bool:
 def _discard_lost_output() -> bool:
     """Flush standard output, and return True if standard output can no longer be written.
 
-    If standard output cannot be written, redirect standard output to the null device, because Python flushes
-    standard output at exit.
+    If standard output cannot be written, redirect standard output to the null device. Otherwise, Python would
+    flush standard output at exit and print another error.
     """
     try:
         if sys.stdout is not None:

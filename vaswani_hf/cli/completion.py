@@ -38,8 +38,7 @@ class CompletionOptions(Options):
 
 def run(options: CompletionOptions) -> None:
     """Print the script."""
-    # Import `COMMANDS` here, because `COMMANDS` refers to this file and an import at the top would be a
-    # cycle.
+    # Import `COMMANDS` here and not at the top of this file, to avoid a circular import.
     from . import COMMANDS
 
     words = {}

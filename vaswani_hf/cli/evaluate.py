@@ -551,7 +551,8 @@ def _score_one(
 def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> dict[str, Any]:
     """Return `tokenize` and `lowercase` from the recipes of the checkpoints, unless the user sets the option.
 
-    Raise an error if the recipes have different values, because all systems are scored alike.
+    Raise an error if the recipes have different values, because all systems must be scored with the same
+    options.
     """
     scoring = {}
     for key in _SCORING:
@@ -591,8 +592,9 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _checkpoint(name: str) -> Path:
-    """Return the local folder of a checkpoint. Raise an error if `name` is not a checkpoint. The function is
-    called for all systems before a system translates, so that the error comes early.
+    """Return the local folder of a checkpoint. Raise an error if `name` is not a checkpoint. `vaswani
+    evaluate` calls this function for all systems first, so that a wrong name is reported before a model
+    translates for a long time.
 
     If `name` is a repository on the Hub, this function downloads the checkpoint.
     """

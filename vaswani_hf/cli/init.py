@@ -57,8 +57,8 @@ class InitOptions(Options):
         return self
 
     def language(self, side: str) -> str | None:
-        """Return the language of `side`. The language is the value of the option `--<side>_language`, or the
-        ending of the file name, such as en for `train.en.gz`.
+        """Return the language of `side`, which is "source" or "target". The language is the value of the
+        option `--<side>_language`, or the ending of the file name, such as en for `train.en.gz`.
         """
         given = getattr(self, f"{side}_language")
         files = getattr(self, side)
@@ -81,7 +81,7 @@ class InitOptions(Options):
 
 
 def run(options: InitOptions) -> None:
-    """Write the recipe. An existing file is never replaced."""
+    """Write the recipe to a new file. Raise an error if the file already exists."""
     from ..training.new_recipe import new_recipe
     from ..training.processes import hide_progress_bars_without_terminal
 

@@ -73,7 +73,7 @@ class Options(Settings):
 
 
 def on_command_line(default: Any = ..., **settings: Any) -> Any:
-    """Declare a field of `Options`, with settings of its option on the command line.
+    """Declare a field of an options class, and specify the option for this field on the command line.
 
     `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
     help. If `hidden` is True, the field is not an option on the command line. `action` is an

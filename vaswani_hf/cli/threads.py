@@ -37,7 +37,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def processor_times() -> ProcessorTimes:
-    """Read the times of the processor from Linux."""
+    """Read the processor times from the file /proc/stat of Linux."""
     line = _STATISTICS.read_text(encoding="ascii").split("\n", 1)[0]
     user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, line.split()[1:9])
     ticks = user + nice + system + idle + waiting + interrupts + soft_interrupts + stolen

@@ -108,7 +108,7 @@ class LibreTranslateRequest(BaseModel):
         return values
 
     def wanted(self) -> Wanted:
-        """Return the translations that the client requests."""
+        """Return a description of the translations that the client requests."""
         is_html = self.format == "html"
         return Wanted(
             texts=[self.q] if isinstance(self.q, str) else self.q,

@@ -97,7 +97,9 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to the names of their models, without parts that have no model."""
+        """Map "encoder" and "decoder" to the name of the model from whose weights each of them starts. A part
+        that starts from random weights is left out.
+        """
         return self.model_dump(exclude_none=True)
 
 
@@ -120,7 +122,7 @@ class ModelSettings(Settings):
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
         """Return the config of the model. `vocabulary` contains the config fields that the tokenizers set:
-        the sizes of the vocabularies and the ids of the special tokens.
+        the sizes of the vocabularies, `share_encoder_decoder_embeddings`, and the ids of the special tokens.
         """
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
@@ -130,7 +132,7 @@ class ModelSettings(Settings):
 
     @property
     def stacks(self) -> list[str]:
-        """The parts of an encoder-decoder that the model of this task has."""
+        """The parts of the model: "encoder", "decoder" or both, depending on the task."""
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:

@@ -105,8 +105,8 @@ class Task(Protocol):
         stacks: The stacks of the model: "encoder", "decoder" or both.
         outputs_file: The name of the file for outputs on the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
-            scores of the test set. The training curve uses the titles for scores of the validation.
-    """
+            scores of the test set. The training curve uses the titles as labels for the validation scores.
+        """
 
     name: str
     data_settings: type[DataSettings]
@@ -119,7 +119,8 @@ class Task(Protocol):
     metrics: dict[str, str]
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
-        """Return the section `data` with added facts about its sources, such as the commit of a Hub dataset.
+        """Add facts about the sources of the data to the section `data`, such as the commit of a dataset on
+        the Hub. Return the new section.
 
         `earlier` is the section `data` in the saved recipe of the run that is resumed; None for a new run.
         """
@@ -159,8 +160,8 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """Return the outputs for source texts of the validation split. Each process calls this method with a
-        part of the texts.
+        """Return the outputs of the model, such as translations, for source texts of the validation split.
+        Each process calls this method with a part of the texts.
         """
         return []
 

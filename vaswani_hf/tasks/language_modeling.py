@@ -100,7 +100,7 @@ class LanguageModeling(Task):
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # Describes the special tokens that the tokenizer adds to a text.
+    # The special tokens and the space that the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
     # for readers of the model card.
@@ -293,9 +293,9 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    The seed, the epoch and the text decide which tokens are masked, so the choice of tokens does not depend
-    on an interruption or on the number of data workers. In validation the epoch is not used, so every
-    validation masks the same tokens.
+    The masked tokens depend only on the seed, the epoch and the text. Therefore a resumed run masks the same
+    tokens as an uninterrupted run, with any number of data workers. In validation, the masked tokens do not
+    depend on the epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
