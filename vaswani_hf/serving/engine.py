@@ -202,7 +202,7 @@ class Engine:
         Raises:
             QueueFullError: If the queue contains other jobs, and the new job would exceed the maximum number
                 of characters in the queue.
-            """
+        """
         with self._changed:
             if self._jobs and self.num_waiting + job.num_characters > self._limits.max_waiting:
                 raise QueueFullError

@@ -106,7 +106,7 @@ class Task(Protocol):
         outputs_file: The name of the file for outputs on the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
             scores of the test set. The training curve uses the titles as labels for the validation scores.
-        """
+    """
 
     name: str
     data_settings: type[DataSettings]
