@@ -293,9 +293,10 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    The masked tokens depend only on the seed, the epoch and the text. Therefore a resumed run masks the same
-    tokens as an uninterrupted run, with any number of data workers. In validation, the masked tokens do not
-    depend on the epoch, so that the losses of all validations can be compared.
+    The masked tokens depend only on the seed, the epoch and the text, and on the number of the copy if an
+    epoch contains several copies of the text. Therefore a resumed run masks the same tokens as an
+    uninterrupted run, with any number of data workers. In validation, the masked tokens do not depend on the
+    epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
