@@ -25,8 +25,8 @@ INDEX_FILE = "model.safetensors.index.json"
 # contains both an adapter and a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files of the model and its settings. Translating needs these files, but not the code, the model card and
-# the recipe.
+# The files of the model and its settings. A model cannot translate without these files. It can translate
+# without the code, the model card and the recipe.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
@@ -44,7 +44,8 @@ CURVE_FILE = "training_curve.png"
 ATTENTION_FILE = "attention.png"
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
-# The reliability curve of the model, and the weights that convert token probabilities to a confidence.
+# calibration.json has the reliability curve of the model, and the weights that convert token probabilities to
+# a confidence. calibration.png is a picture of the reliability curve.
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_PICTURE = "calibration.png"
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, ATTENTION_FILE, CALIBRATION_FILE)
@@ -59,7 +60,7 @@ STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 MANIFEST_FILE = "manifest.json"
 
-# The suffix of the temporary folder of `new_folder`.
+# `new_folder` creates a temporary folder whose name ends in this suffix.
 _UNFINISHED = ".vaswani-unfinished"
 
 
@@ -70,9 +71,7 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 
 
 def recipe_file(folder: Path) -> Path | None:
-    """Return the file with the recipe that a checkpoint was trained from, or None if the checkpoint has no
-    such file.
-    """
+    """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
     # Also look in the parent folder, because the recipe of a numbered checkpoint is in the parent folder.
     # Resolve the path of the checkpoint, because the path may be a link or ".".
     names = (folder.absolute(), folder.resolve())
@@ -91,7 +90,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
     `metric` is "loss", or the name of a score such as "bleu". The loss is multiplied by -1, so that a higher
     value is better for every metric. In a run with a moving average of the weights, a `metric` with the
-    prefix "raw_" selects the score of the trained weights.
+    prefix "raw_" selects the score of the trained weights instead of the averaged weights.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
@@ -113,7 +112,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
+    """Read the file metrics.jsonl of a run, and return its rows. Skip damaged lines. Return an empty list if
+    the file is missing.
+    """
     if not path.exists():
         return []
     rows = []
@@ -151,7 +152,9 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
 
 
 def finite(value: Any) -> Any:
-    """Replace infinite and NaN numbers in a value by None, because JSON cannot represent these numbers."""
+    """Replace each infinite or NaN number by None, also inside dictionaries and lists, because JSON cannot
+    represent these numbers.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -181,9 +184,9 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Context manager that creates a folder completely or not at all. It yields a temporary folder in the
-    parent folder of `output`. At the end, the temporary folder is renamed to `output`. After an error, the
-    temporary folder is deleted.
+    """Context manager that creates a folder completely or not at all. The context manager creates a temporary
+    folder in the parent folder of `output`, and yields its path. At the end of the `with` block, the
+    temporary folder is renamed to `output`. If the block raises an error, the temporary folder is deleted.
 
     Only one process at a time can create `output`. The function first deletes temporary folders that killed
     processes have left.
@@ -224,8 +227,8 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # Lock the folder for a moment, because the release of the lock deletes the lock file of the
-            # killed run.
+            # Lock the folder and release the lock at once, because the release deletes the lock file that the
+            # killed run has left.
             pass
     return True
 
@@ -254,13 +257,13 @@ def _delete_leftovers(parent: Path) -> None:
 
 
 class WriteError(OSError):
-    """Raised if writing into a folder fails. The message names the folder and a remedy."""
+    """Raised if writing into a folder fails. The message names the folder, and says what the user can do."""
 
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
     """Context manager that converts errors of a full or broken disk to a `WriteError`. The message names the
-    folder, unlike the messages of other libraries.
+    folder, because the messages of other libraries may not name it.
     """
     try:
         yield
@@ -288,8 +291,8 @@ def _why_not_written(error: BaseException | None) -> str | None:
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
     # Search the message for the error number, because libraries in Rust and C++ give the error number only in
-    # the message. For torch, search for "inline_container", because the message of torch contains no error
-    # number.
+    # the message. If torch cannot write a file completely, its message contains no error number, but the name
+    # "inline_container" of the source file that reports the error.
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

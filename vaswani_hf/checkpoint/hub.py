@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import parse_ratelimit_headers
 
-# Seconds before each retry.
+# The number of seconds to wait before each retry of a failed request.
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15)
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
@@ -86,7 +86,7 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     limit = parse_ratelimit_headers(response.headers)
     if limit is None or limit.remaining > 0:
         return pause
-    # Add 1 s, because the header rounds the seconds down.
+    # Wait one more second, because the Hub rounds down the number of seconds in the header of its answer.
     return max(pause, limit.reset_in_seconds + 1)
 
 
@@ -189,7 +189,8 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # If the request only reads, mention a local folder too, because the user may have meant a local folder.
+    # If the command wanted to download (GET or HEAD), say that no local folder has this name either, because
+    # the user may have meant a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (

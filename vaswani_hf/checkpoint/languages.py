@@ -1,4 +1,4 @@
-"""Reads the languages of a checkpoint from its records."""
+"""Reads the source language and the target language of a checkpoint from recipe.yaml or results.json."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,9 @@ def recorded_languages(folder: Path) -> tuple[str, str] | None:
     """Return the source language and the target language that the files of a checkpoint contain. Return None
     if the files contain no languages.
 
-    A run records the languages in recipe.yaml. An import records the languages in results.json. This function
-    does not load the recipe as a `Recipe`, because the import of the recipe classes takes seconds.
+    `vaswani train` records the languages in recipe.yaml. `vaswani import` records the languages in
+    results.json. This function does not load the recipe as a `Recipe`, because the import of the recipe
+    classes takes seconds.
     """
     recipe = recipe_file(folder)
     records: list[Any] = []
@@ -24,7 +25,8 @@ def recorded_languages(folder: Path) -> tuple[str, str] | None:
         if (folder / RESULTS_FILE).is_file():
             records.append(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
     except (ValueError, yaml.YAMLError):
-        # Treat a damaged file like a missing file, because the user can give the languages.
+        # Raise no error for a damaged file, because the user can name the languages in an option of the
+        # command.
         pass
     for record in records:
         data = record.get("data") if isinstance(record, dict) else None

@@ -38,7 +38,8 @@ _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-# The functions with which the layers of PyTorch initialize their weights.
+# The functions of `torch.nn.init` that the layers of PyTorch call to initialize their weights. While a
+# checkpoint is loaded, these functions do nothing.
 _INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "constant_", "zeros_", "ones_")
 # An error message lists at most this number of checkpoints.
 _MOST_LISTED = 10
@@ -165,8 +166,8 @@ def load_model(
 
 
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-    """Call `from_pretrained`. Return the model and the report about the weights, without printing the
-    report.
+    """Call `from_pretrained`. Return the model, and the report of transformers about missing, unexpected and
+    mismatched weights. Do not print the report.
     """
     logger = logging.getLogger("transformers.modeling_utils")
     # Hide the table that transformers prints if the weights do not fit the config, because the error of the
@@ -183,7 +184,7 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 @contextlib.contextmanager
 def _without_initial_values() -> Iterator[None]:
-    """Skip the initial values that PyTorch gives to the weights of new layers.
+    """Prevent PyTorch from initializing the weights of new layers.
 
     transformers creates the layers on the meta device, initializes missing weights itself, and loads all other
     weights. On the meta device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
@@ -219,8 +220,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Return a list with a text about the weights that have a certain fault, for example "lm_head.weight and
-    3 more are missing". The list is empty if no weight has the fault.
+    """Return a list with one text, such as "lm_head.weight and 3 more are missing". `keys` are the names of
+    the weights, and `what` is their fault, such as "missing". The list is empty if `keys` is empty.
     """
     found = sorted(keys)
     if not found:
@@ -235,12 +236,13 @@ def check_config(
     """Return the model type of a checkpoint. Raise a ValueError if the folder has no checkpoint of an
     accepted kind.
 
-    `name` is the folder or repository that the user entered; error messages mention `name`. `needed`
-    describes the accepted kinds in the error message (default: the words of `KINDS`).
+    `name` is the folder or repository that the user entered; error messages mention `name`. `needed` is the
+    description of the accepted kinds in the error message. By default, it is built from the field `words` of
+    each accepted kind.
     """
     path = folder / CONFIG_FILE
-    # Check only folders that the user has given, because the cache has no folder for a repository without
-    # files.
+    # Raise this error only if the user has given a local folder. For a repository of the Hub without files,
+    # the folder in the cache does not exist either, and this message would be wrong.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."

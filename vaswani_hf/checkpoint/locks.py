@@ -1,9 +1,10 @@
 """Provides locks, so that only one process at a time writes to an output file, an output folder or the folder
 of a run.
 
-The lock is a lock of the operating system on an open lock file. The operating system releases the lock when
-the process ends, even if the process is killed. Therefore a killed process leaves no lock behind. The lock
-file contains the name of the process that has the lock. The lock file is deleted when the lock is released.
+A process opens a lock file and asks the operating system to lock the file. The operating system releases the
+lock when the process ends, even if the process is killed. Therefore a killed process leaves no lock behind.
+The lock file contains the process ID and the machine of the process that has the lock. The lock file is
+deleted when the lock is released.
 
 The lock file of a run is `.lock` in the output folder of the run. The lock file is inside the folder, so that
 the lock still works if the folder is renamed, or if another process uses another path to the folder. The lock
@@ -206,14 +207,14 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # Delete the lock file only if the lock file is empty, because another process has written its name
-        # into a lock file that is not empty.
+        # Delete the lock file only if it is empty. If it is not empty, another process has written its name
+        # into the file and still needs the file.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still leads to the open lock file. If the previous holder of the lock has
+    """Return True if the path still leads to the open lock file. If the process that had the lock before has
     deleted the lock file, the path leads to no file or to a new lock file.
     """
     try:
@@ -224,6 +225,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _write_holder(path: Path) -> None:
     since = datetime.now().astimezone().isoformat(" ", "seconds")
-    # Ignore errors. On a full disk, the lock file stays empty, and the lock still works.
+    # Ignore errors, because the lock also works with an empty lock file, for example on a full disk.
     with contextlib.suppress(OSError):
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")

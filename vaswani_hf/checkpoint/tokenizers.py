@@ -102,7 +102,7 @@ def _file_to_blame(folder: Path) -> str:
     try:
         Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     except Exception:
-        # The file is damaged. Catch Exception, because the library `tokenizers` raises no more specific
+        # tokenizer.json is damaged. Catch Exception, because the library `tokenizers` raises no more specific
         # class.
         return TOKENIZER_FILES[0]
     return TOKENIZER_FILES[1]

@@ -150,8 +150,9 @@ def _completion() -> Implementation:
 
 
 class Command(NamedTuple):
-    """An entry of `COMMANDS`: help text, example, and a function that imports and returns the options class
-    and `run`.
+    """Describes a subcommand in the table `COMMANDS`: the help text, an example, and the function `load`.
+    `load` imports the file of the subcommand, and returns the options class and the function `run` of this
+    file.
     """
 
     help: str
@@ -206,7 +207,7 @@ COMMANDS = {
         _serve,
     ),
     "parse": Command(
-        "write the constituency tree of each sentence as one line of brackets",
+        "write the constituency tree of each sentence on one line, in bracket notation",
         'vaswani parse checkpoints/parser --text "The dog sleeps ."',
         _parse,
     ),
@@ -216,7 +217,8 @@ COMMANDS = {
         _score,
     ),
     "look": Command(
-        "write a page that shows how a model translates a text: attention, runners-up and the beam search",
+        "write a page that shows how a model translates a text: attention, the most probable other words "
+        "and the beam search",
         'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
         _look,
     ),
@@ -237,7 +239,8 @@ COMMANDS = {
         _certify,
     ),
     "figures": Command(
-        "draw a checkpoint: attention, position encodings, learning rate, targets and training curve",
+        "draw pictures of a checkpoint: attention, position encodings, learning rate, smoothed targets and "
+        "training curve",
         "vaswani figures checkpoints/run pictures --texts test.en",
         _figures,
     ),
@@ -272,7 +275,7 @@ INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. Return the exit code of the process."""
+    """Run the subcommand that the command line names, and return the exit code for the process."""
     _open_closed_streams()
     limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
@@ -281,8 +284,8 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # Raise the error if the reader of standard output has not ended, because then another pipe is broken,
-        # for example to a worker process.
+        # Report the error if standard output is not the broken pipe. Then another pipe is broken, for example
+        # the pipe to a worker process.
         is_lost = _is_reader_gone()
         if not _discard_lost_output() and not is_lost:
             return _report(error, is_output_lost=False)
@@ -398,7 +401,7 @@ def _open_closed_streams() -> None:
 
 
 def _is_reader_gone() -> bool:
-    """True if standard output is a pipe whose reader has ended."""
+    """Return True if standard output is a pipe, and the program that reads from the pipe has ended."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
@@ -412,8 +415,8 @@ def _is_reader_gone() -> bool:
 def _discard_lost_output() -> bool:
     """Flush standard output, and return True if standard output can no longer be written.
 
-    If standard output cannot be written, redirect standard output to the null device, because Python flushes
-    standard output at exit.
+    If standard output cannot be written, redirect standard output to the null device. Otherwise, Python would
+    flush standard output at exit and print another error.
     """
     try:
         if sys.stdout is not None:

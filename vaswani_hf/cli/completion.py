@@ -1,5 +1,5 @@
-"""Defines `vaswani completion`, the command that prints a script that completes commands and options in bash,
-zsh or fish.
+"""Defines `vaswani completion`, the command that prints a script for bash, zsh or fish. A shell that runs the
+script completes the commands and options of `vaswani`.
 """
 
 from typing import ClassVar, Literal
@@ -38,8 +38,7 @@ class CompletionOptions(Options):
 
 def run(options: CompletionOptions) -> None:
     """Print the script."""
-    # Import `COMMANDS` here, because `COMMANDS` refers to this file and an import at the top would be a
-    # cycle.
+    # Import `COMMANDS` here and not at the top of this file, to avoid a circular import.
     from . import COMMANDS
 
     words = {}

@@ -38,7 +38,7 @@ def run(options: DemoOptions) -> None:
     from ..demo.interface import Direction, launch
 
     labels = [entry["label"] for entry in directions]
-    # Two models of the same direction need different labels.
+    # If several models translate in the same direction, add the name of the model to their labels.
     for entry, name in zip(directions, options.models, strict=True):
         if labels.count(entry["label"]) > 1:
             entry["label"] = f"{entry['label']} ({Path(name).name})"

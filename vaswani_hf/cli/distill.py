@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# The first bytes of each output file. `--resume` compares the beginning of a file with these bytes to
-# recognise a file that `vaswani distill` wrote.
+# Each file that `vaswani distill` writes begins with these bytes. `--resume` refuses a file that begins with
+# other bytes.
 _BEGINNING = b'{"distillation": '
 
 
@@ -46,7 +46,9 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     keep_references: bool = False
     """also write the original training pairs, with the reference translations as targets"""
     resume: bool = False
-    """continue an existing --output file after the last complete sentence"""
+    """continue an existing --output file; the last training pair in the file is translated again, because it
+    may be incomplete
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -274,8 +276,8 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Yield for each training pair after the first `done` pairs its number, its source, its target, and the
-    translation of the teachers.
+    """Skip the first `done` training pairs. For each further training pair, yield its number, the pair
+    (source and target), and the translation of its source by the teachers.
     """
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 

@@ -93,9 +93,9 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     wrong spaces and with placeholders; prints BLEU and chrF of MODEL and of the systems of `--compare` for
     each kind of change"""
     calibration: Literal["fit", "check"] | None = None
-    """fit writes calibration.json and calibration.png into the checkpoint folder, from a validation set; check
-    measures an existing calibration on another test set; both print the expected and the found share of good
-    translations (chrF of 60 or more)"""
+    """fit writes calibration.json and calibration.png into the checkpoint folder, from a validation set;
+    check measures an existing calibration on another test set; both compare the expected share of good
+    translations (chrF of 60 or more) with the measured share"""
     output: str | None = None
     """a new file for the translations or trees that the model writes"""
     as_json: bool = on_command_line(False, option="json")
@@ -139,8 +139,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of the two options out.")
 
     def _given_of_models(self) -> list[str]:
-        """Return the options that the user gives, but that have no effect on the scores of a file of
-        translations or trees.
+        """Return the names of the given options that have an effect only if a model runs. These options have
+        no effect if a file of translations or trees is scored.
         """
         return [name for name in _OF_MODELS if name in self.model_fields_set]
 
@@ -504,7 +504,8 @@ def _robustness(
         scores = score_robustness(translator, name, test_sets, scoring, settings)
         systems.append({"system": name, "scores": scores})
         del translator
-    # Compute an arbitrary score to get the signatures, because all scores have the same signatures.
+    # Score the references against themselves to get the signatures of sacreBLEU, because the signatures
+    # depend only on the scoring options and are the same for all systems.
     any_scores = score_translations(references, references, **scoring)
     signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
     return {"sentences": len(sources), "seed": SEED, **signatures, "systems": systems}
@@ -550,7 +551,8 @@ def _score_one(
 def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> dict[str, Any]:
     """Return `tokenize` and `lowercase` from the recipes of the checkpoints, unless the user sets the option.
 
-    Raise an error if the recipes have different values, because all systems are scored alike.
+    Raise an error if the recipes have different values, because all systems must be scored with the same
+    options.
     """
     scoring = {}
     for key in _SCORING:
@@ -590,8 +592,9 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _checkpoint(name: str) -> Path:
-    """Return the local folder of a checkpoint. Raise an error if `name` is not a checkpoint. The function is
-    called for all systems before a system translates, so that the error comes early.
+    """Return the local folder of a checkpoint. Raise an error if `name` is not a checkpoint. `vaswani
+    evaluate` calls this function for all systems first, so that a wrong name is reported before a model
+    translates for a long time.
 
     If `name` is a repository on the Hub, this function downloads the checkpoint.
     """
@@ -627,7 +630,9 @@ def _comet(
 
 
 def scores_as_text(titles: dict[str, str], results: dict[str, Any]) -> str:
-    """Format the scores of one system, one score per line. `titles` is the attribute `metrics` of a task."""
+    """Format the scores of one system, one score per line. `titles` maps the name of each score to its title,
+    like the attribute `metrics` of a task.
+    """
     lines = []
     for name, title in titles.items():
         signature = results.get(f"{name}_signature", "")

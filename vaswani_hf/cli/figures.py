@@ -21,10 +21,10 @@ class FiguresOptions(DeviceOptions, ModelOptions):
     output: str = on_command_line(positional=True)
     """a new or empty folder"""
     texts: str | None = None
-    """a file with one source sentence per line (plain or .gz), in which the heads are searched; by default the test
-    set in the recipe of the checkpoint"""
+    """a file with one source sentence per line (plain or .gz); the attention heads in the pictures are chosen
+    by their attention in these sentences; by default the test set in the recipe of the checkpoint"""
     num_sentences: int = Field(1000, ge=2)
-    """the number of sentences: the first sentences of the test set"""
+    """the number of sentences to use; the command uses the first sentences of `--texts` or of the test set"""
     verbs: list[str] = on_command_line([], metavar="WORD:WORD,WORD")
     """verbs with the words that complete the verb, such as wears:shirt,hat; by default lists of frequent words, if the
     source language is English or German"""
@@ -34,10 +34,12 @@ class FiguresOptions(DeviceOptions, ModelOptions):
     least_distance: int = Field(4, ge=1)
     """the least distance between a verb and its complement, in words"""
     text: str | None = None
-    """the sentence of the sheets with all heads of a layer; by default the first sentence with the median number of
-    words"""
+    """the sentence for the pictures that show all attention heads of a layer; by default the first sentence
+    with the median number of words"""
     layer: int | None = Field(None, ge=1)
-    """the layer of the sheets with all heads, counted from 1; by default the last layer"""
+    """the layer for the pictures that show all attention heads of a layer, counted from 1; by default the
+    last layer
+    """
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:

@@ -14,7 +14,7 @@ class InitOptions(Options):
     """The options of `vaswani init`."""
 
     recipe: str = on_command_line(positional=True)
-    """the new YAML file; the run writes to the folder checkpoints/NAME"""
+    """the new YAML file; the recipe NAME.yaml makes the run write to the folder checkpoints/NAME"""
     source: list[str] = []
     """text files with one source sentence per line, plain or .gz"""
     target: list[str] = []
@@ -57,8 +57,8 @@ class InitOptions(Options):
         return self
 
     def language(self, side: str) -> str | None:
-        """Return the language of `side`. The language is the value of the option `--<side>_language`, or the
-        ending of the file name, such as en for `train.en.gz`.
+        """Return the language of `side`, which is "source" or "target". The language is the value of the
+        option `--<side>_language`, or the ending of the file name, such as en for `train.en.gz`.
         """
         given = getattr(self, f"{side}_language")
         files = getattr(self, side)
@@ -81,7 +81,7 @@ class InitOptions(Options):
 
 
 def run(options: InitOptions) -> None:
-    """Write the recipe. An existing file is never replaced."""
+    """Write the recipe to a new file. Raise an error if the file already exists."""
     from ..training.new_recipe import new_recipe
     from ..training.processes import hide_progress_bars_without_terminal
 

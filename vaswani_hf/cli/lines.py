@@ -27,8 +27,8 @@ MOST_WARNINGS = 20
 class CountedRequests:
     """Wraps an iterable of requests, and counts the requests that have been read.
 
-    `num_read` is the number of requests read so far. `num_texts` is the number of requests whose text is not
-    blank; an `InvalidInput` counts as not blank.
+    `num_read` is the number of requests read so far. `num_texts` is the number of these requests without the
+    blank texts. An invalid line (`InvalidInput`) is also counted in `num_texts`.
     """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):

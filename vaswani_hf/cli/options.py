@@ -62,7 +62,9 @@ class Options(Settings):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if `quick_imports` may import transformers for the command."""
+        """True if the command may import transformers with `quick_imports`, which is faster but disables
+        `torch.distributed`.
+        """
         return False
 
     def given(self) -> dict[str, Any]:
@@ -71,7 +73,7 @@ class Options(Settings):
 
 
 def on_command_line(default: Any = ..., **settings: Any) -> Any:
-    """Declare a field of `Options`, with settings of its option on the command line.
+    """Declare a field of an options class, and specify the option for this field on the command line.
 
     `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
     help. If `hidden` is True, the field is not an option on the command line. `action` is an
@@ -195,7 +197,9 @@ class ComputingOptions(DeviceOptions):
 
 
 class InferenceOptions(ComputingOptions):
-    """The options of a command that neither trains nor compiles a model."""
+    """The options of a command that only runs a model, such as `vaswani translate`. Because the command does
+    not train or compile the model, it can use `quick_imports`.
+    """
 
     @property
     def imports_quickly(self) -> bool:

@@ -158,7 +158,7 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # Delete the empty file, because the same command would refuse an output file that already
-                    # exists.
+                    # Delete the empty file, so that the user can repeat the command. With the file, the
+                    # command would refuse to overwrite it.
                     os.unlink(path)
                 raise

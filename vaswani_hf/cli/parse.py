@@ -1,5 +1,5 @@
-"""Defines `vaswani parse`, the command that parses sentences, and writes the trees as lines of brackets or as
-JSON lines.
+"""Defines `vaswani parse`, the command that parses sentences. The command writes each tree on one line, in
+bracket notation or as JSON.
 """
 
 from typing import Any

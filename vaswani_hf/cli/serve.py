@@ -35,8 +35,8 @@ _MOST_CONNECTIONS = 1000
 # Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the request of a slow
 # client often meets a connection that the service is closing.
 _KEEP_ALIVE = 75
-# The error codes of a port that is in use or that needs more permissions. Report any other error code as an
-# error of the address.
+# The error numbers of the operating system for a port that another program uses and for a port that this user
+# may not open. Any other error number means that the address `--host` is wrong.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
 
@@ -100,7 +100,7 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
 
     @cached_property
     def glossaries(self) -> dict[str, Glossary]:
-        """The content of the glossaries by name."""
+        """Maps the name of each glossary to the content of its file."""
         entries = [entry.partition("=") for entry in self.glossary_files]
         return {name: read_glossary(path) for name, _, path in entries}
 

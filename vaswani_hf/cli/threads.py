@@ -16,7 +16,7 @@ _STATISTICS = Path("/proc/stat")
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Let a thread that waits for other threads sleep after microseconds instead of milliseconds.
+    """Shorten the time that a waiting thread spins before it sleeps from milliseconds to microseconds.
 
     PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
     300,000 iterations. If another program uses the core of one thread, the other threads spin for most of the
@@ -37,7 +37,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def processor_times() -> ProcessorTimes:
-    """Read the times of the processor from Linux."""
+    """Read the processor times from the file /proc/stat of Linux."""
     line = _STATISTICS.read_text(encoding="ascii").split("\n", 1)[0]
     user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, line.split()[1:9])
     ticks = user + nice + system + idle + waiting + interrupts + soft_interrupts + stolen
@@ -47,17 +47,19 @@ def processor_times() -> ProcessorTimes:
 
 
 def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) -> float:
-    """Return the mean number of cores that other programs have not used between two measurements."""
+    """Return the mean number of free cores between two measurements: the cores that were idle or that this
+    process used.
+    """
     free = after.idle - before.idle + after.own - before.own
     return num_cores * free / (after.total - before.total)
 
 
 @contextmanager
 def leaving_busy_cores() -> Iterator[None]:
-    """At the end of the block, limit the number of PyTorch's threads to the number of free cores, but use at
-    least one thread. The block imports torch.
+    """Context manager that measures the number of free cores while its `with` block imports torch. At the end
+    of the block, limit the number of PyTorch's threads to this number, but use at least one thread.
 
-    The free cores are measured during the import, because the import takes seconds anyway. The threads of an
+    The measurement costs no additional time, because the import takes seconds anyway. The threads of an
     operation wait for each other, so a thread on a busy core delays all threads. The function does nothing if
     the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
     """

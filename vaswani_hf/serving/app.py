@@ -60,9 +60,9 @@ class Service:
         api_key (str, optional): The key that each request must have.
         glossaries (mapping, optional): The glossaries that requests can use. The keys are the names of the
             glossaries.
-        language_check (str, optional): "pass" returns texts in another language untranslated. "refuse"
-            answers a request with a text in another language with an error. Both values require `directions`
-            with a language detector.
+        language_check (str, optional): "pass" returns texts in another language untranslated. With "refuse",
+            the answer to a request is an error if a text of the request is in another language. Both values
+            require `directions` with a language detector.
 
     Raises:
         ValueError: If a model does not support the options or the glossaries, or if the detector does not know a source

@@ -1,5 +1,5 @@
-"""Loads the models of the HTTP service. For the source language and the target language of a request, finds
-the model.
+"""Loads the models of the HTTP service, and finds the model that translates from the source language of a
+request to its target language.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,8 @@ class Directions:
             for tag in translator.tags:
                 language = tag.strip("><")
                 # A model that was trained in both directions can also translate from its target language to
-                # its source language. Then the service must add the tag of the source language to the text.
+                # its source language. For this reverse direction, the service adds a tag that names the
+                # language to translate into.
                 pair = (target, source) if language == source else (source, language)
                 self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
 

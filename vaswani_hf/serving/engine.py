@@ -50,7 +50,8 @@ class Job:
     future: "Future[list[list[Translation]]]" = field(default_factory=Future)
     arrival: float = field(default_factory=time.monotonic)
     layouts: list[tuple[list[Segment], list[str]]] = field(default_factory=list)
-    # The segments that still wait for translation. Each entry is (index of the segment in the job, segment).
+    # The segments that are not translated yet. Each entry is a pair: the index of the segment in the job, and
+    # the segment.
     waiting: deque[tuple[int, Segment]] = field(default_factory=deque)
     # Maps the index of each translated segment to its translations.
     translations: dict[int, list[Translation]] = field(default_factory=dict)
@@ -199,7 +200,8 @@ class Engine:
         exception, or is cancelled.
 
         Raises:
-            QueueFullError: If the job would exceed the maximum number of characters in the queue.
+            QueueFullError: If the queue contains other jobs, and the new job would exceed the maximum number
+                of characters in the queue.
         """
         with self._changed:
             if self._jobs and self.num_waiting + job.num_characters > self._limits.max_waiting:
@@ -266,8 +268,8 @@ class Engine:
             if job.waiting:
                 turns.append(job)
         with self._changed:
-            # Move the jobs of this batch to the end of the queue, so that the next batch serves jobs with
-            # other options.
+            # Move all jobs that could be in this batch to the end of the queue, so that the next batch serves
+            # jobs with other options.
             for job in sharing:
                 if job in self._jobs:
                     self._jobs.remove(job)

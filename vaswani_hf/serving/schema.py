@@ -68,8 +68,9 @@ class ApiRequest(Protocol):
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
-        """Return the answer. `translations` has for each text its translations, best first. `confidence` is the
-        probability of the source language, if the service has detected the language.
+        """Return the answer. `translations` contains one list for each source text: the translations of the
+        text, best first. `confidence` is the probability of the source language, if the service has detected
+        the language.
         """
         ...
 
@@ -107,7 +108,7 @@ class LibreTranslateRequest(BaseModel):
         return values
 
     def wanted(self) -> Wanted:
-        """Return the translations that the client requests."""
+        """Return a description of the translations that the client requests."""
         is_html = self.format == "html"
         return Wanted(
             texts=[self.q] if isinstance(self.q, str) else self.q,
@@ -123,7 +124,9 @@ class LibreTranslateRequest(BaseModel):
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
-        """Return the answer: each entry is a list if `q` is a list."""
+        """Return the answer in the format of LibreTranslate. If the field `q` of the request is a list of
+        texts, each entry of the answer is a list too.
+        """
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],
         }
@@ -158,8 +161,8 @@ class TranslationsRequest(Settings):
     text: str | list[str]
     """the source text, or a list of source texts"""
     source_language: str = AUTO
-    """the source language; auto is allowed if only one source language can be translated to the target
-    language
+    """the source language; auto is allowed if the service detects languages, or if only one source language
+    can be translated to the target language
     """
     target_language: str | None = None
     """the target language; can be left out if the source language has only one target language"""
@@ -181,7 +184,9 @@ class TranslationsRequest(Settings):
     glossary: str | None = None
     """the name of a glossary of the service"""
     min_confidence: float | None = Field(None, ge=0, le=1)
-    """the probability below which a translation is withheld"""
+    """if the confidence of a translation is below this probability, the answer contains an empty text instead
+    of the translation
+    """
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:

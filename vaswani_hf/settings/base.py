@@ -42,8 +42,8 @@ NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
-    """Base class of all settings. The values of an object cannot be changed. `replace` makes a copy with
-    other values.
+    """Base class of all settings. The fields of a settings object cannot be changed. The method `replace`
+    makes a copy with other values.
 
     Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
     integer is accepted as a float.

@@ -50,9 +50,9 @@ class DataSettings(Settings):
     corpus: str | None = None
     """The name of a corpus that the package generates."""
     max_length: int = Field(256, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
-    training and for the validation loss. The scores of the test split include all examples. If the source or
-    the target of an example has more than 16 * `max_length` characters, the training of the tokenizer does
+    """The largest number of tokens of a source or target, `</s>` included. A longer example is used neither
+    for training nor for the validation loss. The scores of the test split include all examples. If the source
+    or the target of an example has more than 16 * `max_length` characters, the training of the tokenizer does
     not use the example."""
     validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for validation, if the recipe names
@@ -75,7 +75,9 @@ class DataSettings(Settings):
     card shows the name of the dataset or of the first file."""
     test_dataset: str | None = None
     """The dataset on the Hub that contains the test set, such as wmt/wmt14, for the metadata of the model
-    card. The scores are not measured on this dataset: the run reads the test split from the other keys."""
+    card. This key only names the dataset: the run reads its test split from the data that the other keys of
+    the section name.
+    """
 
     def listed(self, key: str) -> list[str]:
         """Return the files and patterns that a key such as "train_source" names.
@@ -120,7 +122,7 @@ class DataSettings(Settings):
         return f"{files}, or `data.validation_size`"
 
     def warnings(self) -> list[str]:
-        """Warnings about possible mistakes."""
+        """Return warnings about possible mistakes in the section `data`."""
         return []
 
     def require_source(self) -> None:
@@ -228,9 +230,9 @@ class CorpusData(DataSettings):
         [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
     )
     """One weight for each corpus, that is, for each entry in the list of training files. The weight is the
-    average number of times that an epoch has each example of the corpus. With the weight 0.25, each epoch has
-    a random quarter of the corpus. With the weight 2.5, each epoch has the corpus twice, and a random half of
-    the corpus a third time. The training of the tokenizer uses each corpus once."""
+    average number of times that each example of the corpus occurs in an epoch. With the weight 0.25, each
+    epoch has a random quarter of the corpus. With the weight 2.5, each epoch has the corpus twice, and a
+    random half of the corpus a third time. The training of the tokenizer uses each corpus once."""
     streaming: bool = False
     """Read and tokenize the training data during the training, instead of before the training."""
 

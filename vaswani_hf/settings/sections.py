@@ -78,8 +78,8 @@ FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing labe
 
 
 class InitFrom(Settings):
-    """The key `model.init_from` with two models: the models from whose weights the encoder and the decoder
-    start.
+    """The value of the key `model.init_from` if the encoder and the decoder start from the weights of
+    different models.
     """
 
     encoder: str | None = None
@@ -97,7 +97,9 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to the names of their models, without parts that have no model."""
+        """Map "encoder" and "decoder" to the name of the model from whose weights each of them starts. A part
+        that starts from random weights is left out.
+        """
         return self.model_dump(exclude_none=True)
 
 
@@ -119,8 +121,8 @@ class ModelSettings(Settings):
         return {name: getattr(self, name) for name in MODEL_FIELDS if name in self.model_fields_set}
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
-        """Return the config of the model. `vocabulary` has the fields of the vocabulary and the ids of the
-        special tokens.
+        """Return the config of the model. `vocabulary` contains the config fields that the tokenizers set:
+        the sizes of the vocabularies, `share_encoder_decoder_embeddings`, and the ids of the special tokens.
         """
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
@@ -130,7 +132,7 @@ class ModelSettings(Settings):
 
     @property
     def stacks(self) -> list[str]:
-        """The parts of an encoder-decoder that the model of this task has."""
+        """The parts of the model: "encoder", "decoder" or both, depending on the task."""
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
@@ -232,8 +234,8 @@ class NoDecoding(Settings):
 
 
 class EvaluationSettings(Settings):
-    """The section `evaluation` of a recipe: the scores of the validations, and of the test split at the end
-    of the run.
+    """The section `evaluation` of a recipe: how the run computes the scores of the validation split, and of
+    the test split at the end of the run.
     """
 
     tokens_per_batch: int = Field(4096, gt=0, json_schema_extra={"unit": "tokens"})
@@ -242,8 +244,8 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key that turns on the scoring of outputs in validations; None if the recipe turns no such key
-        on.
+        """The name of the key with which this recipe turns on scores of the model's outputs in each
+        validation. None if the recipe turns on only the loss.
         """
         return None
 
@@ -286,7 +288,9 @@ class PublishingSettings(Settings):
 
     @property
     def trackio(self) -> dict[str, Any]:
-        """The settings of Trackio that the recipe gives, by the names of the arguments of transformers."""
+        """The settings of Trackio that the recipe gives, as arguments of the class `TrainingArguments` of
+        transformers.
+        """
         values = {
             "project": self.project,
             "trackio_space_id": self.trackio_space_id,

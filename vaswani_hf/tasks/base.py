@@ -39,7 +39,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class CardWords:
-    """The texts of a task for the model card.
+    """The texts that differ between the model cards of different tasks.
 
     Attributes:
         task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name for
@@ -105,7 +105,7 @@ class Task(Protocol):
         stacks: The stacks of the model: "encoder", "decoder" or both.
         outputs_file: The name of the file for outputs on the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
-            scores of the test set. The training curve uses the titles for scores of the validation.
+            scores of the test set. The training curve uses the titles as labels for the validation scores.
     """
 
     name: str
@@ -119,7 +119,8 @@ class Task(Protocol):
     metrics: dict[str, str]
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
-        """Return the section `data` with added facts about its sources, such as the commit of a Hub dataset.
+        """Add facts about the sources of the data to the section `data`, such as the commit of a dataset on
+        the Hub. Return the new section.
 
         `earlier` is the section `data` in the saved recipe of the run that is resumed; None for a new run.
         """
@@ -159,13 +160,14 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """Return the outputs for source texts of the validation split. Each process calls this method with a
-        part of the texts.
+        """Return the outputs of the model, such as translations, for source texts of the validation split.
+        Each process calls this method with a part of the texts.
         """
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """Return the scores of `outputs` against the correct `targets`, by the names of the scores.
+        """Compare the model's `outputs` with the correct `targets`. Return a dictionary from the name of each
+        score to its value.
 
         `validation_metrics` lists the scores that are logged during validation. `metrics` lists the scores
         that `vaswani evaluate` prints, with their titles. The command passes the section `evaluation` of the
@@ -180,9 +182,9 @@ class Task(Protocol):
         ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
-        """Return for each text an entry for the examples of the model card: the keys `source`, `output`,
-        `confidence` (from 0 to 1) and `words`, a list of pairs of a word and its confidence. The default
-        method returns no entries, so that the card has no examples.
+        """Return the examples of the model card: one dictionary for each text. Its keys are `source`,
+        `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the word). The
+        default method returns no entries, so that the card has no examples.
         """
         return []
 

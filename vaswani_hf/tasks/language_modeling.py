@@ -60,8 +60,9 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class TextData(CorpusData):
-    """Texts for a language model. Each split is a text file with one text per line (`…_text`), the column
-    `text_column` of a split of `dataset`, or the number words of both languages (`corpus: numbers`).
+    """The section `data` for language modelling: the texts of the splits. Each split is a text file with one
+    text per line (`…_text`), the column `text_column` of a split of `dataset`, or the number words of both
+    languages (`corpus: numbers`).
     """
 
     file_kinds = ("text",)
@@ -89,7 +90,7 @@ class TextData(CorpusData):
 
 
 class TextTokenizer(TokenizerSettings):
-    """The tokenizer of texts of one language."""
+    """The section `tokenizer` for language modelling: one tokenizer for all texts."""
 
 
 class LanguageModeling(Task):
@@ -99,7 +100,7 @@ class LanguageModeling(Task):
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # Describes the special tokens that the tokenizer adds to a text.
+    # The special tokens and the space that the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
     # for readers of the model card.
@@ -292,9 +293,10 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    The seed, the epoch and the text decide which tokens are masked, so the choice of tokens does not depend
-    on an interruption or on the number of data workers. In validation the epoch is not used, so every
-    validation masks the same tokens.
+    The masked tokens depend only on the seed, the epoch and the text, and on the number of the copy if an
+    epoch contains several copies of the text. Therefore a resumed run masks the same tokens as an
+    uninterrupted run, with any number of data workers. In validation, the masked tokens do not depend on the
+    epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -357,7 +359,8 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # Count one additional byte for the line feed after each text.
+        # Count one additional byte for the line feed after each text, because a causal model predicts the end
+        # of the text too.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:

@@ -51,10 +51,11 @@ _AFTER_TAG = r" [^() ]+\)"
 
 
 class TreebankData(DataSettings):
-    """Trees for a parser.
+    """The section `data` for parsing: the trees of the splits.
 
-    Each split is a treebank (`…_trees`): files of trees in brackets, one tree per line or as in Penn files,
-    or folders with .mrg files. `corpus: trees` generates trees from a small grammar.
+    Each split is a treebank (`…_trees`): files of trees in bracket notation, or folders with .mrg files. In a
+    file, each tree is on one line, or on several lines as in the Penn Treebank. `corpus: trees` generates
+    trees from a small grammar.
     """
 
     file_kinds = ("trees",)
@@ -75,7 +76,9 @@ class TreebankData(DataSettings):
 
 
 class TreebankTokenizer(TokenizerSettings):
-    """The tokenizer of the sentences. The symbols of trees have a separate vocabulary."""
+    """The section `tokenizer` for parsing: the tokenizer of the sentences. The symbols of the trees have a
+    separate vocabulary.
+    """
 
     @property
     def planned_target_size(self) -> int:
@@ -89,7 +92,7 @@ class TreebankTokenizer(TokenizerSettings):
 
 
 class Parsing(Task):
-    """Constituency parsing. The target of a sentence is its tree on one line of brackets."""
+    """Constituency parsing. The target of a sentence is its tree, on one line in bracket notation."""
 
     name = "parsing"
     data_settings = TreebankData
@@ -202,7 +205,8 @@ def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
 def load_treebank(names: list[str]) -> Dataset:
     """Load the sentences and trees of files (see `treebank_files`) as columns `source` and `target`.
 
-    Both columns are empty for a tree that has only traces. `datasets` reads the files into its cache once.
+    Both columns are empty for a tree that has only traces. The library `datasets` keeps the sentences and
+    trees in its cache, so that later runs do not read the files again.
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
@@ -257,7 +261,9 @@ def train_tree_tokenizer(
 
 
 def _symbols_by_frequency(trees: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Return all labels with their opening brackets and all tags, the most frequent symbols first."""
+    """Return all symbols of the trees, the most frequent symbols first. A symbol is a label with its opening
+    bracket, such as `(NP`, or a tag, such as `NN`.
+    """
     counts: Counter[str] = Counter()
     for tree in trees:
         symbols = normalizer.normalize_str(tree)

@@ -55,7 +55,7 @@ _VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
 class TranslationData(CorpusData):
-    """Sentence pairs.
+    """The section `data` for translation: the sentence pairs of the splits.
 
     Each split is two aligned text files (`…_source` and `…_target`), one file of pairs (`…_pairs`), a split
     of `dataset`, or a part of the corpus that the package generates (`corpus: numbers`).
@@ -89,8 +89,8 @@ class TranslationData(CorpusData):
     both_directions: bool = False
     """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag that names
     the language to translate into: `>>en<<` if `source_language` is en. The tag is one token of the
-    vocabulary. Pairs in the direction of the recipe have no tag. The validation, the test and the exports use
-    this direction, so their texts have no tag.
+    vocabulary. Pairs in the direction of the recipe have no tag. The validation, the test and the exports
+    translate in the direction of the recipe, so their texts have no tag.
     """
     augment: Augmentation | None = None
     """The rates of random changes of training pairs, which imitate text that people write: `upper_case`,
@@ -99,8 +99,8 @@ class TranslationData(CorpusData):
     rate is 0.
     """
     max_length_ratio: float | None = Field(None, ge=1)
-    """The largest allowed ratio between the numbers of source tokens and target tokens of a training pair, or
-    the reverse. Training pairs with a larger ratio are removed.
+    """The largest allowed ratio of the lengths of a training pair: the number of tokens of the longer side
+    divided by the number of tokens of the shorter side. Training pairs with a larger ratio are removed.
     """
 
     @property
@@ -109,7 +109,7 @@ class TranslationData(CorpusData):
         return (direction_tag(self.source_language),) if self.both_directions else ()
 
     def warnings(self) -> list[str]:
-        """Warnings about possible mistakes."""
+        """Return warnings about possible mistakes in the section `data`."""
         warnings = []
         for split in SPLITS:
             sources = {os.path.realpath(path) for path in self.listed(f"{split}_source")}
@@ -189,7 +189,7 @@ class TranslationData(CorpusData):
 
 
 class TranslationTokenizer(TokenizerSettings):
-    """The tokenizers of source and target."""
+    """The section `tokenizer` for translation: the tokenizers of the source and of the target."""
 
     target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
     """The size of the target vocabulary if the vocabulary is not shared. If `target_vocab_size` is null, the
@@ -232,7 +232,9 @@ class TranslationEvaluation(EvaluationSettings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key that makes each validation score translations; None if the key is false."""
+        """The name of the key with which the recipe turns on the BLEU of each validation; None if the key is
+        false.
+        """
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
@@ -431,8 +433,9 @@ def _encoders(
     bpe_dropout: float,
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
-    """Return the encoders that encode the text of each pair again in each epoch; None if each epoch has the
-    same token ids.
+    """Return the encoders with which the data workers tokenize each pair again in each epoch. BPE-dropout and
+    augmentation need them, because they change the token ids in each epoch. Return None for a recipe without
+    both.
     """
     if bpe_dropout > 0:
         return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
@@ -442,7 +445,9 @@ def _encoders(
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
-    """Add an `attribution` for the teacher models of training files that `vaswani distill` has written."""
+    """If `vaswani distill` has written training files of the recipe, add the names of the teacher models to
+    `data.attribution`, so that the model card contains the names.
+    """
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -529,8 +534,8 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the exact match for each number of digits, on the numbers of the test split and on the numbers
-    below 100.
+    """Group the numbers below 100 and the numbers of the test split by their number of digits. Return the
+    exact match (percentage of exactly correct translations) of each group.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
