@@ -60,8 +60,8 @@ def score_robustness(
     perturbation.
 
     `scoring` has arguments of `score_translations`, and `options` has arguments of `Translator.translate`.
-    The result `placeholders_kept` is a percentage: of the sources with a placeholder, the share whose
-    translation contains the same placeholder.
+    For the perturbation "placeholders", the score `placeholders_kept` is the percentage of the changed
+    sources whose translation contains all placeholders of the source.
     """
     results = {}
     clean = test_sets[CLEAN]

@@ -1,4 +1,5 @@
-"""The attention weights of one sentence pair, for tokens and for words, and the picture of a translation.
+"""Computes the attention weights between the tokens and between the words of one sentence pair, and draws the
+attention of a translation as a picture.
 
 In shapes, N is the number of layers, H the number of heads, S the number of source tokens and T the number of
 target tokens. W is a number of words.

@@ -1,4 +1,6 @@
-"""Pictures of heads of the encoder as in Figures 3 to 5 of the paper: lines between the words of a sentence."""
+"""Draws the attention of encoder heads as lines between the words of a sentence, as in Figures 3 to 5 of the
+paper.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -59,7 +61,8 @@ def draw_relation(
 ) -> Picture:
     """Draw the best heads for a relation, with the best heads of the untrained model in the second column.
 
-    `relation` is the index of the relation in the statistics. `sentences` are the sentences of the measurement.
+    `relation` is the index of the relation in the statistics. `sentences` is the half of the test set on
+    which the chosen heads are measured.
     """
     heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
     occurrences = trained.measurement.occurrences[relation]
@@ -115,8 +118,8 @@ def draw_relation(
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
-    """Return a sentence for the caption if no head prefers the pairs of a relation; empty if a head prefers
-    the pairs.
+    """If the mean weight of each head in the related pairs is about the same as in other pairs, return a
+    sentence for the caption. Otherwise, return an empty string.
     """
     if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
         return ""

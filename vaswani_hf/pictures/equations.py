@@ -1,4 +1,5 @@
-"""Pictures of the equations of the paper, with the values of a checkpoint: position encodings, learning rate, targets."""
+"""Draws equations of the paper with the values of a checkpoint: position encodings, learning rate, targets.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

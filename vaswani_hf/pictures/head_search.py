@@ -1,4 +1,5 @@
-"""Searches for heads of the encoder that relate words, and for heads that behave differently.
+"""Searches for encoder heads with large attention weights between related words, and for two heads of a layer
+whose weights differ most.
 
 A search chooses heads on the first half of the sentences of a test set, and measures the chosen heads on the
 second half. Therefore the choice of the heads does not bias the measured weights.

@@ -111,8 +111,8 @@ def model_card(
 
 
 def check_card(path: Path) -> None:
-    """Raise an error if a handwritten card cannot be read, or if the training data forbids the licence of the
-    card.
+    """Raise an error if a handwritten card cannot be read, or if the licence of the training data does not
+    permit the licence that the card states.
     """
     try:
         content = path.read_text(encoding="utf-8")
@@ -177,8 +177,8 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """Return the names of the repositories whose models a run started from, without local folders and
-    commits.
+    """Return the names of the Hub repositories whose models a run started from. Names of local folders are
+    left out, and the commits are removed from the names.
     """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:

@@ -192,8 +192,9 @@ def send(
     """Push the folder `staged` in one commit, download the commit again, compare the files, and create the
     tag. Return the address of the commit or of the pull request.
 
-    `find_differences` returns the names of further differences for the folder of the downloaded files.
-    `checked` says what is equal if there are no differences.
+    `find_differences` receives the folder of the downloaded files, and returns the names of other
+    differences, such as different logits. If there are no differences, the function prints `checked`, for
+    example "same files".
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
@@ -218,7 +219,7 @@ def send(
 @contextmanager
 def only_hub_errors(remark: str = "") -> Iterator[None]:
     """Context manager that converts a `ValueError` to a `HubError` and adds `remark` to the message, so that
-    callers must catch only one class.
+    callers need to catch only `HubError`.
     """
     try:
         with explained():
@@ -411,7 +412,9 @@ def refuse_tokens(folder: Path) -> None:
 
 
 def check_token(destination: Destination) -> None:
-    """Raise a `HubError` if there is no access token, because huggingface_hub would only fail later."""
+    """Raise a `HubError` if there is no access token, because huggingface_hub would report the missing token
+    only during the push.
+    """
     if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
         raise HubError(
             "A push needs an access token with write permission, but there is no token; log in with `hf auth login` "
