@@ -48,8 +48,8 @@ PRIVATE = {
     # `torch._check`.
     "torch": "_check _dynamo",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    # The classes `TorchDispatchMode` and `FakeTensorMode` are public, but the modules of these classes have
-    # private names. The names that begin with `_scaled` are attention kernels of
+    # The classes `TorchDispatchMode` and `FakeTensorMode` are documented, but the modules of these classes
+    # have private names. The names that begin with `_scaled` are attention kernels of
     # `scaled_dot_product_attention`.
     "torch._subclasses.fake_tensor": "_subclasses",
     "torch.utils.flop_counter": """

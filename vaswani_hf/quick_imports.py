@@ -32,7 +32,7 @@ class _DeferredDynamo(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             # Do not import the real module for a name such as `__path__`, because Python's import system
-            # reads these names at each import.
+            # reads such names during imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo

@@ -52,7 +52,7 @@ class _Reader(HTMLParser):
         # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
         # The content of some elements, such as `<pre>`, is not translated. `_kept` contains the index in
-        # `_events` of the opening tag of each element that is not translated.
+        # `_events` of the opening tag of each of these elements.
         self._kept: set[int] = set()
         self.feed(text)
         self.close()

@@ -26,7 +26,7 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 class Tokens:
     """The tokens of a text, and the words of the text. Each special token, such as `</s>`, is also a word.
 
-    `word_of_token` has the index of the word of each token.
+    For each token, `word_of_token` has the index of the word that contains the token.
     """
 
     ids: list[int]

@@ -119,7 +119,7 @@ def draw_figures(
 
 
 def _median_text(texts: Sequence[str]) -> str:
-    """Return the first text with the median number of words."""
+    """Return the first text whose number of words is the median."""
     median = statistics.median_low(len(text.split()) for text in texts)
     return next(text for text in texts if len(text.split()) == median)
 

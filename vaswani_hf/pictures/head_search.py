@@ -32,10 +32,11 @@ class Occurrence:
     key: int
     # The weight from the query to the key.
     weights: torch.Tensor
-    # For each head [N, H], True if the query gives no other word of the sentence a larger weight than the
-    # key.
+    # For each head [N, H], True if no word of the sentence gets a larger weight from the query than the key
+    # gets.
     is_largest: torch.Tensor
-    # The mean weight of all pairs of words of the sentence that have the same distance as the query and the key.
+    # For each head [N, H], the mean weight of all word pairs of the sentence at the distance between the
+    # query and the key.
     same_distance: torch.Tensor
 
 
@@ -45,11 +46,11 @@ class Statistics:
 
     # The occurrences of each relation, in the order of the sentences.
     occurrences: list[list[Occurrence]]
-    # [N, H, H] for each sentence: the mean over the words of the total variation distance between the weights of
-    # two heads of a layer.
+    # For each sentence, a tensor [N, H, H] that compares every pair of heads of a layer: the total variation
+    # distance between the weights of the two heads, as the mean over the words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # [N, H, H] for each sentence: the share of words for which the largest weights of two heads are on different
-    # words.
+    # For each sentence, a tensor [N, H, H] that compares every pair of heads of a layer: the share of words
+    # (0 to 1) for which the largest weights of the two heads are on different words.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 

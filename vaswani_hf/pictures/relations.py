@@ -113,8 +113,8 @@ def _by_word(lists: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[str]]:
-    """Read entries such as "wears:shirt,hat". The error messages mention `option`, the name of the
-    command-line option with the entries.
+    """Read entries such as "wears:shirt,hat". The error messages mention `option`, the command-line option
+    with the entries.
     """
     partners = {}
     for entry in entries:

@@ -262,7 +262,7 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
 def _dataset_id(test_set: dict[str, Any]) -> str:
     """Return the Hub dataset that contains a test set. Return "unknown" if the dataset is not known."""
     if test_set.get("files"):
-        # Do not use the name of the test set, because the test set is a local file and not a Hub dataset.
+        # Do not return `test_set["name"]`, because the test set is a local file and not a Hub dataset.
         return test_set.get("stated_dataset") or "unknown"
     return test_set.get("stated_dataset") or test_set.get("dataset") or test_set.get("name") or "unknown"
 

@@ -413,7 +413,7 @@ def refuse_tokens(folder: Path) -> None:
 
 def check_token(destination: Destination) -> None:
     """Raise a `HubError` if there is no access token, because huggingface_hub would report the missing token
-    only during the push.
+    only at its first request to the Hub.
     """
     if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
         raise HubError(

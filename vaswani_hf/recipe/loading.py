@@ -25,8 +25,8 @@ class _Loader(yaml.SafeLoader):
     an error.
     """
 
-    # The part of the error message about a repeated key that names the file. The text is empty if the user
-    # has given the name of the file.
+    # A part of the error message: the text that names the YAML file. The text is empty if the user has given
+    # the name of the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):

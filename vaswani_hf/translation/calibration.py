@@ -33,7 +33,7 @@ class Calibration:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
             # Return 1 if the translation has no tokens. Only the translation of a blank source text has no
-            # tokens, and an empty translation of a blank text is correct.
+            # tokens, and this empty translation is correct.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)

@@ -391,7 +391,8 @@ def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
         "no_repeat_ngram_size": config.no_repeat_ngram_size,
         "return_end_token": True,
         "return_scores": True,
-        # Without the next two options, CTranslate2 would cut long sources and forbid empty translations.
+        # With the default of `max_input_length`, CTranslate2 would cut long sources. With the default of
+        # `min_decoding_length`, CTranslate2 would forbid empty translations.
         "max_input_length": 0,
         "min_decoding_length": 0,
     }

@@ -20,8 +20,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore it supports only the methods in `_HARMLESS`, which do not
-# read the values. It supports all attributes except the attributes in `_VIEWS`, which return the values.
+# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`,
+# which do not read the values, and all attributes except the attributes in `_VIEWS`, which return the values.
 _HARMLESS = {
     "dim",
     "size",
@@ -156,8 +156,8 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], with the
-    library FBGEMM. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library FBGEMM. The
+    scales [O] belong to the weight. The values of the rows must be from -1 to 1.
     """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
@@ -174,8 +174,8 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], with the
-    library oneDNN. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library oneDNN. The
+    scales [O] belong to the weight. The values of the rows must be from -1 to 1.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
