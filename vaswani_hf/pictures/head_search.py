@@ -25,12 +25,12 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A pair of related words in a sentence, with the weights of all heads [N, H]."""
+    """A pair of related words in a sentence, with the attention weights of all heads."""
 
     sentence: int
     query: int
     key: int
-    # The weight from the query to the key.
+    # For each head [N, H], the attention weight from the query to the key.
     weights: torch.Tensor
     # For each head [N, H], True if no word of the sentence gets a larger weight from the query than the key
     # gets.

@@ -128,8 +128,9 @@ def push(
     checkpoint.
 
     The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
-    user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
-    the branch does not change, and the push can be repeated. The folder of the checkpoint does not change.
+    user are checked. huggingface_hub validates the metadata of the card before the upload. If the upload
+    fails, the branch does not change. A failed push can be repeated. The folder of the checkpoint does not
+    change.
 
     Example:
         >>> from vaswani_hf import push
@@ -137,8 +138,9 @@ def push(
 
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
-            tokenizers. If the folder has a README.md, this file is the model card. If the folder has no
-            README.md, the card is written from the files of the run, such as recipe.yaml and results.json.
+            tokenizers. If the folder has a README.md that `vaswani import` did not write, this file is the
+            model card. Otherwise, the card is written from the files of the run, such as recipe.yaml and
+            results.json.
         repository (str): user/name.
         private (bool): If True, create the repository as a private repository. If the repository already
             exists and is public, an error is raised.
