@@ -2,8 +2,8 @@
 model.
 
 The two modules are `torch.distributed.tensor`, for training on several devices, and `torch._dynamo`, whose
-decorators control `torch.compile`. Both modules import SymPy. The imports of both modules take a large part
-of the time of `import transformers`.
+decorators control `torch.compile`. Both modules import SymPy. Importing `torch.distributed.tensor` and
+`torch._dynamo` takes a large part of the time of `import transformers`.
 """
 
 import gc

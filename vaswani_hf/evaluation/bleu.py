@@ -133,7 +133,7 @@ def exact_match_by(
 ) -> dict[Any, dict[str, float]]:
     """Compute the exact match in percent and the number of sentences for each group of predictions.
 
-    `groups` has the group of each prediction. The result is sorted by group.
+    `groups` has the group of each prediction. The groups in the result are sorted.
     """
     results = {}
     for group in sorted(set(groups)):

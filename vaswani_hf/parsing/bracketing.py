@@ -91,9 +91,9 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    The result has the entries of `bracketing_scores`, `seconds` and `sentences_per_second`. The result also
-    has the list `trees` with one predicted tree for each gold tree; the entry of a gold tree without words is
-    None.
+    The result is the dict of `bracketing_scores` with three additional entries: `seconds`,
+    `sentences_per_second` and `trees`. `trees` is a list with one predicted tree for each gold tree. If a
+    gold tree has no words, its entry in `trees` is None.
     """
     from tqdm.auto import tqdm
 

@@ -260,7 +260,8 @@ def _copy_record(
     name: str = model.name_or_path  # type: ignore[attr-defined]
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
-        # Ignore a missing repository, because it may have been deleted after the model was loaded.
+        # Ignore a missing repository, because a user may have deleted the repository after the model was
+        # loaded.
         with suppress(RepositoryNotFoundError):
             snapshot_download(
                 name,
@@ -368,7 +369,7 @@ def _stage_license(folder: Path, staged: Path) -> None:
 def _stage_handler(folder: Path, staged: Path) -> None:
     """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
     handler.py, use this handler.py and the requirements.txt of the folder instead. If no pipeline can load
-    the model, for example because it is a parser, write no handler.
+    the model, for example a parser, write no handler.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
@@ -519,8 +520,8 @@ def upload(
 def _commit(
     api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]
 ) -> CommitInfo:
-    # Read the repository before each try, because an earlier try may have succeeded even if its answer was
-    # lost.
+    # List the files of the repository before each try, because an earlier try may have changed the files: the
+    # commit can succeed even if the answer of the Hub is lost.
     info: Any = api.repo_info(
         destination.repo_id, repo_type=destination.repo_type, revision=destination.revision
     )
@@ -532,8 +533,8 @@ def _commit(
         for name in filter_repo_objects(there, allow_patterns=list(replaced))
         if name not in files
     ]
-    # Do not use `upload_folder`, because it would split a failed commit into several commits and would make
-    # every pull request a draft.
+    # Do not use `upload_folder`, because `upload_folder` would split a failed commit into several commits and
+    # would make every pull request a draft.
     return api.create_commit(
         destination.repo_id,
         [*additions, *deletions],

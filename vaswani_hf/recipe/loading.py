@@ -275,7 +275,7 @@ def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """Return all keys with this name, as `section.key`."""
+    """Return all entries `section.key` of `places` whose last part is `key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 

@@ -16,8 +16,8 @@ of CTranslate2 differs from the search of this package in these points:
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
   translations, and ranks the translations with the length penalty and the coverage penalty of this package.
 - CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
-  of the sentences in the batch. If a translation exceeds the limit of its own sentence, the sentence is
-  translated again with this limit.
+  of the sentences in the batch. If a translation is longer than the limit of its own sentence, the backend
+  translates the sentence again with the limit of the sentence.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
   forbidden tokens among the allowed tokens. The search of this package does not change the probability of the
   allowed tokens.

@@ -103,8 +103,9 @@ def quantize(model: Any) -> Any:
     """
     kernel = _kernel()
     for module in model.modules():
-        # Do not quantize layers with only one input feature, because torchao cannot quantize such layers. A
-        # position encoding class of a user may have such a layer.
+        # Do not quantize layers with only one input feature, because torchao cannot quantize layers with one
+        # input feature. For example, the position encoding class of a user may contain a layer with one input
+        # feature.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
