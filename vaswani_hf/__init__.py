@@ -1,5 +1,4 @@
-"""The 2017 Transformer as a first-class Hugging Face model. The following lines use the main functions of the
-package.
+"""The 2017 Transformer as a Hugging Face model. The following lines use the main functions of the package.
 
     from vaswani_hf import Translator, evaluate, export, load_recipe, push, train
     recipe = load_recipe("numbers")  # a YAML file, or the name of a recipe that `vaswani recipes` lists
@@ -121,7 +120,8 @@ def _is_command() -> bool:
     """
     if sys.argv[:1] == ["-m"]:
         # With `python -m`, Python runs this file first, and then replaces "-m" in `sys.argv` by the path of
-        # the module. With `python -m`, the name of the module is the last word before the arguments.
+        # the module. In the command line `python -m NAME ARGUMENTS`, the name of the module is the last word
+        # before the arguments, so its index in `sys.orig_argv` is `-len(sys.argv)`.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

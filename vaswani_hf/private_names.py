@@ -44,11 +44,13 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    # The documentation of `torch.export` describes `torch._check`.
+    # `torch._check` begins with an underscore, but is public: the documentation of `torch.export` describes
+    # `torch._check`.
     "torch": "_check _dynamo",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    # Dispatch modes and fake tensors are documented, but their modules have private names. All names that
-    # begin with `_scaled` are attention kernels that `scaled_dot_product_attention` chooses from.
+    # The classes `TorchDispatchMode` and `FakeTensorMode` are documented, but the modules of these classes
+    # have private names. The names that begin with `_scaled` are attention kernels of
+    # `scaled_dot_product_attention`.
     "torch._subclasses.fake_tensor": "_subclasses",
     "torch.utils.flop_counter": """
         _python_dispatch _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-# The bfloat16 instructions of processors, by PyTorch's names (AMX, AVX-512, Arm). If the matrix products of a batch need
-# at least this number of FLOPs, a training step in bfloat16 is at least 1.15 times as fast as in float32.
+# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a number of FLOPs. If the
+# matrix products of a batch need at least this number of FLOPs, a training step in bfloat16 is at least 1.15
+# times as fast as in float32.
 # With fewer FLOPs, the conversions between dtypes take more time than the faster products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most
 # 1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9 FLOPs
 # on.
-# - amx_bf16 and Arm's bf16 were not measured, so they have the threshold of avx512_bf16.
+# - amx_bf16 and Arm's bf16: not measured. The package uses the threshold of avx512_bf16 for both.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 

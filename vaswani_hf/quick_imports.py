@@ -2,8 +2,8 @@
 model.
 
 The two modules are `torch.distributed.tensor`, for training on several devices, and `torch._dynamo`, whose
-decorators control `torch.compile`. Both modules import SymPy. The imports of both modules take a large part
-of the time of `import transformers`.
+decorators control `torch.compile`. Both modules import SymPy. Importing `torch.distributed.tensor` and
+`torch._dynamo` takes a large part of the time of `import transformers`.
 """
 
 import gc
@@ -31,8 +31,8 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Do not import the real module here, because Python's import system reads attributes such as
-            # `__path__`.
+            # Do not import the real module for a name such as `__path__`, because Python's import system
+            # reads such names during imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo

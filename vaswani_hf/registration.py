@@ -1,7 +1,7 @@
 """Registers the models with the Auto classes of transformers, and the task "translation" with `pipeline`.
 
-`import vaswani_hf` imports this module. The command `vaswani` imports this module only after it has read its
-arguments, because the import is slow.
+`import vaswani_hf` imports this module. The command `vaswani` first reads its arguments and then imports this
+module, because the import is slow.
 """
 
 import logging

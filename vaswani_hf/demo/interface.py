@@ -186,7 +186,7 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
 
 
 def _centers(words: Sequence[str]) -> tuple[list[float], float]:
-    """Return the horizontal center of each word of a line, and the width of the line. Both are in pixels."""
+    """Return the horizontal center of each word of a line in pixels, and the width of the line in pixels."""
     centers = []
     left = 0.0
     for word in words:

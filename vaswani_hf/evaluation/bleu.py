@@ -13,8 +13,8 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. Match bytes, as the script does. Matching characters would give another result if two hyphens
-# surround a single non-ASCII letter.
+# $2}g'. Match bytes instead of characters, because the perl script matches bytes. Characters would give
+# another result if two hyphens surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -39,8 +39,8 @@ def split_compounds(text: str) -> str:
 
 
 class CompoundSplitBLEU(BLEU):
-    """Computes BLEU after splitting compounds at their hyphens in the tokenized text. The signature ends in
-    "split_compounds".
+    """Computes BLEU after splitting compounds at their hyphens in the tokenized text. In sacreBLEU's
+    signature of the score, the name of the tokenizer ends in "+split_compounds".
     """
 
     def __init__(self, tokenize: str, lowercase: bool):
@@ -55,8 +55,8 @@ class CompoundSplitBLEU(BLEU):
 
 
 def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
-    """Raise an error if sacreBLEU has no such tokenizer, or if the tokenizer needs a package that is not
-    installed.
+    """Raise an error if sacreBLEU has no tokenizer with the name `tokenize`, or if the tokenizer needs a
+    package or a file that is missing.
     """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
@@ -133,7 +133,7 @@ def exact_match_by(
 ) -> dict[Any, dict[str, float]]:
     """Compute the exact match in percent and the number of sentences for each group of predictions.
 
-    `groups` has the group of each prediction. The result is sorted by group.
+    `groups` has the group of each prediction. The groups in the result are sorted.
     """
     results = {}
     for group in sorted(set(groups)):

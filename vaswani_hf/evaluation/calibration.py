@@ -26,8 +26,8 @@ FEWEST_SENTENCES = 100
 def scored_translations(
     translator: Translator, sources: list[str], references: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[list[Translation], list[bool]]:
-    """Translate a test set. Return the translations, and for each translation True if the translation is
-    good.
+    """Translate a test set. Return the translations, and a list that has True for each good translation and
+    False for each bad translation.
     """
     translations: Any = translate_test_set(translator, sources, return_scores=True, **options)
     chrf = CHRF()

@@ -41,8 +41,8 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """Compute COMET scores. The result maps the name of each system to the scores of its sentences. The mean
-    of these scores is the score of the system.
+    """Compute COMET scores. The result maps the name of each system to the scores of its sentences. The score
+    of a system is the mean of the scores of its sentences.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
     downloads. If `device` is "cpu" or the machine has no GPU, COMET computes on the CPU, else on a GPU.

@@ -89,10 +89,11 @@ def evaluate(
 
     Returns:
         dict: The scores `bleu`, `chrf` and `exact_match` are from 0 to 100. `bleu_signature` and
-            `chrf_signature` are the signatures of sacreBLEU. `loss` (nats per token) and `perplexity` belong
-            to the references; pairs that are longer than the model accepts are left out, and both values are
-            None if all pairs are too long. `sentences` is the number of sentences, and `seconds` and
-            `sentences_per_second` describe the translation. `translations` is the list of translations.
+            `chrf_signature` are the signatures of sacreBLEU. `loss` (nats per token) and `perplexity` are
+            computed on the references, without the pairs that are longer than the model accepts. `loss` and
+            `perplexity` are None if all pairs are too long. `sentences` is the number of sentences, `seconds`
+            is the time of the translation, and `sentences_per_second` is the speed of the translation.
+            `translations` is the list of translations.
 
     Raises:
         ValueError: If the checkpoint does not exist, if there are no sentences, if the numbers of sentences

@@ -59,9 +59,9 @@ def score_robustness(
     """Translate the test set and its changed copies with the system `name`, and return the scores for each
     perturbation.
 
-    `scoring` has arguments of `score_translations`, and `options` has arguments of `Translator.translate`.
-    The result `placeholders_kept` is a percentage: of the sources with a placeholder, the share whose
-    translation contains the same placeholder.
+    `scoring` contains arguments of `score_translations`, and `options` contains arguments of
+    `Translator.translate`. For the perturbation "placeholders", the score `placeholders_kept` is the
+    percentage of the changed sources whose translation contains all placeholders of the source.
     """
     results = {}
     clean = test_sets[CLEAN]

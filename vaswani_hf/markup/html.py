@@ -1,5 +1,5 @@
-"""Translates HTML. The text between the tags and the values of some attributes, such as `alt`, are
-translated. All other characters are copied unchanged.
+"""Translates HTML. Two parts of a document are translated: the text between tags, and the values of some
+attributes, such as `alt`. All other characters are copied unchanged.
 """
 
 import re
@@ -51,8 +51,8 @@ class _Reader(HTMLParser):
         # The tags, texts and comments of the document, called events. Each entry is a tuple (offset in the
         # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # The content of some elements, such as `<pre>`, is not translated. The set contains the indices in
-        # `_events` of the opening tags of these elements.
+        # The content of some elements, such as `<pre>`, is not translated. `_kept` contains the index in
+        # `_events` of the opening tag of each of these elements.
         self._kept: set[int] = set()
         self.feed(text)
         self.close()
@@ -159,9 +159,9 @@ class _Reader(HTMLParser):
 
 
 def _text_of_code(name: str, raw: str) -> str:
-    """Return the text of an inline code element. The text, without the tags of the element, is part of the
-    sentence that the model receives, because the model may copy the text into the translation. Return an
-    empty text for all other elements.
+    """Return the text between the tags of an inline code element, if this text is one word. The word is part
+    of the sentence that the model receives, so that the model can copy the word into the translation. Return
+    an empty text for all other elements.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
@@ -189,8 +189,8 @@ def _stripped(pieces: list[Piece]) -> list[str | Passage]:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide an HTML text without tags into texts to translate and atoms. An atom, such as a placeholder, is
-    copied into the translation unchanged.
+    """Divide an HTML text without tags into two kinds of pieces: texts and atoms. The texts are translated.
+    An atom, such as a placeholder, is copied into the translation unchanged.
     """
     pieces = []
     end = 0

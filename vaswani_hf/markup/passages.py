@@ -146,8 +146,8 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each document. A document is a list of passages, which are translated, and
-    texts, which are copied.
+    """Return the translation of each document. A document is a list of passages and strings. The passages are
+    translated, and the strings are copied.
     """
     passages: list[Passage] = []
     for parts in documents:

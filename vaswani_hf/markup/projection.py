@@ -112,8 +112,9 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set the ranges of the pairs of tags with the same parent. Pairs with an aligned word in each of their
-    sentences come first, because they leave the remaining words to the other pairs.
+    """Set the ranges of the pairs of tags with the same parent. First set the ranges of the pairs that have
+    an aligned word in each sentence. Then set the ranges of the other pairs, which can only contain the
+    remaining words.
     """
     free = [True] * len(target)
     unsure = []
@@ -265,8 +266,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """If a node contains no units and lies inside a pair that does not contain the node in the source, move
-    the node before or after the pair.
+    """Move a node without units out of each pair of tags in `pairs`. If the node is before the pair in the
+    source, move the node before the pair; otherwise, move the node after the pair.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -297,8 +298,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         has_units = node.start < node.end
         needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
         if needs_space and parent.start == parent.end and parent is not root:
-            # Write no space around the node, because the parent contains no words and has already written the
-            # space.
+            # Do not take the space from a unit of the translation, because the parent contains no units.
+            # Write only the space that is before the node in the source.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
         is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
@@ -316,8 +317,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         write_units(position, node.end)
         parts.append(node.closing)
         if needs_space and not is_glued_left and not is_glued_right and node.after:
-            # Write a space after the atom, because the space of the next unit has been written before the
-            # atom.
+            # Write a space between the atom and the next word. `target[i].space` cannot be used, because
+            # `write_space` has already written this space before the atom.
             parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
 
     def is_aligned(i: int, source: int) -> bool:

@@ -5,8 +5,8 @@ import re
 from .passages import TranslateSentences, translate_passages
 from .tagged_text import tagged_passage
 
-# Matches a line break inside a sentence. A line break before a dash or a musical note is not matched. Such a
-# line is a new sentence, because another person speaks the line or the line belongs to a song.
+# Matches a line break inside a sentence. A line break before a dash or a musical note is not matched, because
+# the next line is a new sentence: another person speaks the next line, or the next line belongs to a song.
 _NEW_SENTENCE = re.compile(r"\n(?!\s*[-–—♪♫])")
 _SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
 

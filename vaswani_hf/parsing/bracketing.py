@@ -73,15 +73,15 @@ def _punctuation_of(tree: Tree) -> list[bool]:
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the label, start and end of each constituent that is scored. Start and end are positions after
-    punctuation is deleted.
+    """Count the label, start and end of each constituent that is scored. Start and end are word positions
+    that do not count punctuation.
     """
-    # The entry for each word, and for the end of the sentence, is the number of earlier words that are not
-    # punctuation.
+    # `places[i]` is the number of words before word i that are not punctuation. The last entry of `places` is
+    # for the end of the sentence.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
-        # Do not count wrappers such as TOP, and constituents that consist only of punctuation.
+        # Count neither wrappers such as TOP nor constituents that consist only of punctuation.
         if label not in WRAPPERS and places[start] < places[end]:
             brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
     return brackets
@@ -91,9 +91,9 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    The result has the entries of `bracketing_scores`, `seconds` and `sentences_per_second`. The result also
-    has the list `trees` with one predicted tree for each gold tree; the entry of a gold tree without words is
-    None.
+    The result is the dict of `bracketing_scores` with three additional entries: `seconds`,
+    `sentences_per_second` and `trees`. `trees` is a list with one predicted tree for each gold tree. If a
+    gold tree has no words, its entry in `trees` is None.
     """
     from tqdm.auto import tqdm
 
@@ -102,8 +102,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Put the words of the gold tree into the predicted tree, because `Tree.sentence` changes some characters
-    # of the words.
+    # Put the words of the gold tree into the predicted tree, because the parser reads `Tree.sentence`, and
+    # `Tree.sentence` changes some words, for example `-LRB-` to `(`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)

@@ -101,8 +101,8 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # `is_empty` is True if the last symbol is an opening bracket, because an empty bracket must not be
-        # closed. At the first step there is no symbol yet, and `any` returns False.
+        # An empty bracket must not be closed. `is_empty` is True if the last symbol is an opening bracket. At
+        # the first step there is no symbol yet, so `any` returns False.
         is_empty = is_opening[:, -1:].any(dim=1)
         # Allow another opening bracket only if there is room for the remaining words, a closing bracket for
         # each open bracket, and `</s>`.
@@ -180,7 +180,7 @@ class TreeBackend(PyTorchBackend):
 
 
 class Parser(Translator):
-    """Writes the constituency trees of sentences (Section 6.3).
+    """Writes the constituency trees of sentences (Section 6.3 of the paper).
 
     The words of a sentence must be separated by white space. Punctuation marks must be separate words, as in
     the training treebank. The leaves of a tree are exactly the words of the sentence.

@@ -1,4 +1,5 @@
-"""The attention weights of one sentence pair, for tokens and for words, and the picture of a translation.
+"""Computes the attention weights between the tokens and between the words of one sentence pair, and draws the
+attention of a translation as a picture.
 
 In shapes, N is the number of layers, H the number of heads, S the number of source tokens and T the number of
 target tokens. W is a number of words.
@@ -25,7 +26,7 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 class Tokens:
     """The tokens of a text, and the words of the text. Each special token, such as `</s>`, is also a word.
 
-    `word_of_token` has the index of the word of each token.
+    For each token, `word_of_token` has the index of the word that contains the token.
     """
 
     ids: list[int]

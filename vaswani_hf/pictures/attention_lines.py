@@ -1,4 +1,6 @@
-"""Pictures of heads of the encoder as in Figures 3 to 5 of the paper: lines between the words of a sentence."""
+"""Draws the attention of encoder heads as lines between the words of a sentence, as in Figures 3 to 5 of the
+paper.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -39,9 +41,9 @@ class ModelStatistics(NamedTuple):
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Return the object of the candidate with the median value. A candidate is a tuple of a value, the number
-    of words of its sentence, and an object. Candidates with more than `_MOST_WORDS` words are ignored if
-    there is a shorter candidate.
+    """A candidate is a tuple of a value, the number of words of a sentence, and an object. Return the object
+    of the candidate with the median value. Candidates with more than `_MOST_WORDS` words are ignored if there
+    is a shorter candidate.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -59,7 +61,8 @@ def draw_relation(
 ) -> Picture:
     """Draw the best heads for a relation, with the best heads of the untrained model in the second column.
 
-    `relation` is the index of the relation in the statistics. `sentences` are the sentences of the measurement.
+    `relation` is the index of the relation in the statistics. `sentences` is the half of the test set on
+    which the chosen heads are measured.
     """
     heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
     occurrences = trained.measurement.occurrences[relation]
@@ -115,8 +118,8 @@ def draw_relation(
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
-    """Return a sentence for the caption if no head prefers the pairs of a relation; empty if a head prefers
-    the pairs.
+    """If no head gives the related pairs a clearly larger mean weight than other pairs, return a sentence for
+    the caption. Otherwise, return an empty string.
     """
     if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
         return ""
@@ -126,8 +129,8 @@ def _verdict(heads: Sequence[dict[str, float]]) -> str:
 def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
-    """Draw all weights of the two most different heads of a layer. The second column shows the two most
-    different heads of the untrained model.
+    """Draw all weights of the two heads of a layer whose weights differ most. The second column shows the two
+    heads of the untrained model whose weights differ most.
     """
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]
@@ -212,7 +215,8 @@ def _draw_lines(
         for key, weight in enumerate(weights[query].tolist()):
             if weight >= _LEAST_WEIGHT:
                 segments.append([(query, 0.0), (key, 1.0)])
-                # The square root keeps lines of small weights visible in print.
+                # Use the square root of the weight as opacity, so that lines of small weights are visible in
+                # print.
                 colors.append(to_rgba(COLORS[0], min(1.0, weight**0.5)))
                 widths.append(_LINE_WIDTH * weight)
     axes.add_collection(LineCollection(segments, colors=colors, linewidths=widths))

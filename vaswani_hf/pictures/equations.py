@@ -1,4 +1,5 @@
-"""Pictures of the equations of the paper, with the values of a checkpoint: position encodings, learning rate, targets."""
+"""Draws the position encodings, the learning rate and the smoothed targets with the values of a checkpoint.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ from .style import COLORS, LINE_STYLES, SIGNED_MAP, Picture, heat_map, label_tic
 
 _NUM_POSITIONS = 20
 _NUM_PRODUCTS = 60
-# The number of classes and the smoothing of the heat map of targets. With more classes or less smoothing, the
-# small probabilities would have almost the same colour as 0.
+# The heat map of targets has this number of classes and this label smoothing. With more classes or less
+# smoothing, the small probabilities would have almost the same colour as 0.
 _NUM_CLASSES = 6
 _SHOWN_SMOOTHING = 0.4
 
@@ -122,8 +123,8 @@ def draw_targets(smoothing: float, form: str) -> Picture:
     }
     caption = (
         f"Left: the target probabilities of {_NUM_CLASSES} classes (`label_smoothing_form: {form}`). Right: the loss of a "
-        "prediction whose other classes have equal probabilities. With smoothing, the loss is lowest below "
-        f"probability 1. The label smoothing of the model is {smoothing:g}."
+        "prediction whose other classes have equal probabilities. With smoothing, the loss has its minimum at "
+        f"a probability below 1. The label smoothing of the model is {smoothing:g}."
     )
     numbers = {"label_smoothing": smoothing, "form": form, "probability_of_lowest_loss": best}
     return Picture("smoothed_targets", figure, caption, numbers)

@@ -1,4 +1,6 @@
-"""`draw_figures`: all pictures of a checkpoint, and figures.json with their captions and numbers."""
+"""Defines `draw_figures`, which draws all pictures of a checkpoint and writes their captions and numbers to
+figures.json.
+"""
 
 import json
 import statistics
@@ -117,7 +119,7 @@ def draw_figures(
 
 
 def _median_text(texts: Sequence[str]) -> str:
-    """Return the first text with the median number of words."""
+    """Return the first text whose number of words is the median."""
     median = statistics.median_low(len(text.split()) for text in texts)
     return next(text for text in texts if len(text.split()) == median)
 
@@ -130,7 +132,7 @@ def _attention_pictures(
     least_distance: int,
     report: Callable[[str], None],
 ) -> Iterator[Picture]:
-    """Yield the pictures of Figures 3 to 5 of the paper."""
+    """Yield pictures of encoder heads in the style of Figures 3 to 5 of the paper."""
     if len(texts) < 2:
         report("the three pictures of heads are left out, because the search needs at least two texts")
         return

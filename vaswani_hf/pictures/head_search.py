@@ -1,4 +1,5 @@
-"""Searches for heads of the encoder that relate words, and for heads that behave differently.
+"""Searches for encoder heads with large attention weights between related words, and for two heads of a layer
+whose weights differ most.
 
 A search chooses heads on the first half of the sentences of a test set, and measures the chosen heads on the
 second half. Therefore the choice of the heads does not bias the measured weights.
@@ -24,17 +25,18 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A pair of related words in a sentence, with the weights of all heads [N, H]."""
+    """A pair of related words in a sentence, with the attention weights of all heads."""
 
     sentence: int
     query: int
     key: int
-    # The weight from the query to the key.
+    # For each head [N, H], the attention weight from the query to the key.
     weights: torch.Tensor
-    # For each head [N, H], True if the query gives no other word of the sentence a larger weight than the
-    # key.
+    # For each head [N, H], True if no word of the sentence gets a larger weight from the query than the key
+    # gets.
     is_largest: torch.Tensor
-    # The mean weight of all pairs of words of the sentence that have the same distance as the query and the key.
+    # For each head [N, H], the mean weight of all word pairs of the sentence at the distance between the
+    # query and the key.
     same_distance: torch.Tensor
 
 
@@ -44,11 +46,11 @@ class Statistics:
 
     # The occurrences of each relation, in the order of the sentences.
     occurrences: list[list[Occurrence]]
-    # [N, H, H] for each sentence: the mean over the words of the total variation distance between the weights of
-    # two heads of a layer.
+    # For each sentence, a tensor [N, H, H] that compares every pair of heads of a layer: the total variation
+    # distance between the weights of the two heads, as the mean over the words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # [N, H, H] for each sentence: the share of words for which the largest weights of two heads are on different
-    # words.
+    # For each sentence, a tensor [N, H, H] that compares every pair of heads of a layer: the share of words
+    # (0 to 1) for which the largest weights of the two heads are on different words.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 

@@ -1,5 +1,5 @@
-"""Finds pairs of related words in a sentence by lists of words: a verb and its complement, a pronoun and its
-antecedent.
+"""Finds pairs of related words in a sentence with word lists. The related words are a verb and its
+complement, or a pronoun and its antecedent.
 
 The search does not parse the sentence. A pair is found if both words occur at a large enough distance, even
 if the two words are unrelated in the sentence.
@@ -113,7 +113,9 @@ def _by_word(lists: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[str]]:
-    """Read entries such as "wears:shirt,hat". The error messages name the option."""
+    """Read entries such as "wears:shirt,hat". The error messages mention `option`, the command-line option
+    with the entries.
+    """
     partners = {}
     for entry in entries:
         word, _, names = entry.partition(":")

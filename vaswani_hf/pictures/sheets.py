@@ -1,4 +1,4 @@
-"""All heads of a layer on one sheet, as heat maps."""
+"""Draws the attention weights of all heads of a layer on one sheet, as heat maps."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ _HEADS_PER_ROW = 4
 def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
     """Draw three sheets with all heads of the encoder, the decoder and the cross-attention.
 
-    The layer is counted from 1. If the encoder or the decoder has fewer layers, the sheet shows the last
-    layer of this stack. By default all sheets show the last layer.
+    `layer` is the number of the layer, counted from 1. If the encoder or the decoder has fewer layers, its
+    sheet shows its last layer. If `layer` is None, all sheets show the last layer.
     """
     source, target = attention.source.texts, attention.target.texts
     kinds = (

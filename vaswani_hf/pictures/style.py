@@ -1,4 +1,4 @@
-"""The style of all pictures: colours, sizes and file formats.
+"""Defines the style of all pictures: colours, sizes and file formats.
 
 Each function of this module imports matplotlib when the function is called, because the import is slow and
 only pictures need matplotlib.

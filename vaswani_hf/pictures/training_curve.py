@@ -1,4 +1,4 @@
-"""The training curve of a run."""
+"""Draws the training curve of a run."""
 
 from typing import TYPE_CHECKING, Any
 

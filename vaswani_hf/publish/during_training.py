@@ -51,8 +51,8 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    until the earlier push ends. The other strategies do not push the new checkpoint, unless it is the last
-    checkpoint of the run.
+    until the earlier push ends. The other strategies skip the new checkpoint. The last checkpoint of the run
+    is pushed with all strategies.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):

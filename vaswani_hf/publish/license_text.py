@@ -1,7 +1,7 @@
 """Writes the file LICENSE of a repository: the licence of the weights, and the licence of the code.
 
-A repository contains code files of this package. The code has the Apache License 2.0. Section 4 of this
-licence requires a copy of the licence with each copy of the code.
+Each pushed repository contains code files of this package. The code has the Apache License 2.0. Section 4 of
+the Apache License requires a copy of the licence with each copy of the code.
 """
 
 from importlib.metadata import distribution

@@ -111,8 +111,8 @@ def model_card(
 
 
 def check_card(path: Path) -> None:
-    """Raise an error if a handwritten card cannot be read, or if the training data forbids the licence of the
-    card.
+    """Raise an error if a handwritten card cannot be read, or if the licence of the training data does not
+    permit the licence that the card states.
     """
     try:
         content = path.read_text(encoding="utf-8")
@@ -177,8 +177,8 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """Return the names of the repositories whose models a run started from, without local folders and
-    commits.
+    """Return the names of the Hub repositories whose models a run started from. Names of local folders are
+    left out, and the commits are removed from the names.
     """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
@@ -262,7 +262,7 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
 def _dataset_id(test_set: dict[str, Any]) -> str:
     """Return the Hub dataset that contains a test set. Return "unknown" if the dataset is not known."""
     if test_set.get("files"):
-        # Do not use the name of the test set, because the test set is a local file and not a Hub dataset.
+        # Do not return `test_set["name"]`, because the test set is a local file and not a Hub dataset.
         return test_set.get("stated_dataset") or "unknown"
     return test_set.get("stated_dataset") or test_set.get("dataset") or test_set.get("name") or "unknown"
 

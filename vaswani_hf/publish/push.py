@@ -128,8 +128,9 @@ def push(
     checkpoint.
 
     The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
-    user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
-    the branch does not change, and the push can be repeated. The folder of the checkpoint does not change.
+    user are checked. huggingface_hub validates the metadata of the card before the upload. If the upload
+    fails, the branch does not change. A failed push can be repeated. The folder of the checkpoint does not
+    change.
 
     Example:
         >>> from vaswani_hf import push
@@ -137,8 +138,9 @@ def push(
 
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
-            tokenizers. If the folder has a README.md, this file is the model card. If the folder has no
-            README.md, the card is written from the files of the run, such as recipe.yaml and results.json.
+            tokenizers. If the folder has a README.md that `vaswani import` did not write, this file is the
+            model card. Otherwise, the card is written from the files of the run, such as recipe.yaml and
+            results.json.
         repository (str): user/name.
         private (bool): If True, create the repository as a private repository. If the repository already
             exists and is public, an error is raised.
@@ -192,8 +194,9 @@ def send(
     """Push the folder `staged` in one commit, download the commit again, compare the files, and create the
     tag. Return the address of the commit or of the pull request.
 
-    `find_differences` returns the names of further differences for the folder of the downloaded files.
-    `checked` says what is equal if there are no differences.
+    `find_differences` receives the folder of the downloaded files, and returns the names of other
+    differences, such as different logits. If there are no differences, the function prints `checked`, for
+    example "same files".
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
@@ -218,7 +221,7 @@ def send(
 @contextmanager
 def only_hub_errors(remark: str = "") -> Iterator[None]:
     """Context manager that converts a `ValueError` to a `HubError` and adds `remark` to the message, so that
-    callers must catch only one class.
+    callers need to catch only `HubError`.
     """
     try:
         with explained():
@@ -257,7 +260,8 @@ def _copy_record(
     name: str = model.name_or_path  # type: ignore[attr-defined]
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
-        # Ignore a missing repository, because it may have been deleted after the model was loaded.
+        # Ignore a missing repository, because a user may have deleted the repository after the model was
+        # loaded.
         with suppress(RepositoryNotFoundError):
             snapshot_download(
                 name,
@@ -365,7 +369,7 @@ def _stage_license(folder: Path, staged: Path) -> None:
 def _stage_handler(folder: Path, staged: Path) -> None:
     """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
     handler.py, use this handler.py and the requirements.txt of the folder instead. If no pipeline can load
-    the model, for example because it is a parser, write no handler.
+    the model, for example a parser, write no handler.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
@@ -411,7 +415,9 @@ def refuse_tokens(folder: Path) -> None:
 
 
 def check_token(destination: Destination) -> None:
-    """Raise a `HubError` if there is no access token, because huggingface_hub would only fail later."""
+    """Raise a `HubError` if there is no access token, because huggingface_hub would report the missing token
+    only at its first request to the Hub.
+    """
     if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
         raise HubError(
             "A push needs an access token with write permission, but there is no token; log in with `hf auth login` "
@@ -514,8 +520,8 @@ def upload(
 def _commit(
     api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]
 ) -> CommitInfo:
-    # Read the repository before each try, because an earlier try may have succeeded even if its answer was
-    # lost.
+    # List the files of the repository before each try, because an earlier try may have changed the files: the
+    # commit can succeed even if the answer of the Hub is lost.
     info: Any = api.repo_info(
         destination.repo_id, repo_type=destination.repo_type, revision=destination.revision
     )
@@ -527,8 +533,8 @@ def _commit(
         for name in filter_repo_objects(there, allow_patterns=list(replaced))
         if name not in files
     ]
-    # Do not use `upload_folder`, because it would split a failed commit into several commits and would make
-    # every pull request a draft.
+    # Do not use `upload_folder`, because `upload_folder` would split a failed commit into several commits and
+    # would make every pull request a draft.
     return api.create_commit(
         destination.repo_id,
         [*additions, *deletions],

@@ -4,7 +4,8 @@ import re
 
 from ..settings.data import DataSettings
 
-# This value means that the data may only be used for research. The Hub has no identifier for such a licence.
+# `RESEARCH_ONLY` means that the training data may be used for research only. The Hub has no identifier for
+# such a licence.
 RESEARCH_ONLY = "research-only"
 
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,

@@ -25,8 +25,8 @@ class _Loader(yaml.SafeLoader):
     an error.
     """
 
-    # The part of the error message about a repeated key that names the file. The text is empty if the user
-    # has given the name of the file.
+    # A part of the error message: the text that names the YAML file. The text is empty if the user has given
+    # the name of the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -191,8 +191,8 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _key_types(recipe: type[Recipe]) -> dict[str, Any]:
-    """Return the type of each key of a class of recipes, by `section.key`, or by `key` for keys outside of
-    sections.
+    """Return a dict that maps each key of the recipe class `recipe` to the type of its value. A key is
+    `section.key`, or `key` for keys outside of sections.
     """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
@@ -205,12 +205,12 @@ SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", 
 
 
 def _key_types_of_tasks() -> dict[str, dict[str, Any]]:
-    """Return the type of each key of each task, by task and `section.key`."""
+    """Return a dict that maps each task to the result of `_key_types` for the recipe class of the task."""
     return {task: _key_types(recipe) for task, recipe in recipe_classes().items()}
 
 
 def _key_types_of_all_tasks() -> dict[str, Any]:
-    """Return the type of each key of all tasks, by `section.key`."""
+    """Return a dict that maps each key (`section.key`) of any task to the type of its value."""
     places: dict[str, Any] = {}
     for of_task in _key_types_of_tasks().values():
         places |= of_task
@@ -275,7 +275,7 @@ def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """Return all keys with this name, as `section.key`."""
+    """Return all entries `section.key` of `places` whose last part is `key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 
@@ -294,8 +294,9 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _full_name(key: str) -> str:
-    """Return the full name `section.key` of a key, which the command line gives with or without the
-    section."""
+    """Return the full name `section.key` of a key of the command line. On the command line, a key may have no
+    section.
+    """
     places = _key_types_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:

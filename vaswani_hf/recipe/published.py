@@ -1,8 +1,9 @@
 """Reads the recipe in the folder of a run, and converts a recipe to its published form.
 
 The published form names files without their folders, and does not name the repository to push to. The model
-card and the repository contain the published form. A resumed run compares the published forms of its recipe
-and of the recipe of the earlier run, because the run may continue on another machine.
+card and the repository contain the published form. A resumed run compares its recipe with the recipe of the
+earlier run. Both recipes are compared in their published form, because the run may continue on another
+machine, where the folders differ.
 """
 
 import os
@@ -34,8 +35,8 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form of a recipe, which has only the names of files and folders, and no repository
-    to push to.
+    """Return the published form of a recipe. The published form names files and folders without their parent
+    folders, and does not name the repository to push to.
     """
     data = recipe.data
     places: dict[str, Any] = {}

@@ -37,8 +37,8 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # Pickle the values instead of the object, because `recipe_class` makes the class of the object and
-        # pickle cannot import such a class.
+        # Pickle the values instead of the object. `recipe_class` creates the class of the object at run time,
+        # and pickle cannot import a class that no module defines.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:

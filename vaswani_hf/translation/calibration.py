@@ -32,8 +32,8 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # Return 1 if the translation has no tokens. Only a blank source text has such a translation, and
-            # the translation is correct.
+            # Return 1 if the translation has no tokens. Only the translation of a blank source text has no
+            # tokens, and this empty translation is correct.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)

@@ -1,9 +1,9 @@
 """Replaces the weights of linear layers by int8 weights on the CPU. torchao quantizes the weights, and
 kernels of PyTorch compute the matrix products.
 
-If PyTorch has no int8 kernel for the processor, torchao computes the products. torchao needs about twelve
-operations per layer. On a processor without int8 instructions, torchao is much slower than float32; the
-measurements are in scripts/benchmarks/generation.md.
+If PyTorch has no int8 kernel for the processor, torchao computes the products. torchao is slower than a
+kernel of PyTorch, because torchao needs about twelve operations per layer. On a processor without int8
+instructions, torchao is much slower than float32; the measurements are in scripts/benchmarks/generation.md.
 
 In shapes, R is the number of rows of states, I the number of inputs of a layer and O the number of outputs of
 a layer.
@@ -20,8 +20,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# Allow only these methods, and all attributes except `_VIEWS`, because all other operations would need the
-# float values of the weight, and an `Int8Weight` stores no float values.
+# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`,
+# which do not read the values, and all attributes except the attributes in `_VIEWS`, which return the values.
 _HARMLESS = {
     "dim",
     "size",
@@ -45,8 +45,8 @@ class Int8Weight(nn.Parameter):
     """The int8 weight [O, I] of a linear layer.
 
     The function `product` computes the output of the layer from the states and the bias. All other operations
-    raise an error, so the weight cannot be saved, moved, copied or trained. The layer stays an `nn.Linear`,
-    so that the fast paths of this package still apply to the layer.
+    on the values of the weight raise an error, so the weight cannot be saved, moved, copied or trained. The
+    layer stays an `nn.Linear`, so that the fast paths of this package still apply to the layer.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -103,8 +103,9 @@ def quantize(model: Any) -> Any:
     """
     kernel = _kernel()
     for module in model.modules():
-        # Do not quantize layers with only one input feature, because torchao cannot quantize such layers. A
-        # position encoding class of a user may have such a layer.
+        # Do not quantize layers with only one input feature, because torchao cannot quantize layers with one
+        # input feature. For example, the position encoding class of a user may contain a layer with one input
+        # feature.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
@@ -156,8 +157,8 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], with the
-    library FBGEMM. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library FBGEMM. The
+    scales [O] belong to the weight. The values of the rows must be from -1 to 1.
     """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
@@ -174,8 +175,8 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], with the
-    library oneDNN. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library oneDNN. The
+    scales [O] belong to the weight. The values of the rows must be from -1 to 1.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)

@@ -33,7 +33,8 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for `Parser`. A `Translator` cannot load a checkpoint that predicts parse trees.
+    # True for `Parser`, which loads only checkpoints that predict parse trees. `Translator` loads only
+    # checkpoints that translate.
     makes_trees = False
     # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
     is_undecided = False

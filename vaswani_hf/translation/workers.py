@@ -17,8 +17,8 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The iterator reads at most this number of windows per process in advance, that is, before it returns the
-# translations of earlier windows.
+# While the iterator waits for the translations of a window, it sends later windows to idle processes. This
+# number is the maximum number of windows per process that are sent but not yet returned.
 _WINDOWS_PER_WORKER = 2
 
 
