@@ -24,12 +24,12 @@ autoclass_content = "class"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-# The docstrings mark names by single backticks, as Markdown does.
+# Show a name in single backticks as code. The docstrings use single backticks, as Markdown does.
 default_role = "code"
 
 html_theme = "furo"
 html_title = f"vaswani_hf {__version__}"
 html_copy_source = False
 html_show_sphinx = False
-# Source code is short enough to be shown whole.
+# The colours of code blocks.
 pygments_style = "default"

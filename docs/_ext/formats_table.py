@@ -34,7 +34,7 @@ def _section(entry: Format) -> str:
         f"| values of `--quantization` | {quantizations} |",
         f"| the checkpoint needs tokenizers | {'yes' if entry.needs_tokenizers else 'no'} |",
         f"| fields of the config that may have any value | {_fields(free)} |",
-        f"| fields of the config that may have some values | {_fields(limited)} |",
+        f"| fields of the config that may have only certain values | {_fields(limited)} |",
         f"| fields of the config that must have their default | {_defaults(fixed)} |",
         "",
     ]
@@ -64,11 +64,11 @@ def _import_section(entry: ImportFormat) -> str:
         "",
         "| property | value |",
         "|---|---|",
-        f"| kept | {entry.keeps} |",
-        f"| lost or refused | {entry.loses} |",
+        f"| what the import keeps | {entry.keeps} |",
+        f"| what the import drops or refuses | {entry.loses} |",
         f"| options | {options} |",
         f"| files | {', '.join(f'`{name}`' for name in entry.files)} |",
-        f"| library of the comparison | {entry.peer} |",
+        f"| library that the imported model is compared with | {entry.peer} |",
         "",
     ]
     return "\n".join(lines)

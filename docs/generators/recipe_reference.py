@@ -106,7 +106,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
     """Return for each file of the package the attributes that the file reads, as pairs (owner, name). Also
-    return the texts at the end of the f-strings of the file.
+    return the text at the end of each f-string of the file, because the code reads some keys with an f-string
+    such as `f"{split}_source"`.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
