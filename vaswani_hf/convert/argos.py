@@ -11,8 +11,9 @@ folder. The folder contains:
 - metadata.json: the codes and the names of the two languages.
 - README.md
 
-Argos Translate cannot run byte-level BPE tokenizers. Therefore only checkpoints that were imported from
-MarianMT can be exported to Argos Translate.
+Argos Translate can run only SentencePiece tokenizers. Therefore a checkpoint can be exported only if its
+source tokenizer was imported from a unigram model of SentencePiece, such as the tokenizer of a MarianMT
+checkpoint.
 """
 
 import json

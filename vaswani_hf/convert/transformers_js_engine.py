@@ -76,7 +76,9 @@ class TransformersJsEngine:
         return torch.cat(logits, dim=1)
 
     def _empty_cache(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Keys and values of length 0, as transformers.js creates them."""
+        """Return cached keys and values of length 0, because transformers.js passes them in the first call of
+        the decoder.
+        """
         cache = {}
         for value in self._decoder.session.get_inputs():
             if value.name.startswith("past_key_values"):

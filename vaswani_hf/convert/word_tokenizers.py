@@ -30,8 +30,8 @@ def word_tokenizer(
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The WordPiece decoder is used because it adds spaces between tokens. Its prefix is a string that never
-    # occurs in text.
+    # Use the WordPiece decoder, because it adds a space before each token that does not begin with `prefix`.
+    # The character in `prefix` never occurs in texts, so no token begins with `prefix`.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),
