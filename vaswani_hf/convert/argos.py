@@ -180,7 +180,8 @@ class ArgosEngine:
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
-        # Leave out the last token `</s>`, because CTranslate2 adds `</s>` to the source and to the target.
+        # Leave out the last token of each sequence, `</s>`, because CTranslate2 adds `</s>` to the source and
+        # to the target.
         sources = [[self._source_tokens[i] for i in ids[:-1]] for ids in source_ids]
         targets = [[self._target_tokens[i] for i in ids[:-1]] for ids in target_ids]
         results = self._translator.score_batch(sources, targets, max_input_length=0)

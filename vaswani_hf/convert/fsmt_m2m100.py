@@ -207,7 +207,8 @@ FSMT = ImportFormat(
     files=(*_FILES, *_TOKENIZER_FILES),
     peer="FSMT of transformers",
     keeps=(
-        "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of the search."
+        "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of "
+        "the search."
     ),
     loses=(
         "`<pad>` gets the probability 0. The tokenizers do not run Moses. No tokenizers are written if a vocabulary lacks "
@@ -222,11 +223,11 @@ M2M100 = ImportFormat(
     files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, SENTENCEPIECE_FILE, VOCABULARY_FILE),
     peer="M2M100 of transformers",
     keeps=(
-        "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of the search. "
-        "NLLB models have the same format as M2M100 models."
+        "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "
+        "the search. NLLB models have the same format as M2M100 models."
     ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. The settings "
-        "`encoder_layerdrop` and `decoder_layerdrop` are lost."
+        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. The "
+        "settings `encoder_layerdrop` and `decoder_layerdrop` are lost."
     ),
 )

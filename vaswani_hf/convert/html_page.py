@@ -165,7 +165,8 @@ def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(
-            f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page generates only texts."
+            f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page generates only "
+            "texts."
         )
     file = json.loads(tokenizer.backend_tokenizer.to_str())
     settings = {

@@ -62,8 +62,9 @@ class Imported:
             the library of the checkpoint. The argument is a batch that `sample_batch` has returned. None if
             the library is not installed.
         compare (Callable, optional): A function that returns the largest difference (nats) between
-            log-probabilities of the checkpoint's library and of the imported model. Used in place of
-            `log_probs` if the library does not return the log-probabilities of all tokens of the vocabulary.
+            log-probabilities of the checkpoint's library and of the imported model. The import calls
+            `compare` instead of `log_probs` if the library does not return the log-probabilities of all
+            tokens of the vocabulary.
     """
 
     config: VaswaniConfig

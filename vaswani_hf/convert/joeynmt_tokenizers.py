@@ -48,8 +48,9 @@ def joeynmt_tokenizers(
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # Record whether the source tokenizer and the target tokenizer give each token the same id, because training
-    # and some exports need this fact. Two tokenizers with the same ids may segment a text differently.
+    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
+    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
+    # a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     notes = [
         f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "

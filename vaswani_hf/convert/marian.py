@@ -369,8 +369,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     source, target = tokenizers
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
-    # Record whether the source tokenizer and the target tokenizer give each token the same id, because training
-    # and some exports need this fact. Two tokenizers with the same ids may segment a text differently.
+    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
+    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
+    # a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}

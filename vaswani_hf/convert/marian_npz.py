@@ -554,8 +554,9 @@ def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Token
     source, target = (_tokenizer(vocabulary, config) for vocabulary in vocabularies)
     if vocabularies[0] is vocabularies[1]:
         return source, source
-    # Record whether the source tokenizer and the target tokenizer give each token the same id, because training
-    # and some exports need this fact. Two tokenizers with the same ids may segment a text differently.
+    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
+    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
+    # a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
     return source, target
 

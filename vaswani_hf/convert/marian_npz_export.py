@@ -298,7 +298,9 @@ def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 def _add_position_tables(
     state: dict[str, torch.Tensor], model: VaswaniForSeq2SeqLM, num_positions: int
 ) -> None:
-    """Multiply the embeddings by the factor of the checkpoint, and add position tables [L, D] to `state`."""
+    """Multiply the embeddings by the scaling factor `embed_scale` of the checkpoint, and add position tables
+    [L, D] to `state`.
+    """
     position_ids = torch.arange(num_positions, device=model.device)
     if model.config.position_embedding == "learned":
         # Repeat the last learned position, because Marian stops with an error if a position is missing in the
@@ -387,8 +389,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """Import the exported folder again. Return the largest difference (nats) between the log-probabilities of
-    the checkpoint and of the imported model.
+    """Import the exported folder again, to test the written files without Marian. Return the largest
+    difference (nats) between the log-probabilities of the checkpoint and of the imported model.
     """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config

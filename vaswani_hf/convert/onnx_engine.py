@@ -142,7 +142,7 @@ def _inputs_of(cache: EncoderDecoderCache) -> dict[str, torch.Tensor]:
 
 
 def _store(cache: EncoderDecoderCache, outputs: dict[str, torch.Tensor], is_first: bool) -> None:
-    """Write the keys and values that a graph returned into a cache."""
+    """Store in `cache` the keys and values that a graph has returned."""
     prefix = CACHE_NAME if is_first else f"output.{CACHE_NAME}"
     for part in (_OWN, _SOURCE) if is_first else (_OWN,):
         own = getattr(cache, part)

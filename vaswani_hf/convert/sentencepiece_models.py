@@ -188,9 +188,9 @@ def fast_tokenizer(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if a piece of several characters is missing in a vocabulary. Then the tokenizer of
-    `fast_tokenizer` may split texts differently than SentencePiece, because the tokenizer never uses a
-    missing piece.
+    """Return True if a piece of several characters is missing in a vocabulary. If a piece
+    is missing, the tokenizer that `fast_tokenizer` creates may split texts differently than SentencePiece,
+    because the tokenizer never uses the missing piece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 

@@ -9,8 +9,8 @@ The encoder adds a learned vector to each source embedding: the row `target_spac
 `target_space_embedding`. The import adds this vector to the weights of the source embedding. Therefore the
 source embedding is no longer shared with the target embedding.
 
-The hyperparameters are read from hparams.json in the folder of the checkpoint. Hyperparameters in the file of
-the option `--config` take precedence.
+The hyperparameters are read from hparams.json in the folder of the checkpoint. If the user gives
+a file with the option `--config`, the hyperparameters in this file take precedence over hparams.json.
 """
 
 import json
