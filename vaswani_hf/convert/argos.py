@@ -54,8 +54,9 @@ _NUM_TOKENS = 12
 def export_argos(
     model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the CTranslate2 model and the SentencePiece model. Compare the log-probabilities of CTranslate2 with the
-    log-probabilities of the checkpoint, and the segmentations of the SentencePiece model with those of the tokenizer.
+    """Write the CTranslate2 model and the SentencePiece model. Compare the log-probabilities of CTranslate2
+    with the log-probabilities of the checkpoint, and the segmentations of the SentencePiece model with those
+    of the tokenizer.
     """
     assert tokenizers is not None
     source, target = tokenizers

@@ -351,7 +351,7 @@ def _tokenizers(
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # If the folder has only one dictionary file, the file is a joint vocabulary of both languages.
+        # If the user names only one vocabulary file, the file is the joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))

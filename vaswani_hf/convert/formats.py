@@ -46,7 +46,8 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-# The settings of a beam search that divides the score by the length, as the searches of transformers and of Marian do.
+# The settings of a beam search that divides the score by the length, as the searches of transformers and of
+# Marian do.
 SCORE_PER_TOKEN: Mapping[str, Any] = {
     "length_penalty": 1.0,
     "length_penalty_type": "power",
@@ -154,8 +155,8 @@ class Engine(Protocol):
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
             does not support the settings of the checkpoint. The keys are fields of `SearchSettings`.
-        installation (str, optional): The command that installs the runtime. None if the package extra with the
-            name of the format installs the runtime.
+        installation (str, optional): The command that installs the runtime. None if the package extra with
+            the name of the format installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]]
@@ -189,8 +190,8 @@ class Format:
             installs the modules in `libraries`.
         main_file (str): The name (or the pattern of the name) of a file that every export in this format
             contains, and that no export in another format contains.
-        model_type (str, optional): The `model_type` in the config.json of the format; None if the format has no
-            `model_type`.
+        model_type (str, optional): The `model_type` in the config.json of the format; None if the format has
+            no `model_type`.
         library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
         export (Export): The function that writes a model.

@@ -1,4 +1,5 @@
-"""Converts a checkpoint to one HTML page that translates in the browser, without a server and without the network.
+"""Converts a checkpoint to one HTML page that translates in the browser, without a server and without the
+network.
 
 The exported folder has these files:
 

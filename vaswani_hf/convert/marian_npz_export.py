@@ -1,4 +1,5 @@
-"""Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and decoder.yml.
+"""Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and
+decoder.yml.
 
 The export writes a model of one of two Marian types.
 
@@ -454,8 +455,8 @@ class MarianNpzEngine:
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the length
-        penalty in decoder.yml.
+        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the
+        length penalty in decoder.yml.
         """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]

@@ -1,5 +1,5 @@
-"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and converts these
-fast tokenizers back to SentencePiece models.
+"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and
+converts these fast tokenizers back to SentencePiece models.
 
 A SentencePiece model splits text into tokens, which SentencePiece calls pieces. Marian and fairseq read the
 token ids of the pieces from a separate file, such as `vocab.json`. In a fast tokenizer of transformers, the
@@ -142,8 +142,8 @@ def fast_tokenizer(
     piece to its id.
 
     `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
-    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several characters that is missing in the
-    vocabulary.
+    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several
+    characters that is missing in the vocabulary.
     """
     special = {end, unknown, pad, start, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]

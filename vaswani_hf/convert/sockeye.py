@@ -338,8 +338,10 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
 
 
 def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return the default options of sockeye-translate. The length limit is the source length times a ratio:
-    the mean of target length / source length in the training data plus two standard deviations.
+    """Return the default options of sockeye-translate.
+
+    The length limit is the source length times a factor, plus 1 token. The factor is the mean ratio of the
+    target length to the source length in the training data, plus two standard deviations.
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)

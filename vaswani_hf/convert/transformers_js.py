@@ -1,4 +1,5 @@
-"""Converts a checkpoint to the ONNX graphs, configs and tokenizer that transformers.js loads as a MarianMT model.
+"""Converts a checkpoint to the ONNX graphs, configs and tokenizer that transformers.js loads as a MarianMT
+model.
 
 - onnx/encoder_model.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`.
 - onnx/decoder_model_merged.onnx: maps the target tokens `input_ids` and the encoder outputs to `logits`, and
@@ -12,8 +13,8 @@ int8 weights (suffix `_quantized`). The floating-point inputs and outputs are fl
 The greedy search of transformers.js stops only when all sentences of a batch generate `</s>` in the same
 step. Therefore the decoder graph makes a sentence that has ended generate `</s>` again in each step.
 
-In shapes, B is the batch size, S the source length, T the target length, P the number of cached target tokens, H the
-number of heads, D the model width and V the size of the target vocabulary.
+In shapes, B is the batch size, S the source length, T the target length, P the number of cached target
+tokens, H the number of heads, D the model width and V the size of the target vocabulary.
 """
 
 import json
@@ -68,8 +69,8 @@ def export_transformers_js(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the graphs, the configs and the tokenizer. Compare the outputs of all graphs with the outputs of the
-    model.
+    """Write the graphs, the configs and the tokenizer. Compare the outputs of all graphs with the outputs of
+    the model.
     """
     assert tokenizers is not None
     tokenizer = _only_tokenizer(tokenizers)
@@ -293,8 +294,8 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
 
 
 def _with_int8_embeddings(model: Any) -> Any:
-    """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection as a
-    separate matrix, because the quantizer needs constant matrices.
+    """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection
+    as a separate matrix, because the quantizer needs constant matrices.
     """
     from onnx import TensorProto, helper, numpy_helper
 

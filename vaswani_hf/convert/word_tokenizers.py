@@ -53,7 +53,8 @@ def merging_tokenizer(
     end: str = "</s>",
     unknown: str = "<unk>",
 ) -> PreTrainedTokenizerFast | None:
-    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and fastBPE do.
+    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and
+    fastBPE do.
 
     The last token of each word ends with `END_OF_WORD`. Return None if the vocabulary does not contain all
     tokens of the merges, because the library `tokenizers` does not support merges whose tokens have no id.
