@@ -150,8 +150,8 @@ def test_byte_level_bpe_is_refused(tmp_path):
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bpe")
     save_tokenizers(tokenizer, tokenizer, tmp_path / "bpe")
     message = (
-        "SentencePiece cannot express the tokenizer, a BPE model, because only tokenizers of imported MarianMT "
-        "checkpoints with unigram models come from SentencePiece; use another format."
+        "SentencePiece cannot express the tokenizer, a BPE model, because only a tokenizer that was "
+        "imported from a unigram model of SentencePiece can be converted back; use another format."
     )
     assert_refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")
     message = (

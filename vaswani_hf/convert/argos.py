@@ -11,8 +11,9 @@ folder. The folder contains:
 - metadata.json: the codes and the names of the two languages.
 - README.md
 
-Argos Translate cannot run byte-level BPE tokenizers. Therefore only checkpoints that were imported from
-MarianMT can be exported to Argos Translate.
+Argos Translate can run only SentencePiece tokenizers. Therefore a checkpoint can be exported only if its
+source tokenizer was imported from a unigram model of SentencePiece, such as the tokenizer of a MarianMT
+checkpoint.
 """
 
 import json
@@ -53,8 +54,9 @@ _NUM_TOKENS = 12
 def export_argos(
     model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the CTranslate2 model and the SentencePiece model. Compare the log-probabilities of CTranslate2 with the
-    log-probabilities of the checkpoint, and the segmentations of the SentencePiece model with those of the tokenizer.
+    """Write the CTranslate2 model and the SentencePiece model. Compare the log-probabilities of CTranslate2
+    with the log-probabilities of the checkpoint, and the segmentations of the SentencePiece model with those
+    of the tokenizer.
     """
     assert tokenizers is not None
     source, target = tokenizers
@@ -179,7 +181,8 @@ class ArgosEngine:
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
-        # Leave out the last token `</s>`, because CTranslate2 adds `</s>` to the source and to the target.
+        # Leave out the last token of each sequence, `</s>`, because CTranslate2 adds `</s>` to the source and
+        # to the target.
         sources = [[self._source_tokens[i] for i in ids[:-1]] for ids in source_ids]
         targets = [[self._target_tokens[i] for i in ids[:-1]] for ids in target_ids]
         results = self._translator.score_batch(sources, targets, max_input_length=0)

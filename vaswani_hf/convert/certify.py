@@ -54,8 +54,9 @@ class Row:
             exceeds.
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
-        largest_difference (float, optional): The largest difference of two log-probabilities (nats) of tokens
-            in the translations of the checkpoint. None for the checkpoint itself.
+        largest_difference (float, optional): The largest difference (nats) between the log-probability that
+            the engine gives a token and the log-probability that the checkpoint gives the same token, over
+            all tokens in the translations of the checkpoint. None for the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
@@ -95,7 +96,9 @@ class _Checkpoint(TranslatorEngine):
 
 @dataclass
 class _Expected:
-    """The translations of the checkpoint with one search, and the log-probabilities of the tokens."""
+    """The outputs of the checkpoint with greedy search or with beam search: the translations, and the
+    log-probabilities of their tokens.
+    """
 
     row: Row
     translations: list[str]
@@ -136,9 +139,9 @@ def certify(
         report (Callable): A function that is called with a line of text after the measurement of each engine.
 
     Returns:
-        dict: `rows` has the fields of a `Row` for the checkpoint and for each engine. `test_set`, `sentences`,
-            `hardware`, `versions`, `date` and `weights` (the hash of each weight file)
-            describe the measurement.
+        dict: `rows` is a list of dicts with the fields of `Row`, for the checkpoint and for each engine.
+            `test_set`, `sentences`, `hardware`, `versions`, `date` and `weights` (the hash of each weight
+            file) describe the measurement.
 
     Raises:
         ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
@@ -174,7 +177,9 @@ def certify(
 
 
 def faults(certificate: dict[str, Any]) -> list[str]:
-    """Return a line of text for each engine with float32 weights that failed or whose results exceed a limit."""
+    """Return a line of text for each row of a certificate that has float32 weights, if the engine failed or
+    if its results exceed a limit.
+    """
     found = []
     for row in certificate["rows"]:
         has_failed = row["status"] == "failed" or (row["status"] == "measured" and row["message"])
@@ -244,8 +249,8 @@ class _Certification:
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
-            # Leave out source texts that were truncated, and translations that the length limit has ended.
-            # Such translations do not end with the end token.
+            # Compute no log-probabilities for a sentence pair if the source text was truncated, or if the
+            # translation was stopped by the length limit. A stopped translation has no end token.
             if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)

@@ -13,7 +13,8 @@ from .translator_engine import TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # Import ctranslate2.py only here, because it imports CTranslate2, and CTranslate2 may not be installed.
+    # Import ctranslate2.py only here, because ctranslate2.py needs the library CTranslate2, and the library
+    # may not be installed.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None

@@ -55,8 +55,8 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
-# For each config field of a stack: Eole's default, and the reason why models with other values cannot be
-# imported.
+# Maps each config field of a stack to Eole's default, and to the reason why models with other values cannot
+# be imported.
 _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
     "parallel_residual": (
         False,

@@ -96,8 +96,8 @@ class LoadedCheckpoint:
     Attributes:
         folder (Path): The folder of the checkpoint.
         model (VaswaniForSeq2SeqLM): The model in eval mode.
-        tokenizers (tuple, optional): The source and the target tokenizer. None if the folder has no tokenizers and
-            the format needs no tokenizers.
+        tokenizers (tuple, optional): The source and the target tokenizer. None if the folder has no
+            tokenizers and the format needs no tokenizers.
     """
 
     folder: Path
@@ -123,8 +123,8 @@ def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quant
 
 
 def describe_model(entry: Format, folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the files that describe an exported model, if the format has such files. `name` is the name of the
-    model, and `data` is the result of `card_data`.
+    """Write the files that describe an exported model, if the format has such files. `name` is the name of
+    the model, and `data` is the result of `card_data`.
     """
     if entry.describe is not None:
         entry.describe(folder, name, data)

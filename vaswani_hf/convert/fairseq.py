@@ -1,8 +1,9 @@
-"""Imports the `.pt` files of fairseq: the architecture `transformer` and its sizes, such as `_wmt_en_de_big`.
+"""Imports the `.pt` files of fairseq whose architecture is `transformer` or a variant of `transformer` with
+other sizes, such as `transformer_wmt_en_de_big`.
 
 The settings are an argparse.Namespace in `args` (old files), or a dict or an OmegaConf object in `cfg` (new
-files). The vocabularies are in the files dict.LANGUAGE.txt in the same folder. The first token of such a file
-has the id 4.
+files). The vocabularies are in the files dict.LANGUAGE.txt in the same folder. The first token in a file
+dict.LANGUAGE.txt has the id 4, because fairseq gives the ids 0 to 3 to the special tokens.
 
 The models differ from the paper in four points: the attention projections have biases; the sinusoids have the
 timescales of tensor2tensor, with all sines in the first half of the features; the first token has the
@@ -71,7 +72,8 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# For each setting: the only value that can be imported, and the reason.
+# Maps each setting to the only value that can be imported, and to the reason why other values cannot be
+# imported.
 _REQUIRED = {
     "adaptive_input": (False, "all embeddings must have the same width"),
     "adaptive_softmax_cutoff": (None, "the output projection must be a single matrix"),
@@ -96,8 +98,8 @@ def _names() -> WeightNames:
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
                     name = f"{attention}.{part}.{kind}"
                     names[f"{layer}.{name}"] = f"{own}.{name}"
-                # Split the joint projection of queries, keys and values that files of the oldest fairseq
-                # versions have.
+                # Files of the oldest fairseq versions have one joint projection for queries, keys and values.
+                # Split the joint projection into three projections.
                 joint = tuple(f"{own}.{attention}.{part}_proj.{kind}" for part in "qkv")
                 names[f"{layer}.{attention}.in_proj_{kind}"] = joint
             for part in ("fc1", "fc2", *norms):
@@ -349,7 +351,7 @@ def _tokenizers(
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # If the folder has only one dictionary file, the file is a joint vocabulary of both languages.
+        # If the user names only one vocabulary file, the file is the joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))

@@ -46,7 +46,8 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-# The settings of a beam search that divides the score by the length, as the searches of transformers and of Marian do.
+# The settings of a beam search that divides the score by the length, as the searches of transformers and of
+# Marian do.
 SCORE_PER_TOKEN: Mapping[str, Any] = {
     "length_penalty": 1.0,
     "length_penalty_type": "power",
@@ -62,14 +63,16 @@ def only(name: str, value: Any, reason: str) -> Limit:
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
     """Check that a config has a start token, because the decoder needs a start token in some formats. Return
-    the reason for a refusal if the config has none.
+    None if the config has a start token. Otherwise, return the reason why the format cannot express the
+    config.
     """
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Check that a config has an end token, because the search needs an end token in some formats. Return the
-    reason for a refusal if the config has none.
+    """Check that a config has an end token, because the search needs an end token in some formats. Return
+    None if the config has an end token. Otherwise, return the reason why the format cannot express the
+    config.
     """
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
@@ -152,8 +155,8 @@ class Engine(Protocol):
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
             does not support the settings of the checkpoint. The keys are fields of `SearchSettings`.
-        installation (str, optional): The command that installs the runtime. None if the package extra with the
-            name of the format installs the runtime.
+        installation (str, optional): The command that installs the runtime. None if the package extra with
+            the name of the format installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]]
@@ -172,7 +175,9 @@ class Engine(Protocol):
         ...
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with the settings of the checkpoint and of `search`."""
+        """Translate texts with the search settings of the checkpoint. The settings in the attribute `search`
+        replace settings of the checkpoint.
+        """
         ...
 
 
@@ -183,10 +188,10 @@ class Format:
     Attributes:
         name (str): The name of the format, as in the option `--format`. The package extra of the same name
             installs the modules in `libraries`.
-        main_file (str): The name of a file, or a file pattern. Only exports in this format contain such a
-            file.
-        model_type (str, optional): The `model_type` in the config.json of the format; None if the format has no
-            `model_type`.
+        main_file (str): The name (or the pattern of the name) of a file that every export in this format
+            contains, and that no export in another format contains.
+        model_type (str, optional): The `model_type` in the config.json of the format; None if the format has
+            no `model_type`.
         library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
         export (Export): The function that writes a model.
@@ -196,7 +201,7 @@ class Format:
         needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the export copies the recipe into the folder, without private paths.
-            `vaswani distill` reads the languages from the copy.
+            `vaswani distill` reads the languages from the copied recipe.
         engine (type, optional): The class that runs an exported folder. None if this package cannot run the
             format.
         describe (function, optional): A function that writes the name of the model, its languages and its

@@ -93,7 +93,8 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
-    """Return the source and the target tokenizer, or None, and notes for the user.
+    """Return the source and the target tokenizer, and a list of notes for the user. Return None in place of
+    the tokenizers if the files lack vocabularies or tokens.
 
     The tokenizer of FSMT runs Moses before the BPE merges, and the Moses detokenizer after decoding. The
     returned tokenizers do not run Moses, because fast tokenizers do not support Moses.
@@ -181,7 +182,7 @@ def _imported(
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         # Turn the cache off, because FSMT applies no causal mask if the cache is on.
         logits = model(**batch, use_cache=False).logits  # [B, T, V]
-        # `<pad>` has probability 0 in this package.
+        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared.
         logits[..., pad] = EXCLUDED_LOGIT
         return logits.log_softmax(dim=-1)
 
@@ -205,10 +206,13 @@ FSMT = ImportFormat(
     read=read_fsmt,
     files=(*_FILES, *_TOKENIZER_FILES),
     peer="FSMT of transformers",
-    keeps="The weights, the vocabularies, the merges, the positions, the languages, and the defaults of the search.",
+    keeps=(
+        "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of "
+        "the search."
+    ),
     loses=(
         "`<pad>` gets the probability 0. The tokenizers do not run Moses. No tokenizers are written if a vocabulary lacks "
-        "a token of a merge. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "a token of a merge. The settings `encoder_layerdrop` and `decoder_layerdrop` are lost."
     ),
 )
 M2M100 = ImportFormat(
@@ -219,11 +223,11 @@ M2M100 = ImportFormat(
     files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, SENTENCEPIECE_FILE, VOCABULARY_FILE),
     peer="M2M100 of transformers",
     keeps=(
-        "The weights, the tokenizers, the tokens of the languages, the positions, and the defaults of the search. NLLB "
-        "models have the same format."
+        "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "
+        "the search. NLLB models have the same format as M2M100 models."
     ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. Training has "
-        "no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. The "
+        "settings `encoder_layerdrop` and `decoder_layerdrop` are lost."
     ),
 )

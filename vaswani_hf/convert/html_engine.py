@@ -41,7 +41,7 @@ class HtmlEngine:
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
         """Return for each text a list of translations, best first.
 
-        `options` are arguments of `generate`, and the option `target_prefix`. Each translation is a dict with
+        `options` may contain arguments of `generate`, and `target_prefix`. Each translation is a dict with
         the fields of `Translation`.
         """
         return self._run("translate", texts=list(texts), options=options)

@@ -1,4 +1,5 @@
-"""Converts a checkpoint to one HTML page that translates in the browser, without a server and without the network.
+"""Converts a checkpoint to one HTML page that translates in the browser, without a server and without the
+network.
 
 The exported folder has these files:
 
@@ -80,11 +81,11 @@ _IDLE = frozenset(
     temperature top_k top_p transformers_version use_cache
     """.split()
 )
-# A field of this dict has no effect if the field has the value in this dict. A field that is None, False, 0
-# or an empty list also has no effect.
+# Maps fields of a generation config to the values with which the fields have no effect on the search. A field
+# that is None, False, 0 or an empty list also has no effect.
 _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
-# `_NUM_TEXTS` random texts compare the tokenizers of the page with the tokenizers of the checkpoint. Each
-# text has at most `_NUM_TOKENS` tokens.
+# To compare the tokenizers of the page with the tokenizers of the checkpoint, the export encodes and decodes
+# `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
 
@@ -165,7 +166,8 @@ def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(
-            f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page translates texts."
+            f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page generates only "
+            "texts."
         )
     file = json.loads(tokenizer.backend_tokenizer.to_str())
     settings = {

@@ -20,8 +20,8 @@ from ..settings.base import Settings
 from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
-# A function that computes log-probabilities [B, T, V] float32 with the library of the imported checkpoint.
-# The argument is a batch of `sample_batch`.
+# A function that computes log-probabilities [B, T, V] (float32) with the library of the imported checkpoint.
+# The argument is a batch that `sample_batch` has returned.
 LogProbs = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
@@ -59,11 +59,12 @@ class Imported:
         notes (list): Sentences about differences between the checkpoint and the imported model. The sentences
             are printed, and written to the model card.
         log_probs (Callable, optional): A function that computes log-probabilities [B, T, V] (float32) with
-            the library of the checkpoint. The argument is a batch of `sample_batch`. None if the library is
-            not installed.
+            the library of the checkpoint. The argument is a batch that `sample_batch` has returned. None if
+            the library is not installed.
         compare (Callable, optional): A function that returns the largest difference (nats) between
-            log-probabilities of the checkpoint's library and of the imported model. Used in place of
-            `log_probs` if the library does not return the log-probabilities of all tokens of the vocabulary.
+            log-probabilities of the checkpoint's library and of the imported model. The import calls
+            `compare` instead of `log_probs` if the library does not return the log-probabilities of all
+            tokens of the vocabulary.
     """
 
     config: VaswaniConfig

@@ -58,9 +58,9 @@ class ImportReport(NamedTuple):
 
     Attributes:
         format (str): The name of the format, such as "marian_mt".
-        difference (float, optional): The largest difference (nats) between the log-probabilities of the
-            written checkpoint and of the library that the source belongs to, on sample inputs. None if this
-            library is not installed.
+        difference (float, optional): The largest difference (nats) between log-probabilities that the written
+            checkpoint computes and log-probabilities that the other library computes, on sample inputs. None
+            if the other library is not installed.
         text (str): The lines that the command prints for the user.
     """
 
@@ -275,8 +275,9 @@ def _write_card(
         # published.
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
-        # Record the name that the model card contains. `vaswani push` generates the card again with this
-        # name. If the two cards differ, the user has edited the card, and `vaswani push` keeps that card.
+        # Record the name of the model in the model card, because `vaswani push` generates the card again with
+        # this name. If the generated card differs from the card in the folder, the user has edited the card
+        # in the folder, and `vaswani push` does not replace the edited card.
         "imported_as": name,
         "peer": entry.peer,
         "difference": difference,

@@ -6,9 +6,10 @@ the stack) or "post". If the key is missing, the encoder is pre-norm without a L
 decoder is post-norm.
 
 A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The import
-multiplies weights by powers of alpha, so that the imported model computes the same outputs with Sublayer(x) +
-x. The multiplication changes the variance of the inputs of LayerNorm. The epsilon of LayerNorm stays 1e-6,
-because the effect is less than one part in 100,000 if the variance is above 0.1.
+divides or multiplies weights by powers of alpha, so that the imported model computes the same outputs with
+Sublayer(x) + x. The changed weights change the variance of the inputs of LayerNorm. The import does not adapt
+the epsilon of 1e-6 to the new variance, because an epsilon of 1e-6 changes the outputs of LayerNorm by less
+than one part in 100,000 if the variance is above 0.1.
 """
 
 from collections.abc import Mapping
@@ -241,7 +242,7 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model_state"), dict):
         raise ValueError(
-            f"'{file.name}' has no entry `model_state`, so it is no checkpoint of JoeyNMT; name another."
+            f"'{file.name}' has no entry `model_state`, so it is no checkpoint of JoeyNMT; name another file."
         )
     return {name: tensor.float() for name, tensor in loaded["model_state"].items()}
 
@@ -277,10 +278,14 @@ def _without_alpha(
 ) -> dict[str, torch.Tensor]:
     """Return the weights of a model whose residual connections have no factor alpha.
 
-    In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the eps. In a
-    pre-norm stack, the state after the sub-layer k is divided by alpha^k. The input of each sub-layer is
-    LayerNorm(x), so the division does not change the input. Without a LayerNorm at its end, the output of the encoder
-    is divided by alpha^k, and the cross-attention multiplies this output by alpha^k.
+    In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
+    effect of the epsilon. Therefore the weights of f are divided by alpha.
+
+    In a pre-norm stack, the weights of the k-th sub-layer are divided by alpha^k. Therefore the hidden states
+    x after the k-th sub-layer are also divided by alpha^k. The input of each sub-layer is LayerNorm(x), and
+    LayerNorm removes the factor. If the encoder does not end with a LayerNorm, the encoder outputs are
+    divided by a power of alpha. Therefore the key and value projections of the cross-attention are multiplied
+    by this power.
     """
     state = dict(state)
     for stack, attentions in _ATTENTIONS.items():
@@ -327,8 +332,8 @@ def _original_log_probs(
     specials: Mapping[str, Any],
     state: Mapping[str, torch.Tensor],
 ) -> Any:
-    """Return a function that computes log-probabilities with JoeyNMT (see `Imported.log_probs`). None if
-    JoeyNMT is not installed.
+    """Return a function that computes log-probabilities with JoeyNMT (see `Imported.log_probs`). Return None
+    if JoeyNMT is not installed.
     """
     if find_spec("joeynmt") is None:
         return None
@@ -358,7 +363,8 @@ def _original_log_probs(
             unroll_steps=None,
             trg_mask=batch["decoder_attention_mask"].bool().unsqueeze(1),
         )
-        # The search of JoeyNMT never chooses `<pad>`, and `<pad>` has probability 0 in this package.
+        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared. The
+        # search of JoeyNMT never chooses `<pad>`.
         logits[..., _PAD] = EXCLUDED_LOGIT
         return logits.log_softmax(dim=-1)
 
@@ -373,10 +379,11 @@ JOEYNMT = ImportFormat(
     files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model", "*codes*"),
     peer=_TITLE,
     keeps=(
-        "The weights, the vocabularies, and the number of beams, the length penalty and the length limit of the section "
-        "`testing`. The tokenizers segment texts with the levels `word` and `char`, and with SentencePiece models or "
-        "merges of subword-nmt that are in the folder, including `lowercase` and `normalize`. Otherwise the tokenizers "
-        "split texts at spaces and join tokens that end with the separator of subword-nmt."
+        "Keeps the weights, the vocabularies, and the number of beams, the length penalty and the length limit "
+        "of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, and with "
+        "SentencePiece models or merges of subword-nmt that are in the folder, including `lowercase` and "
+        "`normalize`. Otherwise the tokenizers split texts at spaces and join tokens that end with the "
+        "separator of subword-nmt."
     ),
     loses=(
         "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different activations "

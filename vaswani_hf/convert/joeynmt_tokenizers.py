@@ -1,9 +1,11 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
-The levels `word` and `char`, SentencePiece models and merges of subword-nmt become fast tokenizers with equal token
-ids. A tokenizer that cannot be expressed becomes a tokenizer that splits texts at spaces. If the result of a
+JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
+For each of these tokenizers, this file creates a fast tokenizer with the same token ids. If a fast tokenizer
+cannot tokenize in the same way, this file creates a tokenizer that splits texts at spaces. If the result of a
 merge is not in the vocabulary, subword-nmt and BPE models of SentencePiece split this result into smaller
-parts again. Fast tokenizers cannot do this. Therefore the vocabulary must contain the results of all merges.
+parts again. Fast tokenizers do not split the results of merges. Therefore the vocabulary must contain the
+results of all merges.
 """
 
 import re
@@ -31,7 +33,9 @@ _SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r
 def joeynmt_tokenizers(
     folder: Path, sides: Sequence[Mapping[str, Any]], vocabularies: Sequence[list[str]]
 ) -> tuple[Tokenizers, list[str]]:
-    """Return the source tokenizer and the target tokenizer, and sentences for the user about differences.
+    """Return the source tokenizer and the target tokenizer. Also return a list of notes for the user, which
+    say why the tokenizers differ from the tokenizers of JoeyNMT.
+
     `sides` are the sections `data.src` and `data.trg` of config.yaml. Each vocabulary is a list of tokens
     that begins with the four special tokens.
     """
@@ -44,8 +48,9 @@ def joeynmt_tokenizers(
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # Record whether both tokenizers give each token the same id, because two tokenizers with the same ids may
-    # segment a text differently.
+    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
+    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
+    # a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     notes = [
         f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "
@@ -126,8 +131,8 @@ def _subword_nmt(
 def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # The WordPiece decoder is used because it adds spaces between tokens. Its prefix is a string that never
-    # occurs in text.
+    # Use the WordPiece decoder, because it adds a space before each token that does not begin with `prefix`.
+    # The character in `prefix` never occurs in texts, so no token begins with `prefix`.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
     return imported_tokenizer(backend, ids, **special)
 

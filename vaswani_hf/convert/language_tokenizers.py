@@ -25,7 +25,9 @@ _SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unkn
 
 
 def language_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
-    """Return the tokenizer of an M2M100 or NLLB checkpoint, or None, and notes for the user."""
+    """Return the tokenizer of an M2M100 or NLLB checkpoint, and a list of notes for the user. Return None in
+    place of the tokenizer if a fast tokenizer cannot be created.
+    """
     settings: dict[str, Any] = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)
@@ -65,7 +67,9 @@ def _m2m100(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
 
 
 def _with_languages(tokenizer: PreTrainedTokenizerFast, tokens: Mapping[str, str]) -> PreTrainedTokenizerFast:
-    """Record the token of each language. Decoding with `skip_special_tokens` removes the tokens."""
+    """Add the language tokens to a tokenizer as special tokens, and record the language of each token.
+    Decoding with `skip_special_tokens` leaves out the language tokens.
+    """
     tokenizer.backend_tokenizer.add_special_tokens(
         [AddedToken(token, normalized=False, special=True) for token in tokens.values()]
     )

@@ -56,8 +56,9 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a check that `d_k` or `d_v` is `d_model` / number of heads, because MarianMT and Marian support
-    no other width of a head.
+    """Return a `Limit` (a check of one config field) for the field `name`, which is `d_k` or `d_v`. The field
+    must be `d_model` divided by the number of heads, because MarianMT and Marian support no other width of a
+    head.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -176,8 +177,8 @@ def export_marian(
     # `<pad>` is 0.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
-        # Exclude `<pad>` here too, because the MarianMT model does not exclude `<pad>` itself. The search of
-        # transformers excludes `<pad>` with `bad_words_ids`.
+        # Exclude `<pad>` from the logits of MarianMT before the comparison, because this package excludes
+        # `<pad>` in the model. In MarianMT, the search excludes `<pad>`, by the setting `bad_words_ids`.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
@@ -223,13 +224,14 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. If no input of the
-    decoder is `<pad>`, set the row of `<pad>` in the output projection to zero.
+    """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the row of
+    `<pad>` in the output projection to zero, unless the row is the embedding of the decoder's start token.
 
-    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually the row can be zero, because
-    no position attends to padding. In models of the Marian toolkit, the decoder starts from `<pad>`, so the
-    row must be kept. Then the logit of `<pad>` is not only the bias. The bias is so low that the probability
-    of `<pad>` is still 0.
+    If the output projection is tied to an embedding, the row is also the embedding of `<pad>`. The embedding
+    of `<pad>` may be zero, because no position attends to padding. In models of the Marian toolkit, the
+    decoder starts from `<pad>`. In these models, a tied row keeps its values, and the logit of `<pad>` is the
+    product of the row and the hidden state plus the bias. The bias is so low that the probability of `<pad>`
+    is 0 in all models.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -298,7 +300,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         logits = marian(**batch).logits
-        # The search of transformers never chooses `<pad>`, and `<pad>` has probability 0 in this package.
+        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared. The
+        # search of transformers never chooses `<pad>`.
         logits[..., pad] = EXCLUDED_LOGIT
         return logits.log_softmax(dim=-1)
 
@@ -366,8 +369,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     source, target = tokenizers
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
-    # Record whether both tokenizers give each token the same id, because two tokenizers with the same ids may
-    # segment a text differently.
+    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
+    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
+    # a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
@@ -392,7 +396,8 @@ def _imported_generation_config(config: GenerationConfig, pad: int) -> Generatio
 class MarianEngine(TranslatorEngine):
     """Runs an exported MarianMT model with the search of transformers."""
 
-    # The search of transformers has only one type of length penalty, and no coverage penalty.
+    # `vaswani certify` compares translations with these search settings, because the search of transformers
+    # has only one type of length penalty, and no coverage penalty.
     search = SCORE_PER_TOKEN
 
     def load(self, folder: Path) -> BaseTranslator:

@@ -54,10 +54,10 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "sigmoid": "sigmoid",
 }
-# Marian versions before this version compute GELU approximately, with a sigmoid.
+# The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
-# File names of the options of the search, in order of preference. The file also has the names of the
-# vocabulary files. `{}` stands for the name of the model file.
+# The search options and the names of the vocabulary files are in a file with one of these names. If several
+# files exist, the first is read. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # File names of the two SentencePiece models in OPUS-MT models. The token ids are in a separate YAML
 # vocabulary.
@@ -69,7 +69,7 @@ _UNKNOWN_TOKENS = ("<unk>", "UNK")
 # token gets the second name.
 _START_TOKENS = ("<pad>", "<start>")
 
-# For each option: Marian's default, and the reason why models with other values cannot be imported.
+# Maps each option to Marian's default, and to the reason why models with other values cannot be imported.
 REQUIRED: dict[str, tuple[Any, str]] = {
     "transformer-decoder-autoreg": (
         "self-attention",
@@ -132,7 +132,8 @@ def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, .
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
     if not (options.get("tied-embeddings-all") or options.get("tied-embeddings")):
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
-    # Old versions of Marian store the transposed matrix.
+    # Old versions of Marian store the transpose of the output projection, under another name. `_own_weights`
+    # transposes this matrix again.
     names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
     if options["type"] == NEW_TYPE:
         for stack in ("encoder", "decoder"):
@@ -330,8 +331,8 @@ def _model_file(path: Path) -> Path:
 
 
 def _search_options(model: Path) -> dict[str, Any]:
-    """Return the options of the search and the names of the vocabulary files. Return an empty dict if there
-    is no file such as decoder.yml.
+    """Return the options of the search and the names of the vocabulary files. Return an empty dict if no file
+    in `DECODER_FILES` exists.
     """
     for pattern in DECODER_FILES:
         file = model.parent / pattern.format(model.name)
@@ -374,7 +375,9 @@ def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> No
 
 
 def _norm_position(settings: Mapping[str, Any]) -> str:
-    """ "post" or "pre". The letter d is dropout, a is the addition of the residual, n is LayerNorm."""
+    """Return "post" or "pre". In Marian's options, each letter is an operation before or after a sub-layer:
+    "d" is dropout, "a" adds the residual, and "n" is LayerNorm.
+    """
     before = (settings.get("transformer-preprocess") or "").replace("d", "")
     after = settings.get("transformer-postprocess", "dan").replace("d", "")
     positions = {("", "an"): "post", ("n", "a"): "pre"}
@@ -428,7 +431,7 @@ def _own_weights(
         elif is_matrix(name):
             own[name] = tensor.T
         else:
-            # Biases and the weights of LayerNorm have the shape [1, D].
+            # Flatten biases and the weights of LayerNorm, because Marian stores them with the shape [1, D].
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
     table = "model.encoder.embed_positions.weight"
     if table in own:
@@ -446,8 +449,8 @@ def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add a row for the start token to both embeddings and to the output projection. Return its id.
 
     The token has the same id in both vocabularies. If the two vocabularies have different sizes, rows without
-    tokens are added to the smaller embedding. In the output, these rows get a low bias, so that their
-    probability is 0.
+    tokens are added to the smaller embedding. If the target vocabulary is smaller, the output bias of the
+    added rows is so low that their probability is 0.
     """
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     num_target = len(own[embeddings[1]])
@@ -551,8 +554,9 @@ def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Token
     source, target = (_tokenizer(vocabulary, config) for vocabulary in vocabularies)
     if vocabularies[0] is vocabularies[1]:
         return source, source
-    # Record whether both tokenizers give each token the same id, because two tokenizers with the same ids may
-    # segment a text differently.
+    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
+    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
+    # a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
     return source, target
 

@@ -1,4 +1,5 @@
-"""Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and decoder.yml.
+"""Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and
+decoder.yml.
 
 The export writes a model of one of two Marian types.
 
@@ -197,8 +198,8 @@ def _batches(config: VaswaniConfig) -> dict[str, Any]:
     """Return the batch size options of Marian's search."""
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
-    # With "transformer-new", the search of Marian 1.12.42 mixes up the sentences of a batch after a sentence has
-    # ended.
+    # For models of the type "transformer-new", set a batch size of one sentence. In larger batches, the
+    # search of Marian 1.12.42 mixes up the sentences after one sentence has ended.
     return {"mini-batch": 1, "maxi-batch": 1, "maxi-batch-sort": "none"}
 
 
@@ -265,8 +266,12 @@ def _marian_model(
 
 
 def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """Return the weights that Marian needs. Tied embeddings are repeated, zero biases are added to attention
-    layers without biases, and an output bias excludes `<pad>`.
+    """Return the weights of a model, with changes for Marian.
+
+    Shared and tied weights are returned under each of their names, because the export changes some of these
+    weights separately. Attention layers without biases get biases of zeros, because Marian always adds
+    biases. If the model excludes `<pad>` from the output, the output bias of `<pad>` is very low, or the row
+    of `<pad>` is left out.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -294,7 +299,9 @@ def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 def _add_position_tables(
     state: dict[str, torch.Tensor], model: VaswaniForSeq2SeqLM, num_positions: int
 ) -> None:
-    """Multiply the embeddings by the factor of the checkpoint, and add position tables [L, D] to `state`."""
+    """Multiply the embeddings by the scaling factor `embed_scale` of the checkpoint, and add position tables
+    [L, D] to `state`.
+    """
     position_ids = torch.arange(num_positions, device=model.device)
     if model.config.position_embedding == "learned":
         # Repeat the last learned position, because Marian stops with an error if a position is missing in the
@@ -317,8 +324,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore all inputs of a
     LayerNorm are multiplied by c: the embeddings, the positions, the outputs of sub-layers, and in post-norm
-    models also the outputs of LayerNorms. The weights that are multiplied with these outputs are divided by
-    c.
+    models also the outputs of LayerNorms. If the input of a linear layer is multiplied by c, the weight of
+    the linear layer is divided by c, so that the output of the linear layer stays the same.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -329,7 +336,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # The inputs of these weights are the output of the encoder or of the decoder.
+            # The input of this linear layer is the output of the encoder or of the decoder. If the stack ends
+            # with a LayerNorm, this output is not multiplied by `factor`.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -382,8 +390,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """Import the exported folder again. Return the largest difference (nats) between the log-probabilities of
-    the checkpoint and of the imported model.
+    """Import the exported folder again, to test the written files without Marian. Return the largest
+    difference (nats) between the log-probabilities of the checkpoint and of the imported model.
     """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config
@@ -447,13 +455,14 @@ class MarianNpzEngine:
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the length
-        penalty in decoder.yml.
+        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the
+        length penalty in decoder.yml.
         """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
         words += ["--normalize", str(self.search["length_penalty"])]
-        # Marian sorts the sentences of a maxi-batch by length, and divides them into mini-batches.
+        # Marian reads 100 * 64 sentences (a maxi-batch), sorts these sentences by length, and divides these
+        # sentences into mini-batches of 64 sentences. Sentences of similar lengths need less padding.
         words += ["--mini-batch", "64", "--maxi-batch", "100", "--maxi-batch-sort", "src"]
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}

@@ -59,7 +59,8 @@ def marian_log_probs(
     sizes: tuple[int, int],
     num_positions: int | None = None,
 ) -> list[list[float]]:
-    """Return the log-probabilities (nats) of each target token, given the source and the previous target tokens.
+    """Return the log-probabilities (nats) of each target token, given the source and the previous target
+    tokens.
 
     Args:
         model_file (Path): The model file of Marian.
@@ -91,8 +92,8 @@ def marian_log_probs(
 def marian_difference(
     model_file: Path, model: Any, sizes: tuple[int, int], source_end: int, num_positions: int | None = None
 ) -> float:
-    """Return the largest difference between the log-probabilities (nats) of Marian and of a model of this package
-    on random sentences. `source_end` is the id of the end token of the source.
+    """Return the largest difference between the log-probabilities (nats) of Marian and of a model of this
+    package on random sentences. `source_end` is the id of the end token of the source.
     """
     (end,) = eos_token_ids(model.config)
     start = decoder_start_token_id(model.config)

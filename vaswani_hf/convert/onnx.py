@@ -113,8 +113,8 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # Export models with an attention window with the same cache as other models (keys and values of all
-        # tokens), because a graph supports only one kind of cache.
+        # Use a cache with the keys and values of all tokens, even if the model has an attention window,
+        # because a graph supports only one kind of cache.
         past = decoding_cache(model.config, is_whole=True)
         model(**prefix, past_key_values=past)
     further = {
@@ -150,8 +150,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # Call the method `save` of each graph. transformers 5.17 has no class `ExportedModel`, and its
-        # exporter returns torch's `ONNXProgram` objects.
+        # Save each graph separately, because transformers 5.17 has no class `ExportedModel`. In transformers
+        # 5.17, the exporter returns a `torch.onnx.ONNXProgram` for each graph.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -165,8 +165,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 def quiet() -> Iterator[None]:
     """Suppress the progress output and the warnings of torch and transformers during the export."""
     disabled = logging.root.manager.disable
-    # The quantizer of ONNX Runtime calls `logging.basicConfig` when it is imported. The call has no effect if the root
-    # logger has a handler.
+    # Add a handler to the root logger, so that `logging.basicConfig` has no effect. The quantizer of ONNX
+    # Runtime calls `logging.basicConfig` when the quantizer is imported.
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

@@ -24,8 +24,8 @@ _SOURCE = "cross_attention_cache"
 
 
 class OnnxGraph:
-    """Runs one ONNX graph in ONNX Runtime. The inputs and outputs are dicts from the names in the graph to
-    tensors.
+    """Runs one ONNX graph in ONNX Runtime. Each input and each output is a tensor with a name that the graph
+    defines.
     """
 
     def __init__(self, path: Path):
@@ -69,7 +69,8 @@ class OnnxModel(VaswaniForSeq2SeqLM):
         folder (Path): A folder that `vaswani export --format onnx` wrote.
     """
 
-    # The value is False, because the graphs need a separate copy of the source keys and values for each beam.
+    # Disable the sharing of source keys and values between the beams of a sentence, because the graphs need a
+    # separate copy for each beam.
     shares_sources = False
 
     def __init__(self, folder: Path):
@@ -141,7 +142,7 @@ def _inputs_of(cache: EncoderDecoderCache) -> dict[str, torch.Tensor]:
 
 
 def _store(cache: EncoderDecoderCache, outputs: dict[str, torch.Tensor], is_first: bool) -> None:
-    """Write the keys and values that a graph returned into a cache."""
+    """Store in `cache` the keys and values that a graph has returned."""
     prefix = CACHE_NAME if is_first else f"output.{CACHE_NAME}"
     for part in (_OWN, _SOURCE) if is_first else (_OWN,):
         own = getattr(cache, part)

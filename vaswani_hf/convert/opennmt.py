@@ -43,8 +43,8 @@ ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
-# For each option: the values that can be imported, and the reason why models with other values cannot be
-# imported.
+# Maps each option to the values that can be imported, and to the reason why models with other values cannot
+# be imported.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_task": (("seq2seq",), "only translation models, with an encoder and a decoder, can be imported"),
     "encoder_type": (("transformer",), "only Transformer models can be imported"),
@@ -244,8 +244,9 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Compare the position tables [L, 1, D] with the formulas of the sinusoids. Return the weights, with
-    features for alternating sines and cosines, and the timescales.
+    """Compare the position tables [L, 1, D] with the formulas of the sinusoids. Return the weights and the
+    timescales. If the sines of a table are all in the first half of the features, reorder the features of the
+    weights, because sines and cosines alternate in this package.
     """
     matches = set()
     for name, table in tables.items():

@@ -1,5 +1,5 @@
-"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and converts these
-fast tokenizers back to SentencePiece models.
+"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and
+converts these fast tokenizers back to SentencePiece models.
 
 A SentencePiece model splits text into tokens, which SentencePiece calls pieces. Marian and fairseq read the
 token ids of the pieces from a separate file, such as `vocab.json`. In a fast tokenizer of transformers, the
@@ -9,10 +9,10 @@ by their ids.
 If a checkpoint has two SentencePiece models, one for each language, both may use the same vocabulary file.
 Then each tokenizer must contain the pieces of both models, but must not split text into pieces of the other
 model. Therefore the conversion writes the character `_FOREIGN` before each piece of the other model. This
-character does not occur in texts. The decoder of the tokenizer removes `_FOREIGN` again. The conversion does
-not mark pieces of the other model that consist of a single character, or only of characters that are unknown
-to this model. The reason is that SentencePiece joins adjacent unknown characters to one piece, and Marian
-uses the token id of this piece if the piece is in the vocabulary.
+character does not occur in texts. The decoder of the tokenizer removes `_FOREIGN` again. A piece of the other
+model gets no `_FOREIGN` if the piece is a single character, or if the tokenizer's own SentencePiece model
+contains none of the characters of the piece. SentencePiece joins adjacent unknown characters to one piece,
+and Marian uses the token id of the joined piece if the joined piece is in the vocabulary.
 """
 
 import base64
@@ -57,8 +57,8 @@ class SentencePieces:
             text.
         splits_words (bool): True if pieces contain spaces only at the beginning.
         has_bytes (bool): True if SentencePiece splits unknown characters into bytes.
-        ids (dict): Maps each piece, including special pieces, to its id in this file. Some libraries use
-            other ids.
+        ids (dict): Maps each piece, including special pieces, to its id in this file. Libraries with a
+            separate vocabulary file, such as Marian, use the ids of the vocabulary file instead.
         end (str): The special piece `</s>`.
         unknown (str): The special piece `<unk>`.
     """
@@ -142,14 +142,15 @@ def fast_tokenizer(
     piece to its id.
 
     `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
-    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several characters that is missing in the
-    vocabulary.
+    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several
+    characters that is missing in the vocabulary.
     """
     special = {end, unknown, pad, start, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Find the tokens of the other language whose characters occur in no piece of `model`.
+    # Collect in `runs` the tokens of the other language that consist of a single character, or only of
+    # characters that no piece of `model` contains.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -187,9 +188,9 @@ def fast_tokenizer(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if a piece of several characters is missing in a vocabulary. Then the tokenizer of
-    `fast_tokenizer` may split texts differently than SentencePiece, because the tokenizer never uses a
-    missing piece.
+    """Return True if a piece of several characters is missing in a vocabulary. If a piece
+    is missing, the tokenizer that `fast_tokenizer` creates may split texts differently than SentencePiece,
+    because the tokenizer never uses the missing piece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -223,8 +224,9 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces. `runs`
-    contains tokens of the other language that consist of characters without a piece.
+    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`.
+    `runs` contains the tokens of the other language that consist of a single character, or only of characters
+    that no piece of `model` contains.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -276,7 +278,7 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
     if not source.init_kwargs.get(IMPORTED_MARK, False) or state["model"]["type"] != "Unigram":
         raise NotExpressibleError(
             f"SentencePiece cannot express the tokenizer, a {state['model']['type']} model, because only "
-            "tokenizers of imported MarianMT checkpoints with unigram models come from SentencePiece; use "
+            "a tokenizer that was imported from a unigram model of SentencePiece can be converted back; use "
             "another format."
         )
     model = _empty_model("The SentencePiece model of the package")
@@ -299,7 +301,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add pieces for the characters that are pieces of the original model but have no id.
+        # Add pieces for the characters that are pieces of the original SentencePiece model, but that have no
+        # id in the vocabulary. `_pre_tokenizer` has written these characters into the pattern.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -319,7 +322,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that no piece of the SentencePiece model contains."""
-    # The normalizer replaces a repetition of such a token by `_UNKNOWN`.
+    # To recognise unknown characters, repeat the token. The normalizer replaces a sequence of unknown
+    # characters by `_UNKNOWN`, unless the sequence itself is in the vocabulary.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

@@ -2,8 +2,8 @@
 
 The models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; pre-norm (with a LayerNorm
 at the end of each stack) or post-norm; an output projection with a bias; sinusoids with all sines in the
-first half of the features. Keys and values have one joint projection. Its rows are the keys of the first
-head, the values of the first head, the keys of the second head, and so on.
+first half of the features. Keys and values have one joint projection. The rows of the joint projection are
+the keys of the first head, the values of the first head, the keys of the second head, and so on.
 
 The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each tagged section as
 a dict.
@@ -38,14 +38,15 @@ _PAD, _UNK, _BOS, _EOS = range(4)
 # Maps the name of each activation in Sockeye to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
 _POSITIONS = {"fixed": "sinusoidal", "learned": "learned"}
-# For each config field: the only value that can be imported, and the reason.
+# Maps each config field to the only value that can be imported, and to the reason why other values cannot be
+# imported.
 _REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
-    "lhuc": (False, "hidden units have no factors"),
+    "lhuc": (False, "this package does not support factors of hidden units"),
     "neural_vocab_selection": (None, "the output projection must contain all tokens of the vocabulary"),
 }
 _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
-    "decoder_type": ("transformer", "each decoder layer has self-attention"),
-    "use_lhuc": (False, "hidden units have no factors"),
+    "decoder_type": ("transformer", "each decoder layer must have self-attention"),
+    "use_lhuc": (False, "this package does not support factors of hidden units"),
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
     "block_prepended_cross_attention": (False, "the decoder must attend to all source tokens"),
 }
@@ -98,7 +99,7 @@ NAMES = WeightNames(_names())
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """A YAML loader that reads tagged sections as dicts and tuples as lists."""
+    """A YAML loader that reads each tagged section as a dict, and each tuple as a list."""
 
 
 def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
@@ -202,7 +203,7 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         require(field, settings.get(field, value), value, reason)
     for side in ("source", "target"):
         factors = settings[f"config_embed_{side}"].get("factor_configs") or []
-        require(f"num_{side}_factors", 1 + len(factors), 1, "a token has no factors")
+        require(f"num_{side}_factors", 1 + len(factors), 1, "this package does not support factors of tokens")
     for stack in (encoder, decoder):
         for field, (value, reason) in _REQUIRED_OF_STACK.items():
             require(field, stack.get(field, value), value, reason)
@@ -260,9 +261,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Old versions of Sockeye also write the weights of traced copies of modules. Ignore these copies. Ignore
-    # the weights of the network that predicts the length of translations, because this network has no effect
-    # on the probabilities of tokens.
+    # Ignore the weights of traced copies of modules, because they are copies that old versions of Sockeye
+    # write. Ignore the weights of the network that predicts the length of translations, because this network
+    # has no effect on the probabilities of tokens.
     return {
         name: tensor.float()
         for name, tensor in state.items()
@@ -337,8 +338,10 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
 
 
 def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return the default options of sockeye-translate. The length limit is the source length times a ratio:
-    the mean of target length / source length in the training data plus two standard deviations.
+    """Return the default options of sockeye-translate.
+
+    The length limit is the source length times a factor, plus 1 token. The factor is the mean ratio of the
+    target length to the source length in the training data, plus two standard deviations.
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)
@@ -376,7 +379,7 @@ def _original_log_probs(folder: Path) -> Any:
             batch["decoder_attention_mask"].sum(dim=1, keepdim=True),
         )
         logits = output["logits"]
-        # `<pad>` has probability 0 in this package.
+        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared.
         logits[..., _PAD] = EXCLUDED_LOGIT
         return logits.log_softmax(dim=-1)
 

@@ -9,8 +9,8 @@ The encoder adds a learned vector to each source embedding: the row `target_spac
 `target_space_embedding`. The import adds this vector to the weights of the source embedding. Therefore the
 source embedding is no longer shared with the target embedding.
 
-The hyperparameters are read from hparams.json in the folder of the checkpoint. Hyperparameters in the file of
-the option `--config` take precedence.
+The hyperparameters are read from hparams.json in the folder of the checkpoint. If the user gives
+a file with the option `--config`, the hyperparameters in this file take precedence over hparams.json.
 """
 
 import json
@@ -31,12 +31,13 @@ from .weights import WeightNames, shared_weights, sizes, to_interleaved
 _TITLE = "tensor2tensor"
 _HPARAMS_FILE = "hparams.json"
 _PAD, _END = 0, 1
-# Match the names of variables. The groups are the names without the name of the model and of the device.
+# These regular expressions match the names of variables. The groups leave out the beginning of a variable
+# name, which contains the name of the model and of the device.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
-# For each hyperparameter: the values that can be imported, and the reason why models with other values cannot
-# be imported.
+# Maps each hyperparameter to the values that can be imported, and to the reason why models with other values
+# cannot be imported.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "norm_type": (("layer",), "only models with LayerNorm can be imported"),
     "self_attention_type": (
@@ -135,7 +136,8 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
         own[embedding] = own[embedding].clone()
         own[embedding][_PAD] = 0
     own["lm_head.weight"] = own["lm_head.weight"].clone()
-    # Set the row to zero too, so that tied weights stay equal. `<pad>` is excluded from the output.
+    # Set the row of `<pad>` in the output projection to zero too, so that tied weights stay equal. The row
+    # has no effect on the outputs, because this package excludes `<pad>` from the output.
     own["lm_head.weight"][_PAD] = 0
     size_fields = sizes(own, _TITLE)
     target = own["model.decoder.embed_tokens.weight"]

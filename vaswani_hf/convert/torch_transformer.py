@@ -163,7 +163,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         )  # [B, T, D]
         logits = nn.functional.linear(states, output, bias)  # [B, T, V]
         if facts.pad_token_id != facts.eos_token_id:
-            # `<pad>` has probability 0 in this package.
+            # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared.
             logits[..., facts.pad_token_id] = EXCLUDED_LOGIT
         return logits.log_softmax(dim=-1)
 
@@ -199,8 +199,8 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The field `key` of `facts` contains the name of a weight. Return this weight, or `default` if the field
-    is None.
+    """Return the weight whose name the user has given in the field `key` of `facts`. Return `default` if the
+    user has given no name.
     """
     name = getattr(facts, key)
     if name is None and default is not None:
@@ -219,8 +219,8 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The field `key` of `facts` contains the name of a matrix. Return this matrix without dimensions of size
-    1.
+    """Return the matrix whose name the user has given in the field `key` of `facts`, without dimensions of
+    size 1. Return `default` if the user has given no name.
     """
     weight = _weight(others, facts, key, default)
     if weight is default:

@@ -1,4 +1,5 @@
-"""Converts a checkpoint to the ONNX graphs, configs and tokenizer that transformers.js loads as a MarianMT model.
+"""Converts a checkpoint to the ONNX graphs, configs and tokenizer that transformers.js loads as a MarianMT
+model.
 
 - onnx/encoder_model.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`.
 - onnx/decoder_model_merged.onnx: maps the target tokens `input_ids` and the encoder outputs to `logits`, and
@@ -12,8 +13,8 @@ int8 weights (suffix `_quantized`). The floating-point inputs and outputs are fl
 The greedy search of transformers.js stops only when all sentences of a batch generate `</s>` in the same
 step. Therefore the decoder graph makes a sentence that has ended generate `</s>` again in each step.
 
-In shapes, B is the batch size, S the source length, T the target length, P the number of cached target tokens, H the
-number of heads, D the model width and V the size of the target vocabulary.
+In shapes, B is the batch size, S the source length, T the target length, P the number of cached target
+tokens, H the number of heads, D the model width and V the size of the target vocabulary.
 """
 
 import json
@@ -52,7 +53,8 @@ from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, Transforme
 
 # The block size of the int8 quantization. The weights of a block share one scale.
 _BLOCK_SIZE = 32
-# The number of sentences, cached target tokens and new target tokens in the inputs with which the graphs are traced.
+# The exporter traces the graphs with example inputs. The inputs have these numbers of sentences, of cached
+# target tokens, and of new target tokens.
 _TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
 # The generation settings that transformers.js supports.
 _SETTINGS = """
@@ -67,8 +69,8 @@ def export_transformers_js(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the graphs, the configs and the tokenizer. Compare the outputs of all graphs with the outputs of the
-    model.
+    """Write the graphs, the configs and the tokenizer. Compare the outputs of all graphs with the outputs of
+    the model.
     """
     assert tokenizers is not None
     tokenizer = _only_tokenizer(tokenizers)
@@ -158,8 +160,9 @@ class _DecoderGraph(nn.Module):
             (encoder_hidden_states, *encoder_states),
         )
         for states in source_states:
-            # Tell the exporter that the outputs of both branches of `torch.cond` have the same shape. Without
-            # these checks, the exporter treats the two lengths as different dimensions.
+            # Tell the exporter that the outputs of both branches of `torch.cond` have the same batch size and
+            # the same source length. Without `torch._check`, the exporter treats the sizes as different
+            # dimensions.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -176,7 +179,8 @@ class _DecoderGraph(nn.Module):
             past_key_values=cache,
         ).last_hidden_state  # [B, T, D]
         logits = self.model.logits(states)  # [B, T, V]
-        # Ignore `</s>` in the first call, because the decoder may start from `</s>`.
+        # Do not treat `</s>` as the end of a sentence in the first call, because the decoder may start from
+        # `</s>`.
         has_ended = self.is_end[input_ids] & use_cache_branch  # [B, T]
         logits = torch.where(has_ended.unsqueeze(-1), self.only_end, logits)
         present = []
@@ -279,8 +283,9 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
     paths = {dtype: folder / GRAPHS / f"{name}{suffix}.onnx" for dtype, suffix in DTYPES.items()}
     program.save(paths["fp32"], external_data=False)
     onnx.save(convert_float_to_float16(onnx.load(paths["fp32"]), keep_io_types=True), paths["fp16"])
-    # Quantize the weights only. `quantize_dynamic` also quantizes the activations of a whole batch with one scale, and
-    # changed 1.0 % of the most probable tokens of a Multi30k model; weights in blocks changed 0.3 %.
+    # Quantize only the weights, in blocks. With a Multi30k model, this quantization changed the most probable
+    # token at 0.3 % of the positions. `quantize_dynamic` changed the most probable token at 1.0 % of the
+    # positions, because `quantize_dynamic` also quantizes the activations of a whole batch with one scale.
     quantizer = MatMulNBitsQuantizer(
         _with_int8_embeddings(onnx.load(paths["fp32"])), bits=8, block_size=_BLOCK_SIZE, is_symmetric=True
     )
@@ -289,8 +294,8 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
 
 
 def _with_int8_embeddings(model: Any) -> Any:
-    """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection as a
-    separate matrix, because the quantizer needs constant matrices.
+    """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection
+    as a separate matrix, because the quantizer needs constant matrices.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -344,8 +349,8 @@ def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # Replace `</s>` in the inputs of the comparison, because the decoder graph, unlike the model, generates
-    # only `</s>` after `</s>`.
+    # Replace `</s>` in the target tokens of the comparison. After `</s>`, the decoder graph generates only
+    # `</s>`, but the model can generate any token.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

@@ -56,9 +56,11 @@ class TransformersJsEngine:
         return subprocess.run(["node", _SCRIPT, "--check"], capture_output=True).returncode == 0
 
     def logits(self, batch: Mapping[str, torch.Tensor], num_steps: int = 0) -> torch.Tensor:
-        """Return the logits [B, T, V]. The last `num_steps` target tokens are decoded one by one with the cache.
+        """Return the logits [B, T, V]. The last `num_steps` target tokens are decoded one by one with the
+        cache.
 
-        `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right.
+        `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the
+        right.
         """
         inputs = {
             "encoder_attention_mask": batch["attention_mask"],
@@ -76,7 +78,9 @@ class TransformersJsEngine:
         return torch.cat(logits, dim=1)
 
     def _empty_cache(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Keys and values of length 0, as transformers.js creates them."""
+        """Return cached keys and values of length 0, because transformers.js passes them in the first call of
+        the decoder.
+        """
         cache = {}
         for value in self._decoder.session.get_inputs():
             if value.name.startswith("past_key_values"):
@@ -102,8 +106,8 @@ class TransformersJsEngine:
         return rows
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts in Node.js with greedy search. transformers.js has no beam search, so `num_beams` has no
-        effect.
+        """Translate texts in Node.js with greedy search. transformers.js has no beam search, so `num_beams`
+        has no effect.
         """
         batches = list(batches_by_length(texts, _TOKENS_PER_BATCH, self._batch_size))
         job = {

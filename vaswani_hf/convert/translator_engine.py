@@ -1,7 +1,7 @@
 """Defines `TranslatorEngine`, the base class of engines that use the translator of this package.
 
-Such an engine needs only a translator backend. The translator splits and tokenizes the texts, and decodes the
-translations.
+A class derived from `TranslatorEngine` must define only the method `load`, which returns a translator for the
+exported model. The translator splits and tokenizes the texts, and decodes the translations.
 """
 
 from collections.abc import Mapping

@@ -94,8 +94,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # `safe_globals` accepts pairs (class, name). For an object whose class has this name in the file,
-        # torch creates an instance of the given class.
+        # `safe_globals` accepts pairs of a class and a name. If the class of an object has this name in the
+        # file, torch creates an instance of the class in the pair.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -13,8 +13,9 @@ import torch
 
 from ..model.modeling_vaswani import sinusoids
 
-# The inputs of these modules have the D features of the model. Therefore the columns of their weights are
-# reordered. In all other modules, the rows of the weights are reordered.
+# In the weights of these modules, each column belongs to one of the D features of the model. Therefore, if
+# the order of the features changes, the columns of these weights are reordered. In the weights of all other
+# modules, each row belongs to a feature, so the rows are reordered.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -141,7 +142,8 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 
 
 def add_biases(state: dict[str, torch.Tensor]) -> None:
-    """Add biases of zeros to `state` where biases are missing. `state` has the names of this package.
+    """Add biases of zeros to `state` where biases are missing. The weights in `state` have the names that
+    this package uses.
 
     The LayerNorms and the feed-forward networks of this package always have biases. In an attention layer,
     either all projections have biases, or no projection has a bias.
@@ -160,8 +162,9 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
     second half.
 
-    The order of the D features of a model does not matter if all weights use the same order. Section 3.5 of
-    the paper alternates sines and cosines. `state` has the names of this package.
+    After the reordering, sines and cosines alternate, as in Section 3.5 of the paper. The order of the D
+    features of a model does not matter if all weights use the same order. The weights in `state` have the
+    names that this package uses.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
@@ -191,7 +194,7 @@ def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
 
 def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
     """Reorder the features of a model of this package, so that all sines are in the first half of the
-    features and all cosines in the second half. Reverses `to_interleaved`.
+    features and all cosines in the second half. `to_halves` is the inverse of `to_interleaved`.
     """
     order = torch.arange(d_model).view(-1, 2).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}

@@ -30,8 +30,8 @@ def word_tokenizer(
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The WordPiece decoder is used because it adds spaces between tokens. Its prefix is a string that never
-    # occurs in text.
+    # Use the WordPiece decoder, because it adds a space before each token that does not begin with `prefix`.
+    # The character in `prefix` never occurs in texts, so no token begins with `prefix`.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),
@@ -53,7 +53,8 @@ def merging_tokenizer(
     end: str = "</s>",
     unknown: str = "<unk>",
 ) -> PreTrainedTokenizerFast | None:
-    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and fastBPE do.
+    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and
+    fastBPE do.
 
     The last token of each word ends with `END_OF_WORD`. Return None if the vocabulary does not contain all
     tokens of the merges, because the library `tokenizers` does not support merges whose tokens have no id.
