@@ -95,8 +95,7 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
-    """Return a dict that maps the name of each recipe to the row of Table 3 that is computed from the recipe.
-    """
+    """Return a dict that maps the name of each recipe to the row of Table 3 that is computed from the recipe."""
     rows = {}
     for name in names:
         paper = PAPER[name]

@@ -414,8 +414,7 @@ class BaseTranslator:
         return completed
 
     def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
-        """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations.
-        """
+        """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations."""
         names = ("num_return_sequences", "num_beams", "do_sample")
         number, num_beams, do_sample = (
             setting_of(name, settings, self.backend.generation_config) for name in names
@@ -1495,8 +1494,7 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """Return the forced first tokens of each segment's translation: the language token and the target prefix.
-    """
+    """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     # Add the language token, because `generate` forces the language only if the call has no prefix.

@@ -1,5 +1,4 @@
-"""Draws the position encodings, the learning rate and the smoothed targets with the values of a checkpoint.
-"""
+"""Draws the position encodings, the learning rate and the smoothed targets with the values of a checkpoint."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
