@@ -5,6 +5,7 @@ import json
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -270,6 +271,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
 def run(options: EvaluateOptions) -> None:
     """Print the scores."""
+    # Raise an error immediately if standard output is closed.
+    standard_output()
     if options.text_file is not None:
         _evaluate_text(options, options.text_file)
     elif options.trees is not None:
@@ -291,10 +294,13 @@ def _evaluate_text(options: EvaluateOptions, path: str) -> None:
     """Print the perplexity of a language model on the texts of a file."""
     from ..tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
 
-    # Raise an error immediately if standard output is closed.
-    standard_output()
-    settings = {name: getattr(options, name) for name in ("device", "dtype", "tokens_per_batch")}
-    scores = evaluate_text_file(options.model_name, path, **settings)
+    scores = evaluate_text_file(
+        options.model_name,
+        path,
+        device=options.device,
+        dtype=options.dtype,
+        tokens_per_batch=options.tokens_per_batch,
+    )
     _print_scores(options, scores, scores_of_texts_as_text)
 
 
@@ -306,8 +312,6 @@ def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
     from ..parsing import bracketing
     from ..parsing.parser import Parser
 
-    # Raise an error immediately if standard output is closed.
-    standard_output()
     gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
         raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
@@ -328,15 +332,94 @@ def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
             file.write(bracketing.trees_as_lines(trees).encode(errors="replace"))
 
 
+@dataclass
+class _TestSet:
+    """The sentences on which systems are scored.
+
+    Attributes:
+        sources (list): The source sentences.
+        references (list): The reference translation of each source sentence.
+        finished (dict): The systems that are files, with their translations.
+        recipes (dict): The systems that are checkpoints with a recipe, with their recipes.
+    """
+
+    sources: list[str]
+    references: list[str]
+    finished: dict[str, list[str]]
+    recipes: dict[str, Any]
+
+
+@dataclass
+class _Result:
+    """The result of one kind of evaluation.
+
+    Attributes:
+        scores (dict): The scores.
+        as_text (Callable): The function that formats the scores as text.
+        translations (list): The translations for the file of `--output`.
+        comet_error (CometError, optional): The error of COMET. The command prints the other scores before it
+            raises the error.
+    """
+
+    scores: dict[str, Any]
+    as_text: AsText
+    translations: list[str] = field(default_factory=list)
+    comet_error: CometError | None = None
+
+
 def _evaluate_translations(options: EvaluateOptions, source: str, reference: str) -> None:
     """Print the scores of one system, or the comparison of several systems."""
+    from ..evaluation.comparison import comparison_picture
+
+    test_set = _read_test_set(options, source, reference)
+    from_recipes = _scoring_of_recipes(options, test_set.recipes)
+    scoring = from_recipes | options.scoring
+    if len(test_set.finished) < len(options.systems):
+        # Score one sentence with COMET first, because an error of COMET should end the command before a model
+        # translates for hours.
+        first = _TestSet(test_set.sources[:1], test_set.references[:1], {}, {})
+        _, comet_error = _comet(options, {"": first.references}, first)
+        if comet_error is not None:
+            raise comet_error
+    with ExitStack() as files:
+        output = picture = None
+        if options.output:
+            output = files.enter_context(output_file(options.output, _REMEDY))
+        if options.picture:
+            picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
+        if options.calibration is not None:
+            result = _calibrate(options, test_set)
+        elif options.robustness:
+            result = _score_robustness(options, test_set, scoring)
+        elif options.compare:
+            result = _compare(options, test_set, scoring)
+        else:
+            result = _score_one(options, test_set, scoring)
+        if from_recipes and "bleu_signature" in result.scores:
+            result.scores["recipe_note"] = _recipe_note(from_recipes, test_set.recipes)
+        try:
+            # Print the scores before the output files are written, because the write can fail, for example on
+            # a full disk.
+            _print_scores(options, result.scores, result.as_text)
+        finally:
+            if output is not None:
+                lines = "".join(f"{line}\n" for line in result.translations)
+                output.write(lines.encode(errors="replace"))
+            if picture is not None:
+                picture.write(comparison_picture(result.scores))
+    if result.comet_error is not None:
+        raise result.comet_error
+
+
+def _read_test_set(options: EvaluateOptions, source: str, reference: str) -> _TestSet:
+    """Read all files, and find all checkpoints and their recipes, so that an error is reported before a model
+    translates for hours.
+    """
     from ..checkpoint.files import recipe_file
     from ..evaluation.bleu import check_tokenizer
-    from ..evaluation.comparison import check_comparable, comparison_as_text, comparison_picture
+    from ..evaluation.comparison import check_comparable
     from ..recipe.loading import readable_record
 
-    # Raise an error immediately if standard output is closed.
-    standard_output()
     if options.tokenize is not None:
         check_tokenizer(options.tokenize)
     if options.comet is not None:
@@ -348,220 +431,169 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     check_equally_many("lines", source, len(sources), reference, len(references))
     if options.compare:
         check_comparable(len(sources))
-    # Read all files before a model translates, so that an error in a file is reported immediately.
     finished = {}
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
         check_equally_many("lines", source, len(sources), name, len(finished[name]))
-    # The keys are the systems that are checkpoints, and the values are the recipes that are stored with the
-    # checkpoints.
-    records: dict[str, Any] = {}
-    models = [name for name in options.systems if name not in finished]
-    for name in models:
-        record = readable_record(recipe_file(_checkpoint(name)))
-        if record is not None:
-            records[name] = record
-    of_recipes = _scoring_of_recipes(options, records)
-    if "tokenize" in of_recipes:
-        check_tokenizer(of_recipes["tokenize"], "evaluation.tokenize")
-    scoring = of_recipes | options.scoring
-    if options.comet is not None and models:
-        # Score one sentence with COMET first, because an error of COMET should end the command before a model
-        # translates for hours.
-        comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
-    with ExitStack() as files:
-        output = picture = None
-        if options.output:
-            output = files.enter_context(output_file(options.output, _REMEDY))
-        if options.picture:
-            picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
-        failure: CometError | None = None
-        if options.calibration is not None:
-            from ..evaluation.calibration import reliability_as_text
-
-            scores = _calibration(options, sources, references)
-            as_text: AsText = reliability_as_text
-        elif options.robustness:
-            from ..evaluation.robustness import robustness_as_text
-
-            scores = _robustness(options, sources, references, scoring)
-            as_text = robustness_as_text
-        elif options.compare:
-            scores, failure = _compare(options, sources, references, finished, scoring)
-            as_text = comparison_as_text
-        else:
-            record = records.get(options.systems[0])
-            scores, translations, as_text = _score_one(
-                options, sources, references, finished, scoring, record
-            )
-            comet, failure = _comet(options, {"": translations}, sources, references)
-            if comet is not None:
-                scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
-        if of_recipes and "bleu_signature" in scores:
-            scores["recipe_note"] = _recipe_note(of_recipes, records)
-        try:
-            # Print the scores before the output files are written, because the write can fail, for example on
-            # a full disk.
-            _print_scores(options, scores, as_text)
-        finally:
-            if output is not None:
-                lines = "".join(f"{line}\n" for line in translations)
-                output.write(lines.encode(errors="replace"))
-            if picture is not None:
-                picture.write(comparison_picture(scores))
-    if failure is not None:
-        raise failure
+    recipes = {}
+    for name in options.systems:
+        if name in finished:
+            continue
+        recipe = readable_record(recipe_file(_checkpoint(name)))
+        if recipe is not None:
+            recipes[name] = recipe
+    return _TestSet(sources, references, finished, recipes)
 
 
-def _compare(
-    options: EvaluateOptions,
-    sources: list[str],
-    references: list[str],
-    finished: dict[str, list[str]],
-    scoring: dict[str, Any],
-) -> tuple[dict[str, Any], CometError | None]:
-    """Compare all systems. Return the results, and the error of COMET (None if COMET succeeded). `scoring`
-    contains `tokenize` and `lowercase` if the user or a recipe sets these options.
-    """
-    from ..evaluation.comparison import compare_systems
-    from ..evaluation.evaluate import translate_test_set
+def _load(options: EvaluateOptions, name: str) -> Any:
+    """Load the translator of a checkpoint."""
     from ..translation.translator import Translator
+
+    return Translator.from_pretrained(name, options.device, **options.precision)
+
+
+def _compare(options: EvaluateOptions, test_set: _TestSet, scoring: dict[str, Any]) -> _Result:
+    """Compare all systems. `scoring` contains `tokenize` and `lowercase` if the user or a recipe sets these
+    options.
+    """
+    from ..evaluation.comparison import compare_systems, comparison_as_text
+    from ..evaluation.evaluate import translate_test_set
 
     translations = {}
     for name in options.systems:
-        if name in finished:
-            translations[name] = finished[name]
+        if name in test_set.finished:
+            translations[name] = test_set.finished[name]
             continue
         # Free the memory of each model (`del translator`) before the next model is loaded.
-        translator = Translator.from_pretrained(name, options.device, **options.precision)
+        translator = _load(options, name)
         settings = options.translation_settings()
-        translations[name] = translate_test_set(translator, sources, name, **settings)
+        translations[name] = translate_test_set(translator, test_set.sources, name, **settings)
         del translator
-    comet, failure = _comet(options, translations, sources, references)
+    comet, comet_error = _comet(options, translations, test_set)
     scores = compare_systems(
-        translations, sources, references, comet, **scoring, split_compounds=options.split_compounds
+        translations,
+        test_set.sources,
+        test_set.references,
+        comet,
+        **scoring,
+        split_compounds=options.split_compounds,
     )
     if comet is not None:
         scores["comet_model"] = options.comet
-    return scores, failure
+    return _Result(scores, comparison_as_text, comet_error=comet_error)
 
 
-def _calibration(options: EvaluateOptions, sources: list[str], references: list[str]) -> dict[str, Any]:
-    """Fit or check the calibration of a checkpoint (the probability that a translation is good), and return
-    the results. A fitted calibration is written into the folder of the checkpoint.
+def _calibrate(options: EvaluateOptions, test_set: _TestSet) -> _Result:
+    """Fit or check the calibration of a checkpoint (the probability that a translation is good). A fitted
+    calibration is written into the folder of the checkpoint.
     """
     from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
     from ..evaluation.calibration import (
         FEWEST_SENTENCES,
         fit_calibration,
         reliability,
+        reliability_as_text,
         reliability_picture,
         scored_translations,
     )
-    from ..translation.translator import Translator
 
-    if options.calibration == "fit" and len(sources) < FEWEST_SENTENCES:
+    if options.calibration == "fit" and len(test_set.sources) < FEWEST_SENTENCES:
         raise ValueError(
             f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
-            f"{len(sources)}; give a larger validation set."
+            f"{len(test_set.sources)}; give a larger validation set."
         )
-    translator = Translator.from_pretrained(options.model_name, options.device, **options.precision)
-    calibration: Any = translator.calibration
+    translator = _load(options, options.model_name)
+    calibration = translator.calibration
     if options.calibration == "check" and calibration is None:
         raise ValueError(
             f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but '{options.model_name}' has "
             "none; write the file with `--calibration fit`."
         )
     settings = options.translation_settings()
-    translations, good = scored_translations(translator, sources, references, settings)
+    translations, good = scored_translations(translator, test_set.sources, test_set.references, settings)
     if options.calibration == "check":
-        return reliability(calibration, translations, good)
+        return _Result(reliability(calibration, translations, good), reliability_as_text)
     calibration = fit_calibration(translations, good)
     results = reliability(calibration, translations, good)
     path = Path(options.model_name) / CALIBRATION_FILE
     path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(results))
     write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
-    return {**results, "written": str(path)}
+    return _Result({**results, "written": str(path)}, reliability_as_text)
 
 
-def _robustness(
-    options: EvaluateOptions, sources: list[str], references: list[str], scoring: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the scores of all systems on the test set and on changed copies of the test set, for example
-    with typos.
-    """
+def _score_robustness(options: EvaluateOptions, test_set: _TestSet, scoring: dict[str, Any]) -> _Result:
+    """Score all systems on the test set and on changed copies of the test set, for example with typos."""
     from ..evaluation.bleu import score_translations
-    from ..evaluation.robustness import SEED, perturbed_test_sets, score_robustness
-    from ..translation.translator import Translator
+    from ..evaluation.robustness import SEED, perturbed_test_sets, robustness_as_text, score_robustness
 
     scoring = {**scoring, "split_compounds": options.split_compounds}
-    test_sets = perturbed_test_sets(sources, references)
+    test_sets = perturbed_test_sets(test_set.sources, test_set.references)
     systems = []
     for name in options.systems:
         # Free the memory of each model (`del translator`) before the next model is loaded.
-        translator = Translator.from_pretrained(name, options.device, **options.precision)
+        translator = _load(options, name)
         settings = options.translation_settings()
         scores = score_robustness(translator, name, test_sets, scoring, settings)
         systems.append({"system": name, "scores": scores})
         del translator
     # Score the references against themselves to get the signatures of sacreBLEU, because the signatures
     # depend only on the scoring options and are the same for all systems.
-    any_scores = score_translations(references, references, **scoring)
+    any_scores = score_translations(test_set.references, test_set.references, **scoring)
     signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
-    return {"sentences": len(sources), "seed": SEED, **signatures, "systems": systems}
+    all_scores = {"sentences": len(test_set.sources), "seed": SEED, **signatures, "systems": systems}
+    return _Result(all_scores, robustness_as_text)
 
 
-def _score_one(
-    options: EvaluateOptions,
-    sources: list[str],
-    references: list[str],
-    finished: dict[str, list[str]],
-    scoring: dict[str, Any],
-    record: Any | None,
-) -> tuple[dict[str, Any], list[str], AsText]:
-    """Return the scores of one system, the translations of the system, and a function that formats the scores
-    as text.
+def _score_one(options: EvaluateOptions, test_set: _TestSet, scoring: dict[str, Any]) -> _Result:
+    """Score one system. The task in the recipe of the checkpoint determines the metrics.
 
-    `record` is the recipe of the checkpoint. The task of the recipe determines the metrics. With
-    `--split_compounds`, the outputs are always scored as translations. A file with outputs is also scored as
-    translations, because the file does not name a task.
+    With `--split_compounds`, the outputs are always scored as translations. A file with outputs is also scored
+    as translations, because the file does not name a task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
     from ..tasks import TASKS
-    from ..translation.translator import Translator
 
     (name,) = options.systems
-    if name in finished:
-        translations = finished[name]
-        measured: dict[str, Any] = {"sentences": len(sources)}
+    references = test_set.references
+    if name in test_set.finished:
+        translations = test_set.finished[name]
+        measured: dict[str, Any] = {"sentences": len(references)}
     else:
-        translator = Translator.from_pretrained(name, options.device, **options.precision)
-        measured = translate_and_measure(translator, sources, references, **options.translation_settings())
+        translator = _load(options, name)
+        settings = options.translation_settings()
+        measured = translate_and_measure(translator, test_set.sources, references, **settings)
         translations = measured.pop("translations")
-    task = TASKS["translation" if record is None or options.split_compounds else record.task]
+    recipe = test_set.recipes.get(name)
+    task = TASKS["translation" if recipe is None or options.split_compounds else recipe.task]
     if options.split_compounds:
         scores: dict[str, Any] = score_translations(translations, references, **scoring, split_compounds=True)
     else:
-        evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
+        evaluation: Any = task.evaluation_settings() if recipe is None else recipe.evaluation
         scores = task.score_outputs(translations, references, evaluation.replace(**options.scoring))
-    return scores | measured, translations, functools.partial(scores_as_text, task.metrics)
+    scores |= measured
+    comet, comet_error = _comet(options, {"": translations}, test_set)
+    if comet is not None:
+        scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
+    return _Result(scores, functools.partial(scores_as_text, task.metrics), translations, comet_error)
 
 
-def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> dict[str, Any]:
+def _scoring_of_recipes(options: EvaluateOptions, recipes: dict[str, Any]) -> dict[str, Any]:
     """Return `tokenize` and `lowercase` from the recipes of the checkpoints, unless the user sets the option.
 
     Raise an error if the recipes have different values, because all systems must be scored with the same
     options.
     """
+    from ..evaluation.bleu import check_tokenizer
+
     scoring = {}
     for key in _SCORING:
         if key in options.scoring:
             continue
         values = {}
-        for name, record in records.items():
-            if hasattr(record.evaluation, key):
-                values[name] = getattr(record.evaluation, key)
+        for name, recipe in recipes.items():
+            if hasattr(recipe.evaluation, key):
+                values[name] = getattr(recipe.evaluation, key)
         if len(set(values.values())) > 1:
             of_systems = ", ".join(f"{as_yaml(value)} for {name}" for name, value in values.items())
             raise ValueError(
@@ -570,16 +602,19 @@ def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> di
             )
         if values:
             scoring[key] = next(iter(values.values()))
+    if "tokenize" in scoring:
+        check_tokenizer(scoring["tokenize"], "evaluation.tokenize")
     return scoring
 
 
-def _recipe_note(of_recipes: dict[str, Any], records: dict[str, Any]) -> str:
+def _recipe_note(scoring: dict[str, Any], recipes: dict[str, Any]) -> str:
     """Return a sentence about the settings that come from the recipes of the checkpoints."""
     settings = " and ".join(
-        f"`{key}: {value if key == 'tokenize' else as_yaml(value)}`" for key, value in of_recipes.items()
+        f"`{key}: {value if key == 'tokenize' else as_yaml(value)}`" for key, value in scoring.items()
     )
-    options = " and ".join(f"`--{key}`" for key in of_recipes)
-    return f"The scores use {settings} from the recipe of {' and '.join(records)}; {options} would override the recipe."
+    options = " and ".join(f"`--{key}`" for key in scoring)
+    names = " and ".join(recipes)
+    return f"The scores use {settings} from the recipe of {names}; {options} would override the recipe."
 
 
 def _is_file(system: str) -> bool:
@@ -616,15 +651,17 @@ def _checkpoint(name: str) -> Path:
 
 
 def _comet(
-    options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
+    options: EvaluateOptions, systems: dict[str, list[str]], test_set: _TestSet
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """Return two values: the COMET scores and None, or None and the error of COMET. The caller raises the
-    error after printing the other scores.
+    """Return the COMET scores of each system, or None if `--comet` is not given or COMET fails. The second
+    value is the error of COMET, or None.
     """
     if options.comet is None:
         return None, None
     try:
-        return comet_scores(options.comet, systems, sources, references, options.device), None
+        return comet_scores(
+            options.comet, systems, test_set.sources, test_set.references, options.device
+        ), None
     except CometError as error:
         return None, error
 
