@@ -11,260 +11,137 @@ import select
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
-from .threads import leaving_busy_cores as leaving_busy_cores
-from .threads import limit_spinning
+from .threads import leaving_busy_cores, limit_spinning
 
 if TYPE_CHECKING:
     from .options import Options
 
-Implementation = tuple[type["Options"], Callable[[Any], None]]
-
-
-def _look() -> Implementation:
-    from . import look
-
-    return look.LookOptions, look.run
-
-
-def _demo() -> Implementation:
-    from . import demo
-
-    return demo.DemoOptions, demo.run
-
-
-def _recipes() -> Implementation:
-    from . import recipes
-
-    return recipes.RecipesOptions, recipes.run
-
-
-def _init() -> Implementation:
-    from . import init
-
-    return init.InitOptions, init.run
-
-
-def _train() -> Implementation:
-    from . import train
-
-    return train.RecipeOptions, train.run
-
-
-def _ablate() -> Implementation:
-    from . import ablate
-
-    return ablate.AblateOptions, ablate.run
-
-
-def _plan() -> Implementation:
-    from . import plan
-
-    return plan.PlanOptions, plan.run
-
-
-def _distill() -> Implementation:
-    from . import distill
-
-    return distill.DistillOptions, distill.run
-
-
-def _evaluate() -> Implementation:
-    from . import evaluate
-
-    return evaluate.EvaluateOptions, evaluate.run
-
-
-def _translate() -> Implementation:
-    from . import translate
-
-    return translate.TranslateOptions, translate.run
-
-
-def _serve() -> Implementation:
-    from . import serve
-
-    return serve.ServeOptions, serve.run
-
-
-def _parse() -> Implementation:
-    from . import parse
-
-    return parse.ParseOptions, parse.run
-
-
-def _score() -> Implementation:
-    from . import score
-
-    return score.ScoreOptions, score.run
-
-
-def _export() -> Implementation:
-    from . import export
-
-    return export.ExportOptions, export.run
-
-
-def _certify() -> Implementation:
-    from . import certify
-
-    return certify.CertifyOptions, certify.run
-
-
-def _figures() -> Implementation:
-    from . import figures
-
-    return figures.FiguresOptions, figures.run
-
-
-def _import() -> Implementation:
-    from . import import_checkpoint
-
-    return import_checkpoint.ImportOptions, import_checkpoint.run
-
-
-def _average() -> Implementation:
-    from . import average
-
-    return average.AverageOptions, average.run
-
-
-def _push() -> Implementation:
-    from . import push
-
-    return push.PushOptions, push.run
-
-
-def _env() -> Implementation:
-    from . import env
-
-    return env.EnvOptions, env.run
-
-
-def _completion() -> Implementation:
-    from . import completion
-
-    return completion.CompletionOptions, completion.run
-
 
 class Command(NamedTuple):
-    """Describes a subcommand in the table `COMMANDS`: the help text, an example, and the function `load`.
-    `load` imports the file of the subcommand, and returns the options class and the function `run` of this
-    file.
+    """Describes a subcommand in the table `COMMANDS`: the help text, an example, and the name of the options
+    class as `file.class`.
     """
 
     help: str
     example: str
-    load: Callable[[], Implementation]
+    options: str
+
+    def load(self) -> tuple[type["Options"], Callable[[Any], None]]:
+        """Import the file of the subcommand. Return the options class and the function `run` of this file."""
+        file, _, options = self.options.partition(".")
+        module = import_module(f".{file}", __name__)
+        return getattr(module, options), module.run
 
 
 COMMANDS = {
     "recipes": Command(
         "list the recipes of the package; `vaswani train NAME` runs a recipe",
         "vaswani recipes numbers > my_run.yaml",
-        _recipes,
+        "recipes.RecipesOptions",
     ),
     "init": Command(
         "write a recipe that fits files of sentence pairs",
         "vaswani init my_run.yaml --source train.en --target train.de",
-        _init,
+        "init.InitOptions",
     ),
     "train": Command(
         "train a model from a recipe",
         "vaswani train numbers --max_steps 500 --output_dir checkpoints/run",
-        _train,
+        "train.RecipeOptions",
     ),
     "ablate": Command(
         "train variations of one recipe with several seeds, and compare their validation scores",
         "vaswani ablate runs.yaml --output checkpoints/runs --seeds 3",
-        _ablate,
+        "ablate.AblateOptions",
     ),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
         "vaswani plan wmt14/base_en_de --hardware P100",
-        _plan,
+        "plan.PlanOptions",
     ),
     "distill": Command(
         "translate the training sources with a teacher model, to get training pairs for a student model",
         "vaswani distill my_run.yaml --teacher checkpoints/run --output distilled.jsonl",
-        _distill,
+        "distill.DistillOptions",
     ),
     "evaluate": Command(
         "score a model or a file of translations on a test set, or compare several models and files",
         "vaswani evaluate checkpoints/run --source test.en --reference test.de",
-        _evaluate,
+        "evaluate.EvaluateOptions",
     ),
     "translate": Command(
         "translate standard input, a file or --text",
         "vaswani translate checkpoints/run --input test.en --output test.de --num_beams 4",
-        _translate,
+        "translate.TranslateOptions",
     ),
     "serve": Command(
         "start an HTTP service that translates texts, with the interface of LibreTranslate",
         "vaswani serve checkpoints/run --port 5000",
-        _serve,
+        "serve.ServeOptions",
     ),
     "parse": Command(
         "write the constituency tree of each sentence on one line, in bracket notation",
         'vaswani parse checkpoints/parser --text "The dog sleeps ."',
-        _parse,
+        "parse.ParseOptions",
     ),
     "score": Command(
         "compute the log-probabilities of given translations",
         "vaswani score checkpoints/run --source test.en --target test.de",
-        _score,
+        "score.ScoreOptions",
     ),
     "look": Command(
         "write a page that shows how a model translates a text: attention, the most probable other words "
         "and the beam search",
         'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
-        _look,
+        "look.LookOptions",
     ),
     "demo": Command(
         "open a page on which people try models: translations, confidences, alignments and attention",
         "vaswani demo checkpoints/run",
-        _demo,
+        "demo.DemoOptions",
     ),
     "export": Command(
         "convert a checkpoint to the format of another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
-        _export,
+        "export.ExportOptions",
     ),
     "certify": Command(
         "export a checkpoint to all formats, and measure how much the outputs of the exported models "
         "differ from the outputs of the checkpoint",
         "vaswani certify checkpoints/run --source test.en --reference test.de",
-        _certify,
+        "certify.CertifyOptions",
     ),
     "figures": Command(
         "draw pictures of a checkpoint: attention, position encodings, learning rate, smoothed targets and "
         "training curve",
         "vaswani figures checkpoints/run pictures --texts test.en",
-        _figures,
+        "figures.FiguresOptions",
     ),
     "import": Command(
         "convert a checkpoint of another library to a checkpoint of this package, and compare the outputs "
         "of both models",
         "vaswani import Helsinki-NLP/opus-mt-en-de opus-en-de",
-        _import,
+        "import_checkpoint.ImportOptions",
     ),
     "average": Command(
         "write a checkpoint with the mean of the weights of several checkpoints",
         "vaswani average checkpoints/run --last 5 --output averaged",
-        _average,
+        "average.AverageOptions",
     ),
     "push": Command(
         "upload a checkpoint to the Hub, and verify the uploaded files",
         "vaswani push checkpoints/run user/name --private",
-        _push,
+        "push.PushOptions",
     ),
-    "env": Command("print versions and hardware for a bug report", "vaswani env", _env),
+    "env": Command("print versions and hardware for a bug report", "vaswani env", "env.EnvOptions"),
     "completion": Command(
         "print a script that completes commands and options in a shell",
         'eval "$(vaswani completion bash)"',
-        _completion,
+        "completion.CompletionOptions",
     ),
 }
 
