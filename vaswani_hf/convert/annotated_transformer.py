@@ -20,7 +20,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, shared_weights, sizes, timescales_of
+from .weights import WeightNames, shared_weights, sizes, stack_names, timescales_of
 
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
@@ -46,34 +46,53 @@ class AnnotatedTransformerFacts(Settings):
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {
+_PROJECTIONS = {
+    "linears.0": "q_proj",
+    "linears.1": "k_proj",
+    "linears.2": "v_proj",
+    "linears.3": "out_proj",
+}
+_FEED_FORWARD = {"feed_forward.w_1": "fc1", "feed_forward.w_2": "fc2"}
+NAMES = WeightNames(
+    {
         "src_embed.0.lut.weight": "model.encoder.embed_tokens.weight",
         "tgt_embed.0.lut.weight": "model.decoder.embed_tokens.weight",
         "generator.proj.weight": "lm_head.weight",
         "generator.proj.bias": "lm_head.bias",
-    }
-    attentions = {
-        "encoder": {"self_attn": "self_attn"},
-        "decoder": {"self_attn": "self_attn", "src_attn": "encoder_attn"},
-    }
-    kinds = {"weight": "a_2", "bias": "b_2"}
-    for stack, attentions_of_stack in attentions.items():
-        theirs, ours = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
-        norms = [*(f"{own}_layer_norm" for own in attentions_of_stack.values()), "final_layer_norm"]
-        for kind, norm_kind in kinds.items():
-            for attention, own in attentions_of_stack.items():
-                for number, part in enumerate(("q_proj", "k_proj", "v_proj", "out_proj")):
-                    names[f"{theirs}.{attention}.linears.{number}.{kind}"] = f"{ours}.{own}.{part}.{kind}"
-            names[f"{theirs}.feed_forward.w_1.{kind}"] = f"{ours}.fc1.{kind}"
-            names[f"{theirs}.feed_forward.w_2.{kind}"] = f"{ours}.fc2.{kind}"
-            for number, norm in enumerate(norms):
-                names[f"{theirs}.sublayer.{number}.norm.{norm_kind}"] = f"{ours}.{norm}.{kind}"
-            names[f"{stack}.norm.{norm_kind}"] = f"model.{stack}.layer_norm.{kind}"
-    return names
-
-
-NAMES = WeightNames(_names(), ignored=_TABLES)
+        **stack_names(
+            "encoder", "encoder.layers.{}", _FEED_FORWARD, {"self_attn": "self_attn"}, _PROJECTIONS
+        ),
+        **stack_names(
+            "decoder",
+            "decoder.layers.{}",
+            _FEED_FORWARD,
+            {"self_attn": "self_attn", "src_attn": "encoder_attn"},
+            _PROJECTIONS,
+        ),
+        # The weight and the bias of a LayerNorm have the names `a_2` and `b_2`.
+        **stack_names(
+            "encoder",
+            "encoder.layers.{}",
+            {"sublayer.0.norm": "self_attn_layer_norm", "sublayer.1.norm": "final_layer_norm"},
+            norm="encoder.norm",
+            weight="a_2",
+            bias="b_2",
+        ),
+        **stack_names(
+            "decoder",
+            "decoder.layers.{}",
+            {
+                "sublayer.0.norm": "self_attn_layer_norm",
+                "sublayer.1.norm": "encoder_attn_layer_norm",
+                "sublayer.2.norm": "final_layer_norm",
+            },
+            norm="decoder.norm",
+            weight="a_2",
+            bias="b_2",
+        ),
+    },
+    ignored=_TABLES,
+)
 
 
 def recognise_annotated_transformer(path: Path) -> bool:

@@ -40,7 +40,7 @@ from .opennmt import (
     special_ids,
     with_sinusoids,
 )
-from .weights import WeightNames, add_biases, shared_weights, sizes
+from .weights import WeightNames, add_biases, shared_weights, sizes, stack_names
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"
@@ -97,41 +97,41 @@ _REQUIRED_OF_EMBEDDINGS: dict[str, tuple[Any, str]] = {
 }
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {}
-    sides = {"src": "encoder", "tgt": "decoder"}
-    for side, stack in sides.items():
-        names[f"{side}_emb.embeddings.weight"] = f"model.{stack}.embed_tokens.weight"
-        names[f"{side}_emb.pe.weight"] = f"model.{stack}.embed_positions.weight"
-    modules_of_all = {
-        "input_layernorm": "self_attn_layer_norm",
-        "post_attention_layernorm": "final_layer_norm",
-        "mlp.gate_up_proj": "fc1",
-        "mlp.down_proj": "fc2",
-    }
-    attentions = {
-        "encoder": {"self_attn": "self_attn"},
-        "decoder": {"self_attn": "self_attn", "context_attn": "encoder_attn"},
-    }
-    for stack, attentions_of_stack in attentions.items():
-        modules = dict(modules_of_all)
-        if stack == "decoder":
-            modules["precontext_layernorm"] = "encoder_attn_layer_norm"
-        for attention, own_attention in attentions_of_stack.items():
-            for linear, own in PROJECTIONS.items():
-                modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
-        for kind in ("weight", "bias"):
-            for module, own in modules.items():
-                theirs = f"{stack}.transformer_layers.{{}}.{module}.{kind}"
-                names[theirs] = f"model.{stack}.layers.{{}}.{own}.{kind}"
-            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-            names[f"generator.{kind}"] = f"lm_head.{kind}"
-    return names
-
-
+_MODULES = {
+    "input_layernorm": "self_attn_layer_norm",
+    "post_attention_layernorm": "final_layer_norm",
+    "mlp.gate_up_proj": "fc1",
+    "mlp.down_proj": "fc2",
+}
 _TABLES = {"encoder": "src_emb.pe.pe", "decoder": "tgt_emb.pe.pe"}
 _SCALAR = "decoder.transformer_layers.{}.layer_scalar"
-NAMES = WeightNames(_names(), ignored=(*_TABLES.values(), _SCALAR))
+NAMES = WeightNames(
+    {
+        "src_emb.embeddings.weight": "model.encoder.embed_tokens.weight",
+        "tgt_emb.embeddings.weight": "model.decoder.embed_tokens.weight",
+        "src_emb.pe.weight": "model.encoder.embed_positions.weight",
+        "tgt_emb.pe.weight": "model.decoder.embed_positions.weight",
+        **stack_names(
+            "encoder",
+            "encoder.transformer_layers.{}",
+            _MODULES,
+            {"self_attn": "self_attn"},
+            PROJECTIONS,
+            norm="encoder.layer_norm",
+        ),
+        **stack_names(
+            "decoder",
+            "decoder.transformer_layers.{}",
+            {**_MODULES, "precontext_layernorm": "encoder_attn_layer_norm"},
+            {"self_attn": "self_attn", "context_attn": "encoder_attn"},
+            PROJECTIONS,
+            norm="decoder.layer_norm",
+        ),
+        "generator.weight": "lm_head.weight",
+        "generator.bias": "lm_head.bias",
+    },
+    ignored=(*_TABLES.values(), _SCALAR),
+)
 
 
 def recognise_eole(path: Path) -> bool:

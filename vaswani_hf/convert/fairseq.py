@@ -22,7 +22,7 @@ from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
-from .weights import WeightNames, to_interleaved
+from .weights import WeightNames, joint_names, same_names, to_interleaved
 from .word_tokenizers import word_tokenizer
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -86,39 +86,32 @@ _REQUIRED = {
 }
 
 
-def _names() -> WeightNames:
-    names: dict[str, str | tuple[str, ...]] = {}
-    ignored = []
-    attentions = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}
-    for stack, attentions_of_stack in attentions.items():
-        layer, own = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
-        norms = [*(f"{attention}_layer_norm" for attention in attentions_of_stack), "final_layer_norm"]
-        for kind in ("weight", "bias"):
-            for attention in attentions_of_stack:
-                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    name = f"{attention}.{part}.{kind}"
-                    names[f"{layer}.{name}"] = f"{own}.{name}"
-                # Files of the oldest fairseq versions have one joint projection for queries, keys and values.
-                # Split the joint projection into three projections.
-                joint = tuple(f"{own}.{attention}.{part}_proj.{kind}" for part in "qkv")
-                names[f"{layer}.{attention}.in_proj_{kind}"] = joint
-            for part in ("fc1", "fc2", *norms):
-                names[f"{layer}.{part}.{kind}"] = f"{own}.{part}.{kind}"
-            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-        # fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies,
-        # because training does not update the copies.
-        for copy in ("in_proj", "out_proj", "fc1", "fc2"):
-            ignored += [f"encoder.layers.{{}}.{copy}_{kind}" for kind in ("weight", "bias")]
-        names[f"{stack}.embed_tokens.weight"] = f"model.{stack}.embed_tokens.weight"
-        names[f"{stack}.embed_positions.weight"] = f"model.{stack}.embed_positions.weight"
-        ignored += [f"{stack}.version", f"{stack}.embed_positions._float_tensor"]
-        ignored.append(f"{stack}.embed_positions.weights")
-    names["decoder.output_projection.weight"] = "lm_head.weight"
-    names["decoder.embed_out"] = "lm_head.weight"
-    return WeightNames(names, tuple(ignored))
-
-
-NAMES = _names()
+# fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies, because
+# training does not update the copies.
+_COPIES = """
+    in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
+""".split()
+_IGNORED = """
+    encoder.version encoder.embed_positions._float_tensor encoder.embed_positions.weights
+    decoder.version decoder.embed_positions._float_tensor decoder.embed_positions.weights
+""".split()
+NAMES = WeightNames(
+    {
+        "encoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
+        "encoder.embed_positions.weight": "model.encoder.embed_positions.weight",
+        "decoder.embed_positions.weight": "model.decoder.embed_positions.weight",
+        **same_names("encoder", "encoder"),
+        **same_names("decoder", "decoder"),
+        # Files of the oldest fairseq versions have one joint projection of queries, keys and values.
+        **joint_names("encoder", "self_attn", "self_attn"),
+        **joint_names("decoder", "self_attn", "self_attn"),
+        **joint_names("decoder", "encoder_attn", "encoder_attn"),
+        "decoder.output_projection.weight": "lm_head.weight",
+        "decoder.embed_out": "lm_head.weight",
+    },
+    ignored=(*_IGNORED, *(f"encoder.layers.{{}}.{copy}" for copy in _COPIES)),
+)
 
 
 def recognise_fairseq(path: Path) -> bool:

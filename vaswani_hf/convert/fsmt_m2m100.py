@@ -23,8 +23,8 @@ from ..model.loss_vaswani import EXCLUDED_LOGIT
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
 from .language_tokenizers import SENTENCEPIECE_FILE, VOCABULARY_FILE, language_tokenizer
-from .marian import NAMES as MARIAN_NAMES
-from .weights import WeightNames, to_interleaved
+from .marian import SINUSOIDS
+from .weights import WeightNames, same_names, to_interleaved
 from .word_tokenizers import merging_tokenizer
 
 _SAME_FIELDS = """
@@ -36,19 +36,14 @@ _SAME_FIELDS = """
 _VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
 _MERGES_FILE = "merges.txt"
 _TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
-_SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 _OUTPUT = "model.decoder.output_projection.weight"
-# The layers of FSMT and M2M100 have the same names, because transformers converted both from fairseq.
-_LAYERS = {name: own for name, own in MARIAN_NAMES.names.items() if ".layers." in name}
+# The layers of FSMT and M2M100 have the names of this package, because transformers converted both from fairseq.
+_LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
-    {**_LAYERS, **{name: name for name in _EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=_SINUSOIDS
+    {**_LAYERS, **{name: name for name in _EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=SINUSOIDS
 )
-_M2M100_OTHERS = [
-    "model.shared.weight",
-    "lm_head.weight",
-    *(f"model.{stack}.layer_norm.{kind}" for stack in ("encoder", "decoder") for kind in ("weight", "bias")),
-]
+_M2M100_OTHERS = ("model.shared.weight", "lm_head.weight")
 M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, *_M2M100_OTHERS)}})
 
 
@@ -143,7 +138,7 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     """Load the model. Return the model, and the names of the optional weights that are missing in the file."""
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
-    optional = {*_SINUSOIDS, _OUTPUT}
+    optional = {*SINUSOIDS, _OUTPUT}
     faults = load_faults({**report, "missing_keys": missing - optional})
     if faults:
         # Refuse the checkpoint, because transformers gives missing weights random values.

@@ -27,7 +27,7 @@ from ..model.modeling_vaswani import EXCLUDED_LOGIT
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .joeynmt_tokenizers import joeynmt_tokenizers
 from .unpickling import load_weights
-from .weights import WeightNames, shared_weights, sizes
+from .weights import WeightNames, shared_weights, sizes, stack_names
 
 _TITLE = "JoeyNMT"
 _CONFIG_FILE = "config.yaml"
@@ -48,38 +48,45 @@ _CLASSES = (
 )
 # Maps the name of each activation in JoeyNMT to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# Maps each attention layer of a stack to JoeyNMT's names for the attention layer and for its LayerNorm.
-_ATTENTIONS = {
-    "encoder": {"self_attn": ("src_src_att", "layer_norm")},
-    "decoder": {
-        "self_attn": ("trg_trg_att", "x_layer_norm"),
-        "encoder_attn": ("src_trg_att", "dec_layer_norm"),
-    },
+# The last module of each sub-layer, in the order of the sub-layers.
+_SUBLAYERS = {
+    "encoder": ("self_attn.out_proj", "fc2"),
+    "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2"),
 }
 _PROJECTIONS = {"q_layer": "q_proj", "k_layer": "k_proj", "v_layer": "v_proj", "output_layer": "out_proj"}
-_FEED_FORWARD = {"pwff_layer.0": "fc1", "pwff_layer.3": "fc2", "layer_norm": "final_layer_norm"}
-
-
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {
+_FEED_FORWARD = {
+    "feed_forward.pwff_layer.0": "fc1",
+    "feed_forward.pwff_layer.3": "fc2",
+    "feed_forward.layer_norm": "final_layer_norm",
+}
+NAMES = WeightNames(
+    {
         "src_embed.lut.weight": "model.encoder.embed_tokens.weight",
         "trg_embed.lut.weight": "model.decoder.embed_tokens.weight",
         "decoder.output_layer.weight": "lm_head.weight",
-    }
-    for stack, attentions in _ATTENTIONS.items():
-        modules = {f"feed_forward.{theirs}": own for theirs, own in _FEED_FORWARD.items()}
-        for own_attention, (attention, norm) in attentions.items():
-            modules[norm] = f"{own_attention}_layer_norm"
-            for linear, own in _PROJECTIONS.items():
-                modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
-        for kind in ("weight", "bias"):
-            for module, own in modules.items():
-                names[f"{stack}.layers.{{}}.{module}.{kind}"] = f"model.{stack}.layers.{{}}.{own}.{kind}"
-            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-    return names
-
-
-NAMES = WeightNames(_names(), ignored=("encoder.pe.pe", "decoder.pe.pe"))
+        **stack_names(
+            "encoder",
+            "encoder.layers.{}",
+            {"layer_norm": "self_attn_layer_norm", **_FEED_FORWARD},
+            {"src_src_att": "self_attn"},
+            _PROJECTIONS,
+            norm="encoder.layer_norm",
+        ),
+        **stack_names(
+            "decoder",
+            "decoder.layers.{}",
+            {
+                "x_layer_norm": "self_attn_layer_norm",
+                "dec_layer_norm": "encoder_attn_layer_norm",
+                **_FEED_FORWARD,
+            },
+            {"trg_trg_att": "self_attn", "src_trg_att": "encoder_attn"},
+            _PROJECTIONS,
+            norm="decoder.layer_norm",
+        ),
+    },
+    ignored=("encoder.pe.pe", "decoder.pe.pe"),
+)
 
 
 def recognise_joeynmt(path: Path) -> bool:
@@ -288,13 +295,13 @@ def _without_alpha(
     by this power.
     """
     state = dict(state)
-    for stack, attentions in _ATTENTIONS.items():
+    for stack, sublayers in _SUBLAYERS.items():
         is_decoder = stack == "decoder"
         is_pre = config.norm_position_of(is_decoder) == "pre"
         alpha = model[stack].get("alpha", 1.0)
         factor = 1.0
         for layer in range(config.decoder_layers if is_decoder else config.encoder_layers):
-            for output in (*(f"{attention}.out_proj" for attention in attentions), "fc2"):
+            for output in sublayers:
                 factor = factor * alpha if is_pre else alpha
                 for kind in ("weight", "bias"):
                     name = f"model.{stack}.layers.{layer}.{output}.{kind}"

@@ -44,7 +44,7 @@ from .import_formats import Imported, ImportFormat, ReadOptions, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .translator_engine import TranslatorEngine
-from .weights import WeightNames, to_halves, to_interleaved
+from .weights import WeightNames, same_names, to_halves, to_interleaved
 
 logger = logging.get_logger(__name__)
 
@@ -108,40 +108,19 @@ EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS])
 
 _SOURCE_SPM, _TARGET_SPM = "source.spm", "target.spm"
 
-_SUBLAYERS = {
-    "encoder": ("self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm"),
-    "decoder": (
-        "self_attn",
-        "self_attn_layer_norm",
-        "encoder_attn",
-        "encoder_attn_layer_norm",
-        "fc1",
-        "fc2",
-        "final_layer_norm",
-    ),
-}
-
-
-def _names() -> dict[str, str]:
-    """Return a table that maps the weight names of MarianMT to the weight names of this package. The weight
-    names of MarianMT and of this package are equal, except for the name of the output bias.
-    """
-    names = ["model.shared.weight", "lm_head.weight"]
-    for stack, parts in _SUBLAYERS.items():
-        names.append(f"model.{stack}.embed_tokens.weight")
-        for part in parts:
-            modules = [part]
-            if part.endswith("_attn"):
-                modules = [
-                    f"{part}.{projection}" for projection in ("q_proj", "k_proj", "v_proj", "out_proj")
-                ]
-            for module in modules:
-                names += [f"model.{stack}.layers.{{}}.{module}.{kind}" for kind in ("weight", "bias")]
-    return {**{name: name for name in names}, "final_logits_bias": "lm_head.bias"}
-
-
+SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+# MarianMT and this package have the same weight names, except for the name of the output bias.
 NAMES = WeightNames(
-    _names(), ignored=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+    {
+        "model.shared.weight": "model.shared.weight",
+        "model.encoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
+        **same_names("encoder", "model.encoder"),
+        **same_names("decoder", "model.decoder"),
+        "lm_head.weight": "lm_head.weight",
+        "final_logits_bias": "lm_head.bias",
+    },
+    ignored=SINUSOIDS,
 )
 
 

@@ -34,7 +34,15 @@ from .import_formats import (
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
-from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
+from .weights import (
+    WeightNames,
+    add_biases,
+    shared_weights,
+    sizes,
+    stack_names,
+    timescales_of,
+    to_interleaved,
+)
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
@@ -83,38 +91,40 @@ PROJECTIONS = {
 }
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {}
-    for stack in ("encoder", "decoder"):
-        names[f"{stack}.{_EMBEDDING}"] = f"model.{stack}.embed_tokens.weight"
-    attention_names = {
-        "encoder": {"self_attn": "self_attn"},
-        "decoder": {"self_attn": "self_attn", "context_attn": "encoder_attn"},
-    }
-    layers = {"encoder": "encoder.transformer.{}", "decoder": "decoder.transformer_layers.{}"}
-    norms = {
-        "encoder": {"layer_norm": "self_attn_layer_norm"},
-        "decoder": {"layer_norm_1": "self_attn_layer_norm", "layer_norm_2": "encoder_attn_layer_norm"},
-    }
-    for stack, theirs in layers.items():
-        modules = {
-            "feed_forward.w_1": "fc1",
-            "feed_forward.w_2": "fc2",
-            "feed_forward.layer_norm": "final_layer_norm",
-            **norms[stack],
-        }
-        for attention, own_attention in attention_names[stack].items():
-            for linear, own in PROJECTIONS.items():
-                modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
-        for kind in ("weight", "bias"):
-            for module, own in modules.items():
-                names[f"{theirs}.{module}.{kind}"] = f"model.{stack}.layers.{{}}.{own}.{kind}"
-            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-            names[f"generator.{kind}"] = f"lm_head.{kind}"
-    return names
-
-
-NAMES = WeightNames(_names(), ignored=(f"encoder.{_TABLE}", f"decoder.{_TABLE}"))
+_FEED_FORWARD = {
+    "feed_forward.w_1": "fc1",
+    "feed_forward.w_2": "fc2",
+    "feed_forward.layer_norm": "final_layer_norm",
+}
+NAMES = WeightNames(
+    {
+        f"encoder.{_EMBEDDING}": "model.encoder.embed_tokens.weight",
+        f"decoder.{_EMBEDDING}": "model.decoder.embed_tokens.weight",
+        **stack_names(
+            "encoder",
+            "encoder.transformer.{}",
+            {"layer_norm": "self_attn_layer_norm", **_FEED_FORWARD},
+            {"self_attn": "self_attn"},
+            PROJECTIONS,
+            norm="encoder.layer_norm",
+        ),
+        **stack_names(
+            "decoder",
+            "decoder.transformer_layers.{}",
+            {
+                "layer_norm_1": "self_attn_layer_norm",
+                "layer_norm_2": "encoder_attn_layer_norm",
+                **_FEED_FORWARD,
+            },
+            {"self_attn": "self_attn", "context_attn": "encoder_attn"},
+            PROJECTIONS,
+            norm="decoder.layer_norm",
+        ),
+        "generator.weight": "lm_head.weight",
+        "generator.bias": "lm_head.bias",
+    },
+    ignored=(f"encoder.{_TABLE}", f"decoder.{_TABLE}"),
+)
 
 
 def recognise_opennmt_py(path: Path) -> bool:

@@ -25,7 +25,7 @@ from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import load_weights
-from .weights import WeightNames, shared_weights, sizes, to_interleaved
+from .weights import WeightNames, shared_weights, sizes, stack_names, to_interleaved
 from .word_tokenizers import word_tokenizer
 
 _TITLE = "Sockeye 3"
@@ -50,52 +50,61 @@ _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
     "block_prepended_cross_attention": (False, "the decoder must attend to all source tokens"),
 }
-# Maps each attention layer of a stack to Sockeye's names for the attention layer and for its LayerNorm.
-_ATTENTIONS = {
-    "encoder": {"self_attn": ("self_attention", "self_attention")},
-    "decoder": {
-        "self_attn": ("autoregr_layer", "autoregr_layer"),
-        "encoder_attn": ("enc_attention", "enc_attention"),
-    },
+_FEED_FORWARD = {"ff.ff1": "fc1", "ff.ff2": "fc2"}
+# The LayerNorms have the prefix `pre_` in a pre-norm model, and the prefix `post_` in a post-norm model.
+_NORMS_OF_ENCODER = {
+    "pre_self_attention.layer_norm": "self_attn_layer_norm",
+    "post_self_attention.layer_norm": "self_attn_layer_norm",
+    "pre_ff.layer_norm": "final_layer_norm",
+    "post_ff.layer_norm": "final_layer_norm",
+}
+_NORMS_OF_DECODER = {
+    "pre_autoregr_layer.layer_norm": "self_attn_layer_norm",
+    "post_autoregr_layer.layer_norm": "self_attn_layer_norm",
+    "pre_enc_attention.layer_norm": "encoder_attn_layer_norm",
+    "post_enc_attention.layer_norm": "encoder_attn_layer_norm",
+    "pre_ff.layer_norm": "final_layer_norm",
+    "post_ff.layer_norm": "final_layer_norm",
 }
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {
+def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> dict[str, Any]:
+    """Return the names of the weights of an attention layer. The attention layers have no biases. `joint` maps
+    each projection to its parts, such as "kv" for keys and values.
+    """
+    theirs = f"{stack}.layers.{{}}.{attention}"
+    ours = f"model.{stack}.layers.{{}}.{own}"
+    names: dict[str, Any] = {f"{theirs}.ff_out.weight": f"{ours}.out_proj.weight"}
+    for projection, parts in joint.items():
+        names[f"{theirs}.{projection}.weight"] = tuple(f"{ours}.{part}_proj.weight" for part in parts)
+    return names
+
+
+NAMES = WeightNames(
+    {
         "embedding_source.embedding.weight": "model.encoder.embed_tokens.weight",
         "embedding_target.embedding.weight": "model.decoder.embed_tokens.weight",
         "encoder.pos_embedding.weight": "model.encoder.embed_positions.weight",
         "decoder.pos_embedding.weight": "model.decoder.embed_positions.weight",
         "output_layer.weight": "lm_head.weight",
         "output_layer.bias": "lm_head.bias",
+        **stack_names(
+            "encoder",
+            "encoder.layers.{}",
+            {**_FEED_FORWARD, **_NORMS_OF_ENCODER},
+            norm="encoder.final_process.layer_norm",
+        ),
+        **_attention_names("encoder", "self_attention", "self_attn", {"ff_in": "qkv"}),
+        **stack_names(
+            "decoder",
+            "decoder.layers.{}",
+            {**_FEED_FORWARD, **_NORMS_OF_DECODER},
+            norm="decoder.final_process.layer_norm",
+        ),
+        **_attention_names("decoder", "autoregr_layer", "self_attn", {"ff_in": "qkv"}),
+        **_attention_names("decoder", "enc_attention", "encoder_attn", {"ff_q": "q", "ff_kv": "kv"}),
     }
-    for stack, attentions in _ATTENTIONS.items():
-        theirs = f"{stack}.layers.{{}}"
-        ours = f"model.{stack}.layers.{{}}"
-        norms = {norm: f"{own}_layer_norm" for own, (_, norm) in attentions.items()} | {
-            "ff": "final_layer_norm"
-        }
-        for kind in ("weight", "bias"):
-            for norm, own in norms.items():
-                # The LayerNorm has the prefix `pre_` in a pre-norm model, and the prefix `post_` in a
-                # post-norm model.
-                names[f"{theirs}.pre_{norm}.layer_norm.{kind}"] = f"{ours}.{own}.{kind}"
-                names[f"{theirs}.post_{norm}.layer_norm.{kind}"] = f"{ours}.{own}.{kind}"
-            names[f"{theirs}.ff.ff1.{kind}"] = f"{ours}.fc1.{kind}"
-            names[f"{theirs}.ff.ff2.{kind}"] = f"{ours}.fc2.{kind}"
-            names[f"{stack}.final_process.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-        for own, (attention, _) in attentions.items():
-            parts = [f"{ours}.{own}.{part}_proj.weight" for part in "qkv"]
-            if own == "self_attn":
-                names[f"{theirs}.{attention}.ff_in.weight"] = tuple(parts)
-            else:
-                names[f"{theirs}.{attention}.ff_q.weight"] = parts[0]
-                names[f"{theirs}.{attention}.ff_kv.weight"] = tuple(parts[1:])
-            names[f"{theirs}.{attention}.ff_out.weight"] = f"{ours}.{own}.out_proj.weight"
-    return names
-
-
-NAMES = WeightNames(_names())
+)
 
 
 class _ConfigLoader(yaml.SafeLoader):

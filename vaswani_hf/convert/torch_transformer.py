@@ -25,7 +25,16 @@ from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
+from .weights import (
+    WeightNames,
+    add_biases,
+    joint_names,
+    shared_weights,
+    sizes,
+    stack_names,
+    timescales_of,
+    to_interleaved,
+)
 
 _TITLE = "torch.nn.Transformer"
 # The name of a weight that every `torch.nn.Transformer` has. In a state dict, the name has a prefix, such as
@@ -68,27 +77,33 @@ class TorchTransformerFacts(Settings):
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {}
-    attentions = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}
-    for stack, ours_of_stack in attentions.items():
-        theirs, ours = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
-        norms = [*(f"{attention}_layer_norm" for attention in ours_of_stack), "final_layer_norm"]
-        for kind in ("weight", "bias"):
-            for own in ours_of_stack:
-                attention = "multihead_attn" if own == "encoder_attn" else own
-                parts = tuple(f"{ours}.{own}.{part}_proj.{kind}" for part in "qkv")
-                names[f"{theirs}.{attention}.in_proj_{kind}"] = parts
-                names[f"{theirs}.{attention}.out_proj.{kind}"] = f"{ours}.{own}.out_proj.{kind}"
-            names[f"{theirs}.linear1.{kind}"] = f"{ours}.fc1.{kind}"
-            names[f"{theirs}.linear2.{kind}"] = f"{ours}.fc2.{kind}"
-            for number, norm in enumerate(norms, 1):
-                names[f"{theirs}.norm{number}.{kind}"] = f"{ours}.{norm}.{kind}"
-            names[f"{stack}.norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-    return names
-
-
-NAMES = WeightNames(_names())
+_MODULES = {
+    "linear1": "fc1",
+    "linear2": "fc2",
+    "self_attn.out_proj": "self_attn.out_proj",
+    "norm1": "self_attn_layer_norm",
+}
+NAMES = WeightNames(
+    {
+        **stack_names(
+            "encoder", "encoder.layers.{}", {**_MODULES, "norm2": "final_layer_norm"}, norm="encoder.norm"
+        ),
+        **joint_names("encoder", "self_attn", "self_attn"),
+        **stack_names(
+            "decoder",
+            "decoder.layers.{}",
+            {
+                **_MODULES,
+                "multihead_attn.out_proj": "encoder_attn.out_proj",
+                "norm2": "encoder_attn_layer_norm",
+                "norm3": "final_layer_norm",
+            },
+            norm="decoder.norm",
+        ),
+        **joint_names("decoder", "self_attn", "self_attn"),
+        **joint_names("decoder", "multihead_attn", "encoder_attn"),
+    }
+)
 
 
 def recognise_torch_transformer(path: Path) -> bool:

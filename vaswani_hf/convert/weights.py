@@ -82,6 +82,76 @@ class WeightNames:
         return theirs
 
 
+# A part of the mapping `WeightNames.names`.
+Names = dict[str, str | tuple[str, ...]]
+
+
+def stack_names(
+    stack: str,
+    layer: str,
+    modules: Mapping[str, str],
+    attentions: Mapping[str, str] | None = None,
+    projections: Mapping[str, str] | None = None,
+    *,
+    norm: str | None = None,
+    weight: str = "weight",
+    bias: str = "bias",
+) -> Names:
+    """Map the weights and the biases of the encoder or the decoder to the names that this package uses.
+
+    Args:
+        stack (str): "encoder" or "decoder".
+        layer (str): The name of a layer in the format, such as "encoder.layers.{}".
+        modules (Mapping): Maps each module of a layer, such as a LayerNorm, to its name in this package.
+        attentions (Mapping, optional): Maps each attention module of a layer to its name in this package.
+        projections (Mapping, optional): Maps each projection of an attention module to its name in this
+            package.
+        norm (str, optional): The name of the LayerNorm at the end of the stack.
+        weight (str): The name of the weight of a module.
+        bias (str): The name of the bias of a module.
+    """
+    of_layer = dict(modules)
+    for attention, own_attention in (attentions or {}).items():
+        for projection, own in (projections or {}).items():
+            of_layer[f"{attention}.{projection}"] = f"{own_attention}.{own}"
+    of_stack = {f"{layer}.{theirs}": f"layers.{{}}.{own}" for theirs, own in of_layer.items()}
+    if norm is not None:
+        of_stack[norm] = "layer_norm"
+    names: Names = {}
+    for theirs, own in of_stack.items():
+        names[f"{theirs}.{weight}"] = f"model.{stack}.{own}.weight"
+        names[f"{theirs}.{bias}"] = f"model.{stack}.{own}.bias"
+    return names
+
+
+def same_names(stack: str, prefix: str) -> Names:
+    """Map the weights and the biases of the encoder or the decoder, if the format gives them the same names as
+    this package. `prefix` is the name of the stack in the format, such as "model.encoder".
+    """
+    projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
+    modules = ["fc1", "fc2", "final_layer_norm", *(f"{attention}_layer_norm" for attention in attentions)]
+    return stack_names(
+        stack,
+        f"{prefix}.layers.{{}}",
+        {name: name for name in modules},
+        {name: name for name in attentions},
+        projections,
+        norm=f"{prefix}.layer_norm",
+    )
+
+
+def joint_names(stack: str, attention: str, own: str) -> Names:
+    """Map the joint projection of queries, keys and values of `torch.nn.MultiheadAttention` to the three
+    projections of this package. `attention` and `own` are the names of the attention module.
+    """
+    names: Names = {}
+    for kind in ("weight", "bias"):
+        parts = [f"model.{stack}.layers.{{}}.{own}.{part}_proj.{kind}" for part in "qkv"]
+        names[f"{stack}.layers.{{}}.{attention}.in_proj_{kind}"] = tuple(parts)
+    return names
+
+
 def _without_number(name: str) -> tuple[str, str]:
     """Find the number of the layer in a weight name, such as "3" in "layers.3.fc1". Return the number, and
     the name with `{}` in place of the number.
