@@ -3,7 +3,6 @@
 import math
 import sys
 import time
-from functools import partial
 
 import torch
 from tqdm.auto import tqdm
@@ -11,11 +10,9 @@ from transformers import PreTrainedModel
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
-from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 from .hardware import hardware_name, resolve_defaults
-from .initialization import frozen_weights
-from .planned_model import planned_model
+from .planned_model import full_batch, loss_function, planned_model, set_up_training
 from .trainer import largest_part
 
 
@@ -36,23 +33,12 @@ def measure_speed(
     device = torch.device("cpu") if is_cpu else torch.accelerator.current_accelerator()
     training = resolve_defaults(training, None, planned_model(config, model_class), streams=False)
     torch.manual_seed(0)
-    model = model_class(config).to(device).train()
-    model.config.use_cache = False
-    for weight in frozen_weights(model, training.frozen):
-        weight.requires_grad_(False)
-    if training.gradient_checkpointing:
-        # Use the method under either of its names, because transformers 5.23 has renamed
-        # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
-        enable = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)()
+    model = model_class(config).to(device)
+    set_up_training(model, training)
     if training.torch_compile:
         model.compile()
     optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
-    autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=training.bf16 is True)
-    regularizer = regularizer_of(training)
-    compute = model
-    if regularizer is not None:
-        compute = partial(regularizer.build(model, training, autocast), model)
+    loss = loss_function(model, training, device.type)
 
     # On a CPU, measure only one part of a large batch, because a training step on a CPU computes a large
     # batch as several smaller batches.
@@ -66,21 +52,14 @@ def measure_speed(
     # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
     source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
-    batch = {
-        "input_ids": source,
-        "attention_mask": torch.ones_like(source),
-        "labels": labels,
-        "num_items_in_batch": torch.tensor(labels.numel(), device=device),
-    }
+    batch = full_batch(source, labels)
 
     def synchronize() -> None:
         if not is_cpu:
             torch.accelerator.synchronize()
 
     def compute_part() -> None:
-        with autocast():
-            output = compute(**batch)
-        output.loss.backward()
+        loss(batch).backward()
         synchronize()
 
     # Compute one step that is not measured, because the first step creates the state of the optimizer.

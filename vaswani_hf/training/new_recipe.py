@@ -5,6 +5,7 @@ docs/explanation/results.md has the results of the recipes.
 """
 
 import math
+import re
 import sys
 from dataclasses import dataclass
 from datetime import date
@@ -54,22 +55,20 @@ class _Size:
     epochs: int
     fewest_steps: int
     most_steps: int
-    # The keys of the schedule, with their comments. `warmup_share` is the length of the warm-up as a share of
-    # all steps; the written recipe has the key `warmup_steps` instead.
-    schedule: dict[str, tuple[Any, str]]
+    # The lines of the recipe about the optimizer and the schedule. A tab precedes each comment.
+    optimizer: str
+    # The highest learning rate, for batches of `tokens_per_batch` tokens. None means the paper's schedule.
+    learning_rate: float | None
+    # The length of the warm-up as a share of all steps.
     warmup_share: float
     average_checkpoints: int
 
 
-_MUON: dict[str, tuple[Any, str]] = {
-    "optimizer": (
-        "muon",
-        "Muon for the matrices of the layers, AdamW for other weights; learns fast in few steps",
-    ),
-    "lr_scheduler_type": ("cosine", ""),
-    "learning_rate": (0.004, "the highest learning rate, at the end of the warm-up"),
-    "ema_decay": (0.998, "the final weights are a moving average of the weights"),
-}
+_MUON = """\
+  optimizer: muon\t# Muon for the matrices of the layers, AdamW for other weights; learns fast in few steps
+  lr_scheduler_type: cosine
+  ema_decay: 0.998\t# the final weights are a moving average of the weights
+"""
 _SIZES = (
     _Size(
         most_pairs=50_000,
@@ -87,10 +86,8 @@ _SIZES = (
         epochs=110,
         fewest_steps=1500,
         most_steps=7000,
-        schedule={
-            "lr_scheduler_type": ("inverse_sqrt", ""),
-            "learning_rate": (0.005, "the highest learning rate, at the end of the warm-up"),
-        },
+        optimizer="  lr_scheduler_type: inverse_sqrt\n",
+        learning_rate=0.005,
         warmup_share=0.3,
         average_checkpoints=10,
     ),
@@ -110,7 +107,8 @@ _SIZES = (
         epochs=8,
         fewest_steps=3500,
         most_steps=20_000,
-        schedule=_MUON,
+        optimizer=_MUON,
+        learning_rate=0.004,
         warmup_share=0.03,
         average_checkpoints=0,
     ),
@@ -130,7 +128,8 @@ _SIZES = (
         epochs=8,
         fewest_steps=20_000,
         most_steps=40_000,
-        schedule={},
+        optimizer="",
+        learning_rate=None,
         warmup_share=0.1,
         average_checkpoints=5,
     ),
@@ -150,7 +149,8 @@ _SIZES = (
         epochs=10,
         fewest_steps=100_000,
         most_steps=100_000,
-        schedule={},
+        optimizer="",
+        learning_rate=None,
         warmup_share=0.04,
         average_checkpoints=5,
     ),
@@ -189,10 +189,7 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
         )
     size = next(size for size in _SIZES if len(pairs) <= size.most_pairs)
     corpus = _survey(pairs, size.vocab_size)
-    sections = _sections(data, corpus, size)
-    body = f"output_dir: {_as_yaml(output_dir)}\nseed: 1\n" + "".join(
-        f"\n{name}:{_comment_of_section(name, size)}\n{_lines(keys)}" for name, keys in sections.items()
-    )
+    body = f"output_dir: {_as_yaml(output_dir)}\nseed: 1\n{_sections(data, corpus, size)}"
     recipe = make_recipe(yaml.safe_load(body))
     config = planned_config(recipe.model, recipe.tokenizer)
     length = min(corpus.mean_length, corpus.max_length)
@@ -252,8 +249,8 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
     )
 
 
-def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, dict[str, tuple[Any, str]]]:
-    """Return the keys, values and comments of each section of the new recipe."""
+def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
+    """Return the sections of the new recipe as YAML, with comments."""
     held_out = min(1000, corpus.num_pairs // 20)
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch
@@ -262,82 +259,68 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
     steps_per_epoch = tokens_per_epoch / (tokens_per_batch * size.gradient_accumulation_steps)
     steps = min(size.most_steps, max(size.fewest_steps, math.ceil(size.epochs * steps_per_epoch)))
     save_steps = steps // 100
-    schedule = dict(size.schedule)
-    if "learning_rate" in schedule and tokens_per_batch < size.tokens_per_batch:
-        # Smaller batches have noisier gradients, so multiply the learning rate by the square root of the
-        # ratio of the batch sizes.
-        rate, _ = schedule["learning_rate"]
-        rate = float(f"{rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
-        schedule["learning_rate"] = (
-            rate,
-            "the highest learning rate; lower than in the recipe of the model, because the batches are smaller",
-        )
     vocabulary_reason = "an entry for about 80 tokens of text, as in the recipe multi30k_en_de"
     if corpus.vocab_size == size.vocab_size:
         tokens_per_entry = (corpus.source_tokens + corpus.target_tokens) / corpus.vocab_size
         vocabulary_reason = f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
-    return {
-        "data": {
-            **{key: (value, "") for key, value in data.items()},
-            "validation_size": (
-                held_out,
-                "pairs taken out of the training data; validation_source and validation_target name files",
-            ),
-            "test_size": (
-                held_out,
-                "pairs taken out of the training data; test_source and test_target name files instead",
-            ),
-            "max_length": (
-                corpus.max_length,
-                f"tokens; {100 * corpus.share_too_long:.1f} % of the pairs are longer and are dropped from training",
-            ),
-        },
-        "tokenizer": {
-            "vocab_size": (
-                corpus.vocab_size,
-                f"joint byte-level BPE; {vocabulary_reason}",
-            ),
-        },
-        "model": {
-            "d_model": (size.d_model, ""),
-            "encoder_layers": (size.encoder_layers, ""),
-            "decoder_layers": (size.decoder_layers, ""),
-            "encoder_attention_heads": (size.heads, ""),
-            "decoder_attention_heads": (size.heads, ""),
-            "encoder_ffn_dim": (size.ffn_dim, ""),
-            "decoder_ffn_dim": (size.ffn_dim, ""),
-            "dropout": (size.dropout, size.dropout_reason),
-            "label_smoothing": (0.1, "the paper's value (Section 5.4)"),
-        },
-        "training": {
-            "max_steps": (steps, f"about {steps / steps_per_epoch:,.0f} epochs"),
-            "source_tokens_per_batch": (
-                tokens_per_batch,
-                "positions of a batch, padding included, on each side",
-            ),
-            "target_tokens_per_batch": (tokens_per_batch, ""),
-            "gradient_accumulation_steps": (size.gradient_accumulation_steps, "batches per step"),
-            **schedule,
-            "warmup_steps": (round(size.warmup_share * steps), "steps until the highest learning rate"),
-            "logging_steps": (50, ""),
-            "eval_steps": (5 * save_steps, "steps between two validations"),
-            "save_steps": (save_steps, "steps between two checkpoints"),
-            "save_total_limit": (max(2, size.average_checkpoints), "the number of checkpoints that are kept"),
-            "average_checkpoints": (
-                size.average_checkpoints,
-                "the number of checkpoints whose mean gives the final weights; 0 keeps the last weights",
-            ),
-        },
-        "decoding": {
-            "num_beams": (4, "the paper's search (Section 6.1)"),
-            "length_penalty": (0.6, ""),
-        },
-        "evaluation": {
-            "tokenize": (tokenize, tokenize_reason),
-            "validation_bleu": (True, "translate the validation pairs at each validation, by greedy search"),
-        },
-    }
+    files = "".join(f"  {key}: {_as_yaml(value)}\n" for key, value in data.items())
+    # A tab precedes each comment.
+    return _align_comments(f"""
+data:
+{files}\
+  validation_size: {held_out}\t# pairs taken out of the training data; validation_source and validation_target name files
+  test_size: {held_out}\t# pairs taken out of the training data; test_source and test_target name files instead
+  max_length: {corpus.max_length}\t# tokens; {100 * corpus.share_too_long:.1f} % of the pairs are longer and are dropped from training
+
+tokenizer:
+  vocab_size: {corpus.vocab_size}\t# joint byte-level BPE; {vocabulary_reason}
+
+model:\t# {size.reason}
+  d_model: {size.d_model}
+  encoder_layers: {size.encoder_layers}
+  decoder_layers: {size.decoder_layers}
+  encoder_attention_heads: {size.heads}
+  decoder_attention_heads: {size.heads}
+  encoder_ffn_dim: {size.ffn_dim}
+  decoder_ffn_dim: {size.ffn_dim}
+  dropout: {size.dropout}\t# {size.dropout_reason}
+  label_smoothing: 0.1\t# the paper's value (Section 5.4)
+
+training:
+  max_steps: {steps}\t# about {steps / steps_per_epoch:,.0f} epochs
+  source_tokens_per_batch: {tokens_per_batch}\t# positions of a batch, padding included, on each side
+  target_tokens_per_batch: {tokens_per_batch}
+  gradient_accumulation_steps: {size.gradient_accumulation_steps}\t# batches per step
+{size.optimizer}{_learning_rate(size, tokens_per_batch)}\
+  warmup_steps: {round(size.warmup_share * steps)}\t# steps until the highest learning rate
+  logging_steps: 50
+  eval_steps: {5 * save_steps}\t# steps between two validations
+  save_steps: {save_steps}\t# steps between two checkpoints
+  save_total_limit: {max(2, size.average_checkpoints)}\t# the number of checkpoints that are kept
+  average_checkpoints: {size.average_checkpoints}\t# the number of checkpoints whose mean gives the final weights; 0 keeps the last weights
+
+decoding:\t# written to generation_config.json
+  num_beams: 4\t# the paper's search (Section 6.1)
+  length_penalty: 0.6
+
+evaluation:
+  tokenize: {_as_yaml(tokenize)}\t# {tokenize_reason}
+  validation_bleu: true\t# translate the validation pairs at each validation, by greedy search
+""")
+
+
+def _learning_rate(size: _Size, tokens_per_batch: int) -> str:
+    """Return the line of the recipe about the learning rate. Return an empty text for the paper's schedule."""
+    if size.learning_rate is None:
+        return ""
+    comment = "the highest learning rate, at the end of the warm-up"
+    if tokens_per_batch < size.tokens_per_batch:
+        comment = "the highest learning rate; lower than in the recipe of the model, because the batches are smaller"
+    # Smaller batches have noisier gradients, so multiply the learning rate by the square root of the ratio of the
+    # batch sizes.
+    rate = float(f"{size.learning_rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
+    return f"  learning_rate: {rate}\t# {comment}\n"
 
 
 def _bleu_tokenizer(target_language: str, corpus: _Corpus) -> tuple[str, str]:
@@ -353,17 +336,9 @@ def _bleu_tokenizer(target_language: str, corpus: _Corpus) -> tuple[str, str]:
     return "13a", "sacreBLEU's default"
 
 
-def _comment_of_section(name: str, size: _Size) -> str:
-    comments = {"model": size.reason, "decoding": "written to generation_config.json"}
-    return f"{'':<{_COLUMN - len(name) - 1}}# {comments[name]}" if name in comments else ""
-
-
-def _lines(keys: dict[str, tuple[Any, str]]) -> str:
-    lines = []
-    for key, (value, comment) in keys.items():
-        line = f"  {key}: {_as_yaml(value)}"
-        lines.append(f"{line:<{_COLUMN - 1}} # {comment}\n" if comment else f"{line}\n")
-    return "".join(lines)
+def _align_comments(text: str) -> str:
+    """Replace the tab before each comment by spaces, so that all comments begin in the same column."""
+    return re.sub("(?m)^(.*)\\t", lambda found: f"{found[1]:<{_COLUMN - 1}} ", text)
 
 
 def _as_yaml(value: Any) -> str:

@@ -94,27 +94,16 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # `seconds` is the time of a step, and the text `speed` says how this time was found.
-    seconds = None
-    speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
+    machine = None
     if measure:
         tokens_per_second, machine = measure_speed(config, training, model_class, length)
-        speed = f"{tokens_per_second:,.0f} target tokens/s, measured on {machine}"
-    elif tokens_per_second is not None:
-        speed = f"{tokens_per_second:,.0f} target tokens/s"
     if tokens_per_second is not None:
         step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
-        seconds = step_tokens / tokens_per_second
-    elif name in PAPER_GPUS:
-        seconds = flops["paper"]["step"] / (NUM_PAPER_GPUS * PAPER_GPUS[name])
-        speed = f"{NUM_PAPER_GPUS} x {name}"
-    elif name is not None:
-        peak, dtype = GPUS[name].peak(bf16=training.bf16 is not False)
-        seconds = gpu_seconds(GPUS[name], flops["counted"]["step"], training.bf16 is not False)
-        speed = (
-            f"1 x {name}, if the run reaches {ASSUMED_UTILIZATION:.0%} of the peak of {peak / 1e12:g} TFLOPS in {dtype}; "
-            f"no GPU run of this package has been measured; peak: {GPUS[name].source}"
-        )
+        seconds: float | None = step_tokens / tokens_per_second
+        speed = f"{tokens_per_second:,.0f} target tokens/s"
+        speed += "" if machine is None else f", measured on {machine}"
+    else:
+        seconds, speed = _seconds_on(name, flops, training)
     hours = None if seconds is None or steps is None else steps * seconds / 3600
     return {
         "vocab_size": config.vocab_size,
@@ -136,6 +125,22 @@ def plan_run(
         "price": _price(hours, price_per_hour, name),
         "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
     }
+
+
+def _seconds_on(name: str | None, flops: dict[str, Any], training: AnyTraining) -> tuple[float | None, str]:
+    """Return the estimated seconds of a step on a GPU, and a text about the estimate."""
+    if name is None:
+        return None, "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
+    if name in PAPER_GPUS:
+        seconds = flops["paper"]["step"] / (NUM_PAPER_GPUS * PAPER_GPUS[name])
+        return seconds, f"{NUM_PAPER_GPUS} x {name}"
+    gpu = GPUS[name]
+    peak, dtype = gpu.peak(bf16=training.bf16 is not False)
+    speed = (
+        f"1 x {name}, if the run reaches {ASSUMED_UTILIZATION:.0%} of the peak of {peak / 1e12:g} TFLOPS in "
+        f"{dtype}; no GPU run of this package has been measured; peak: {gpu.source}"
+    )
+    return gpu_seconds(gpu, flops["counted"]["step"], training.bf16 is not False), speed
 
 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:

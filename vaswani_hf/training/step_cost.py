@@ -25,11 +25,9 @@ from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.optimizers import OPTIMIZERS
-from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
-from .initialization import frozen_weights
 from .moving_average import MovingAverage
-from .planned_model import planned_model
+from .planned_model import full_batch, loss_function, planned_model, set_up_training
 
 aten = torch.ops.aten
 
@@ -79,30 +77,25 @@ def step_cost(
     earlier batches already exist when the step begins.
     """
     bf16 = training.bf16 is True
-    model = planned_model(copy.deepcopy(config), model_class).train()
-    # Turn off the key-value cache, because training does not use the cache.
-    model.config.use_cache = False
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(FakeTensorMode())
-        counter = stack.enter_context(_Counter())
-        if on_accelerator:
-            stack.enter_context(_kernels_of_an_accelerator(torch.bfloat16 if bf16 else torch.float32))
-
+    model = planned_model(copy.deepcopy(config), model_class)
+    kernels: contextlib.AbstractContextManager = contextlib.nullcontext()
+    if on_accelerator:
+        kernels = _kernels_of_an_accelerator(torch.bfloat16 if bf16 else torch.float32)
+    with FakeTensorMode(), _Counter() as counter, kernels:
         fake_weights = {name: torch.empty(weight.shape) for name, weight in model.named_parameters()}
         model.load_state_dict(fake_weights, assign=True)
         model.tie_weights()
         del fake_weights
-        for weight in frozen_weights(model, training.frozen):
-            weight.requires_grad_(False)
+        set_up_training(model, training)
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
         # Run one optimizer step before the counted batch, because the first step creates the state of the
         # optimizer.
-        trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
-        for weight in trained:
-            weight.grad = torch.zeros_like(weight)
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.grad = torch.zeros_like(weight)
         gradients = counter.now - weights
         optimizer.step()
         optimizer_flops = counter.flops
@@ -110,38 +103,15 @@ def step_cost(
         if not accumulates:
             optimizer.zero_grad()
 
-        if training.gradient_checkpointing:
-            # Use the method under either of its names, because transformers 5.23 has renamed
-            # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
-            enable = (
-                getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-            )
-            enable()
         source = torch.ones(rows, source_length, dtype=torch.int64)
-        batch = {
-            "input_ids": source,
-            "attention_mask": torch.ones_like(source),
-            "labels": torch.ones(rows, target_length, dtype=torch.int64),
-            "num_items_in_batch": torch.ones((), dtype=torch.int64),
-        }
+        batch = full_batch(source, torch.ones(rows, target_length, dtype=torch.int64))
         before = counter.now
         counter.peak = before
         after_layers: list[int] = []
         model.base_model.register_forward_hook(lambda *_: after_layers.append(counter.now))
-
-        def autocast() -> torch.autocast:
-            return torch.autocast("cpu", torch.bfloat16, enabled=bf16)
-
-        regularizer = regularizer_of(training)
-        if regularizer is None:
-            with autocast():
-                output = model(**batch)
-        else:
-            loss = regularizer.build(model, training, autocast)
-            with autocast():
-                output = loss(model, **batch)
+        loss = loss_function(model, training, "cpu")(batch)
         forward_peak = counter.peak
-        output.loss.backward()
+        loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
         # Delete the moving average only after the step, because in a real run the moving average exists
