@@ -38,9 +38,7 @@ class RecipeOptions(Options):
 
 
 def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
-    """Load the recipe. Load the recipe. Raise a `UsageError` if the recipe has an unknown key or an invalid
-    value.
-    """
+    """Load the recipe. Raise a `UsageError` if the recipe has an unknown key or an invalid value."""
     from ..recipe.loading import load_recipe
 
     try:

@@ -18,11 +18,10 @@ from safetensors.torch import load_file
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.loss_vaswani import EXCLUDED_LOGIT
 from .import_formats import (
     Imported,
     ImportFormat,
-    LogProbs,
+    Logits,
     ReadOptions,
     generation_config,
     refuse,
@@ -194,20 +193,17 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         generation_config=generation_config(config),
         tokenizers=tokenizers,
         notes=notes,
-        log_probs=_log_probs_of_eole(path, model, vocabulary, state, config.pad_token_id),
+        logits=_logits_of_eole(path, model, vocabulary, state),
     )
 
 
-def _log_probs_of_eole(
+def _logits_of_eole(
     path: Path,
     model: Mapping[str, Any],
     vocabulary: Mapping[str, Any],
     state: Mapping[str, torch.Tensor],
-    pad: int | None,
-) -> LogProbs | None:
-    """Return a function that computes log-probabilities with Eole (see `Imported.log_probs`). Return None if
-    Eole is not installed.
-    """
+) -> Logits | None:
+    """Return a function that computes logits with Eole, or None if Eole is not installed."""
     try:
         from eole.config.inference import InferenceConfig
         from eole.config.models import build_model_config
@@ -219,15 +215,13 @@ def _log_probs_of_eole(
     original = EncoderDecoderModel.build(build_model_config(dict(model)), dict_to_vocabs(vocabulary), running)
     load_into(original, {name: tensor for name, tensor in state.items() if name not in _TABLES.values()})
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"]
         # Append an arbitrary token to each target sequence, because Eole ignores the last target token.
         outputs = original(batch["input_ids"], torch.cat((target, target[:, :1]), dim=1), None)
-        logits = original.generator(outputs[0])
-        logits[..., pad] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+        return original.generator(outputs[0])
 
-    return log_probs
+    return logits
 
 
 def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:

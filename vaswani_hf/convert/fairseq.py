@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
-from .weights import WeightNames, joint_names, same_names, to_interleaved
+from .weights import WeightNames, joint_names, norm_fields, same_names, to_interleaved
 from .word_tokenizers import word_tokenizer
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -144,15 +143,8 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=GenerationConfig(
-            bos_token_id=_BOS,
-            pad_token_id=_PAD,
-            eos_token_id=_EOS,
-            decoder_start_token_id=_EOS,
-            # These search settings are the defaults of the command fairseq-generate.
-            num_beams=5,
-            max_length=200,
-        ),
+        # These search settings are the defaults of the command fairseq-generate.
+        generation_config=generation_config(config, num_beams=5, max_length=200),
         tokenizers=tokenizers,
         facts=_languages(settings),
         notes=notes,
@@ -252,17 +244,9 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     is_joint = torch.equal(source, target)
     if is_joint:
         state["model.shared.weight"] = source
-    norms = [
+    of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
-    ]
-    # Models of the oldest fairseq versions have no LayerNorm after the last layer of a pre-norm stack.
-    final_norms = [f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")]
-    if norms[0] == norms[1] and final_norms[0] != final_norms[1]:
-        refuse(
-            "no_decoder_final_norm",
-            final_norms[0],
-            "either both the encoder and the decoder must end with a LayerNorm, or neither",
-        )
+    )
     position_embedding = "sinusoidal"
     num_positions = settings.get("max_source_positions", 1024)
     if settings.get("no_token_positional_embeddings"):
@@ -284,9 +268,8 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         attention_dropout=settings.get("attention_dropout", 0.0),
         activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
         activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
-        norm_position=norms[0],
-        norm_position_of_decoder=None if norms[0] == norms[1] else norms[1],
-        final_norm=final_norms[0] if norms[0] == norms[1] else None,
+        # Models of the oldest fairseq versions have no LayerNorm after the last layer of a pre-norm stack.
+        **norm_fields(state, of_encoder, of_decoder, field="no_decoder_final_norm"),
         position_embedding=position_embedding,
         position_timescales="tensor2tensor",
         position_offset=_PAD + 1,

@@ -19,6 +19,7 @@ from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.sections import FREE_FIELDS
 
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, both entries are the
@@ -254,6 +255,18 @@ def _rows(
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     input_ids = ordinary[drawn].masked_fill(~mask, 0 if pad is None else pad)
     return {"input_ids": input_ids, "attention_mask": mask.long()}
+
+
+def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
+    """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
+
+    The function compares the positions where `mask` [B, T] is 1. Two values that both mean the probability 0
+    count as equal.
+    """
+    is_real = mask.bool()
+    lowest = EXCLUDED_LOGIT / 2
+    difference = outputs[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
+    return difference.abs().max().item()
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:

@@ -6,6 +6,11 @@ pre-norm, and has one vocabulary for all languages. FSMT and M2M100 differ from 
 attention projections have biases; the sinusoids have the timescales of tensor2tensor, with all sines in the
 first half of the features; the first token has the position `pad_token_id` + 1; the decoder starts from
 `</s>`.
+
+M2M100 and NLLB models translate between many languages. A source text begins with the token of its language,
+and a translation begins with the token of the target language. The vocabularies of the imported tokenizers
+contain the language tokens, but the tokenizers do not add these tokens to texts. The translator adds the
+language tokens according to the options `src_lang` and `tgt_lang`.
 """
 
 from collections.abc import Mapping
@@ -13,19 +18,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import FSMTForConditionalGeneration, M2M100ForConditionalGeneration, PreTrainedModel
+from tokenizers import AddedToken, Tokenizer
+from transformers import (
+    FSMTForConditionalGeneration,
+    M2M100ForConditionalGeneration,
+    NllbTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
 from ..checkpoint.loading import load_faults, load_with_report
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.translator_vaswani import LANGUAGE_TOKENS
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
-from .language_tokenizers import SENTENCEPIECE_FILE, VOCABULARY_FILE, language_tokenizer
 from .marian import SINUSOIDS
+from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
 from .weights import WeightNames, same_names, to_interleaved
-from .word_tokenizers import merging_tokenizer
+from .word_tokenizers import imported_tokenizer, merging_tokenizer
 
 _SAME_FIELDS = """
     d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
@@ -35,6 +48,9 @@ _SAME_FIELDS = """
 
 _VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
 _MERGES_FILE = "merges.txt"
+_SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
+_VOCABULARY_FILE = "vocab.json"
+_SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unknown": "<unk>"}
 _TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
 # The layers of FSMT and M2M100 have the names of this package, because transformers converted both from fairseq.
@@ -115,7 +131,7 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
     """Read an M2M100 or NLLB checkpoint, such as `facebook/m2m100_418M`."""
     model, _ = _load(M2M100ForConditionalGeneration, path)
     state = model.state_dict()
-    tokenizer, notes = language_tokenizer(path)
+    tokenizer, notes = _language_tokenizer(path)
     is_tied = model.config.tie_word_embeddings
     if not is_tied:
         # Without tied weights, M2M100 has three separate embeddings and does not use the shared embedding.
@@ -132,6 +148,61 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
         vocab_size=model.config.vocab_size,
         decoder_vocab_size=model.config.vocab_size,
     )
+
+
+def _language_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
+    """Return the tokenizer of an M2M100 or NLLB checkpoint, and a list of notes for the user. Return None in
+    place of the tokenizer if a fast tokenizer cannot be created.
+    """
+    settings: dict[str, Any] = {}
+    if (path / TOKENIZER_FILES[1]).is_file():
+        settings = read_json_object(path, TOKENIZER_FILES[1], path)
+    if str(settings.get("tokenizer_class", "")).startswith("Nllb"):
+        return _nllb_tokenizer(path, settings)
+    return _m2m100_tokenizer(path)
+
+
+def _nllb_tokenizer(
+    path: Path, settings: Mapping[str, Any]
+) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
+    if settings.get("legacy_behaviour", False):
+        reason = "`legacy_behaviour` puts the token of the language after the text"
+        return None, [f"No tokenizers were written, because {reason}."]
+    original = NllbTokenizer.from_pretrained(path)
+    ids = original.get_vocab()
+    backend = Tokenizer.from_str(original.backend_tokenizer.to_str())
+    tokenizer = imported_tokenizer(backend, ids, **_SPECIAL)
+    known = [language for language in FAIRSEQ_LANGUAGE_CODES if language in ids]
+    return _with_languages(tokenizer, {language: language for language in known}), []
+
+
+def _m2m100_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
+    missing = [name for name in (_SENTENCEPIECE_FILE, _VOCABULARY_FILE) if not (path / name).is_file()]
+    if missing:
+        return None, [f"The original lacks {' and '.join(missing)}, so no tokenizers were written."]
+    model = read_sentencepiece(path / _SENTENCEPIECE_FILE)
+    # Import the class here, because the class needs the library sentencepiece.
+    from transformers import M2M100Tokenizer
+
+    original = M2M100Tokenizer.from_pretrained(path)
+    if lacks_pieces(original.encoder, model):
+        reason = f"{_VOCABULARY_FILE} lacks pieces of {_SENTENCEPIECE_FILE}"
+        return None, [f"No tokenizers were written, because {reason}."]
+    tokens = {language: original.get_lang_token(language) for language in original.lang_code_to_id}
+    ids = {**original.encoder, **original.lang_token_to_id}
+    tokenizer = fast_tokenizer(model, ids, others=set(original.lang_token_to_id), **_SPECIAL)
+    return _with_languages(tokenizer, tokens), []
+
+
+def _with_languages(tokenizer: PreTrainedTokenizerFast, tokens: Mapping[str, str]) -> PreTrainedTokenizerFast:
+    """Add the language tokens to a tokenizer as special tokens, and record the language of each token.
+    Decoding with `skip_special_tokens` leaves out the language tokens.
+    """
+    tokenizer.backend_tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in tokens.values()]
+    )
+    tokenizer.init_kwargs[LANGUAGE_TOKENS] = dict(tokens)
+    return tokenizer
 
 
 def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
@@ -174,12 +245,9 @@ def _imported(
         position_offset=pad + 1,
     )
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         # Turn the cache off, because FSMT applies no causal mask if the cache is on.
-        logits = model(**batch, use_cache=False).logits  # [B, T, V]
-        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared.
-        logits[..., pad] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+        return model(**batch, use_cache=False).logits  # [B, T, V]
 
     return Imported(
         config=config,
@@ -188,7 +256,7 @@ def _imported(
         tokenizers=tokenizers,
         facts=facts,
         notes=notes,
-        log_probs=log_probs,
+        logits=logits,
     )
 
 
@@ -215,7 +283,7 @@ M2M100 = ImportFormat(
     title="M2M100 of transformers",
     recognise=_recognise("m2m_100"),
     read=read_m2m100,
-    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, SENTENCEPIECE_FILE, VOCABULARY_FILE),
+    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _VOCABULARY_FILE),
     peer="M2M100 of transformers",
     keeps=(
         "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "

@@ -20,9 +20,9 @@ from ..settings.base import Settings
 from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
-# A function that computes log-probabilities [B, T, V] (float32) with the library of the imported checkpoint.
-# The argument is a batch that `sample_batch` has returned.
-LogProbs = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
+# A function that computes the logits [B, T, V] (float32) with the library of the imported checkpoint. The
+# argument is a batch that `sample_batch` has returned.
+Logits = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Imported:
             "target_language" and "license", as in "data" of results.json.
         notes (list): Sentences about differences between the checkpoint and the imported model. The sentences
             are printed, and written to the model card.
-        log_probs (Callable, optional): A function that computes log-probabilities [B, T, V] (float32) with
-            the library of the checkpoint. The argument is a batch that `sample_batch` has returned. None if
-            the library is not installed.
+        logits (Callable, optional): A function that computes the logits [B, T, V] (float32) with the library
+            of the checkpoint. The argument is a batch that `sample_batch` has returned. None if the library
+            is not installed.
         compare (Callable, optional): A function that returns the largest difference (nats) between
             log-probabilities of the checkpoint's library and of the imported model. The import calls
-            `compare` instead of `log_probs` if the library does not return the log-probabilities of all
-            tokens of the vocabulary.
+            `compare` instead of `logits` if the library does not return the logits of all tokens of the
+            vocabulary.
     """
 
     config: VaswaniConfig
@@ -73,7 +73,7 @@ class Imported:
     tokenizers: Tokenizers | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    log_probs: LogProbs | None = None
+    logits: Logits | None = None
     compare: Callable[[Any], float] | None = None
 
 
@@ -170,13 +170,12 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
         refuse(field, value, reason)
 
 
-def generation_config(config: VaswaniConfig) -> GenerationConfig:
-    """Return a generation config that contains only the ids of the special tokens. Formats that store no
-    options of the search use this function.
-    """
+def generation_config(config: VaswaniConfig, **search: Any) -> GenerationConfig:
+    """Return a generation config with the special tokens of the model, and with the options of the search."""
     return GenerationConfig(
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
+        **search,
     )

@@ -23,9 +23,9 @@ from ..version import install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .eole import EOLE
 from .fairseq import FAIRSEQ
-from .formats import TOLERANCE, alternatives, sample_batch
+from .formats import TOLERANCE, alternatives, largest_difference, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
-from .import_formats import Imported, ImportFormat, ReadOptions
+from .import_formats import Imported, ImportFormat, Logits, ReadOptions
 from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
 from .marian_npz import MARIAN_NPZ_IMPORT
@@ -232,8 +232,8 @@ def _difference(imported: Imported, folder: Path) -> float | None:
     """
     if imported.compare is not None:
         largest = imported.compare(load_model(folder))
-    elif imported.log_probs is not None:
-        largest = _difference_of_batch(imported, folder)
+    elif imported.logits is not None:
+        largest = _difference_of_batch(imported.config, imported.logits, load_model(folder))
     else:
         return None
     # Use `not (difference <= TOLERANCE)` instead of `difference > TOLERANCE`, so that NaN also raises the
@@ -246,17 +246,19 @@ def _difference(imported: Imported, folder: Path) -> float | None:
     return largest
 
 
-def _difference_of_batch(imported: Imported, folder: Path) -> float:
-    assert imported.log_probs is not None
-    batch = sample_batch(imported.config)
+def _difference_of_batch(config: VaswaniConfig, theirs: Logits, model: VaswaniForSeq2SeqLM) -> float:
+    batch = sample_batch(config)
     with torch.no_grad():
-        written = load_model(folder)(**batch).logits.log_softmax(dim=-1)
-        original = imported.log_probs(batch)
-    # Compare neither padding positions nor tokens that one of the two models excludes from the output.
-    is_real = batch["decoder_attention_mask"].bool()
-    lowest = EXCLUDED_LOGIT / 2
-    differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
-    return differences.abs().max().item()
+        written = model(**batch).logits
+        original = theirs(batch)
+    # Give `<pad>` the probability 0, as in the written model. The search of the other library never chooses
+    # `<pad>`.
+    excluded = model.excluded_class(0.0, None)
+    if excluded is not None:
+        original[..., excluded] = EXCLUDED_LOGIT
+    return largest_difference(
+        written.log_softmax(dim=-1), original.log_softmax(dim=-1), batch["decoder_attention_mask"]
+    )
 
 
 def _write_card(

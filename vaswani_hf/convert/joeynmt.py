@@ -23,11 +23,10 @@ import yaml
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import EXCLUDED_LOGIT
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
 from .joeynmt_tokenizers import joeynmt_tokenizers
 from .unpickling import load_weights
-from .weights import WeightNames, shared_weights, sizes, stack_names
+from .weights import WeightNames, norm_fields, shared_weights, sizes, stack_names
 
 _TITLE = "JoeyNMT"
 _CONFIG_FILE = "config.yaml"
@@ -120,7 +119,12 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     config = VaswaniConfig(
         **size_fields,
         **weight_fields,
-        **_norm_fields(model, own),
+        **norm_fields(
+            own,
+            model["encoder"].get("layer_norm", "pre"),
+            model["decoder"].get("layer_norm", "post"),
+            field="decoder.layer_norm",
+        ),
         encoder_attention_heads=encoder.get("num_heads", 4),
         decoder_attention_heads=model["decoder"].get("num_heads", 8),
         dropout=dropout,
@@ -139,11 +143,11 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(settings.get("testing") or {}),
+        generation_config=_generation_config(settings.get("testing") or {}, config),
         tokenizers=tokenizers,
         facts={"source_language": data["src"]["lang"], "target_language": data["trg"]["lang"]},
         notes=notes,
-        log_probs=_original_log_probs(model, vocabularies, specials, state),
+        logits=_original_logits(model, vocabularies, specials, state),
     )
 
 
@@ -254,32 +258,6 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.float() for name, tensor in loaded["model_state"].items()}
 
 
-def _norm_fields(model: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the config fields that describe the LayerNorms of the model. The weights in `state` have the
-    names that this package uses.
-    """
-    defaults = {"encoder": "pre", "decoder": "post"}
-    positions = []
-    final_norms = []
-    for stack, default in defaults.items():
-        positions.append(model[stack].get("layer_norm", default))
-        final_norms.append(f"model.{stack}.layer_norm.weight" in state)
-    final_norm = None
-    if final_norms != [position == "pre" for position in positions]:
-        final_norm = final_norms[0]
-        require(
-            "decoder.layer_norm",
-            final_norms[1],
-            final_norm,
-            "either both the encoder and the decoder must end with a LayerNorm, or neither",
-        )
-    return {
-        "norm_position": positions[0],
-        "norm_position_of_decoder": None if positions[0] == positions[1] else positions[1],
-        "final_norm": final_norm,
-    }
-
-
 def _without_alpha(
     state: Mapping[str, torch.Tensor], model: Mapping[str, Any], config: VaswaniConfig
 ) -> dict[str, torch.Tensor]:
@@ -313,18 +291,15 @@ def _without_alpha(
     return state
 
 
-def _generation_config(testing: Mapping[str, Any]) -> GenerationConfig:
+def _generation_config(testing: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return the default options of the search, from the section `testing` of config.yaml."""
     alpha = testing.get("beam_alpha", testing.get("alpha", -1))
     num_tokens = testing.get("max_output_length", -1)
     limits: dict[str, Any] = {"max_new_tokens": num_tokens}
     if num_tokens < 0:
         limits = {"max_length_a": 1.5, "max_length_b": 0}
-    return GenerationConfig(
-        bos_token_id=_BOS,
-        pad_token_id=_PAD,
-        eos_token_id=_EOS,
-        decoder_start_token_id=_BOS,
+    return generation_config(
+        config,
         num_beams=testing.get("beam_size", 1),
         length_penalty=float(max(alpha, 0)),
         length_penalty_type="gnmt",
@@ -333,15 +308,13 @@ def _generation_config(testing: Mapping[str, Any]) -> GenerationConfig:
     )
 
 
-def _original_log_probs(
+def _original_logits(
     settings: Mapping[str, Any],
     vocabularies: list[list[str]],
     specials: Mapping[str, Any],
     state: Mapping[str, torch.Tensor],
-) -> Any:
-    """Return a function that computes log-probabilities with JoeyNMT (see `Imported.log_probs`). Return None
-    if JoeyNMT is not installed.
-    """
+) -> Logits | None:
+    """Return a function that computes logits with JoeyNMT, or None if JoeyNMT is not installed."""
     if find_spec("joeynmt") is None:
         return None
     from joeynmt.model import build_model
@@ -353,7 +326,7 @@ def _original_log_probs(
     model = build_model(settings, source, target).eval()
     model.load_state_dict(state)
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def compute_logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         source_mask = batch["attention_mask"].bool().unsqueeze(1)
         encoder_output, hidden, _, _ = model(
             return_type="encode",
@@ -370,12 +343,9 @@ def _original_log_probs(
             unroll_steps=None,
             trg_mask=batch["decoder_attention_mask"].bool().unsqueeze(1),
         )
-        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared. The
-        # search of JoeyNMT never chooses `<pad>`.
-        logits[..., _PAD] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+        return logits
 
-    return log_probs
+    return compute_logits
 
 
 JOEYNMT = ImportFormat(

@@ -35,6 +35,7 @@ from .formats import (
     Format,
     Limit,
     Tokenizers,
+    largest_difference,
     needs_start_token,
     only,
     report,
@@ -151,16 +152,12 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Do not compare the logits at padding positions. Clamp very low logits before the comparison. MarianMT
-    # and this package give `<pad>` different logits, but both logits are so low that the probability of
-    # `<pad>` is 0.
-    is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
         # Exclude `<pad>` from the logits of MarianMT before the comparison, because this package excludes
         # `<pad>` in the model. In MarianMT, the search excludes `<pad>`, by the setting `bad_words_ids`.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
-    difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
-    return report("logits of MarianMT", difference.abs().max().item())
+    difference = largest_difference(logits, expected, batch["decoder_attention_mask"])
+    return report("logits of MarianMT", difference)
 
 
 def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
@@ -277,12 +274,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
         del state["final_logits_bias"]
     own = to_interleaved(NAMES.to_ours(state, "MarianMT"), config.d_model)
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        logits = marian(**batch).logits
-        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared. The
-        # search of transformers never chooses `<pad>`.
-        logits[..., pad] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+    def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return marian(**batch).logits
 
     tokenizers, facts = _read_tokenizers(path, config)
     notes = []
@@ -295,7 +288,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
         tokenizers=tokenizers,
         facts=facts,
         notes=notes,
-        log_probs=log_probs,
+        logits=logits,
     )
 
 

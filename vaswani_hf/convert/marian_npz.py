@@ -36,7 +36,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
 from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
@@ -579,11 +579,8 @@ def _generation_config(
     search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig
 ) -> GenerationConfig:
     """Return the default options of the search, from decoder.yml."""
-    return GenerationConfig(
-        bos_token_id=None,
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
+    return generation_config(
+        config,
         num_beams=search.get("beam-size", 12),
         length_penalty=float(search.get("normalize", 0)),
         max_length_a=float(search.get("max-length-factor", 3)),

@@ -47,6 +47,7 @@ from .formats import (
     Format,
     Limit,
     Tokenizers,
+    largest_difference,
     needs_start_token,
     report,
     sample_batch,
@@ -409,11 +410,7 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     # Compare only the token ids that both models have, because one of the models may have an additional start
     # token.
     num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
-    lowest = EXCLUDED_LOGIT / 2
-    differences = log_probs[..., :num_classes].clamp(min=lowest) - expected[..., :num_classes].clamp(
-        min=lowest
-    )
-    return differences[is_target].abs().max().item()
+    return largest_difference(log_probs[..., :num_classes], expected[..., :num_classes], is_target)
 
 
 class MarianNpzEngine:

@@ -21,12 +21,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.loss_vaswani import EXCLUDED_LOGIT
 from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,
-    LogProbs,
+    Logits,
     ReadOptions,
     generation_config,
     refuse,
@@ -183,16 +182,12 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         generation_config=generation_config(config),
         tokenizers=tokenizers,
         notes=notes,
-        log_probs=_log_probs_of_opennmt(checkpoint, state, config.pad_token_id),
+        logits=_logits_of_opennmt(checkpoint, state),
     )
 
 
-def _log_probs_of_opennmt(
-    checkpoint: Mapping[str, Any], state: Mapping[str, torch.Tensor], pad: int | None
-) -> LogProbs | None:
-    """Return a function that computes log-probabilities with OpenNMT-py (see `Imported.log_probs`). Return
-    None if OpenNMT-py is not installed.
-    """
+def _logits_of_opennmt(checkpoint: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> Logits | None:
+    """Return a function that computes logits with OpenNMT-py, or None if OpenNMT-py is not installed."""
     try:
         from onmt.inputters.inputter import dict_to_vocabs
         from onmt.model_builder import build_base_model
@@ -204,16 +199,14 @@ def _log_probs_of_opennmt(
     tables = (f"encoder.{_TABLE}", f"decoder.{_TABLE}")
     load_into(original, {name: tensor for name, tensor in state.items() if name not in tables})
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"].unsqueeze(-1)
         # Append an arbitrary token to each target sequence, because OpenNMT-py ignores the last target token.
         target = torch.cat((target, target[:, :1]), dim=1)
         states, _ = original(batch["input_ids"].unsqueeze(-1), target, batch["attention_mask"].sum(dim=1))
-        logits = original.generator(states)
-        logits[..., pad] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+        return original.generator(states)
 
-    return log_probs
+    return logits
 
 
 def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:

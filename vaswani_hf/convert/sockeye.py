@@ -20,12 +20,11 @@ from transformers import GenerationConfig
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import EXCLUDED_LOGIT
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import load_weights
-from .weights import WeightNames, shared_weights, sizes, stack_names, to_interleaved
+from .weights import WeightNames, norm_fields, shared_weights, sizes, stack_names, to_interleaved
 from .word_tokenizers import word_tokenizer
 
 _TITLE = "Sockeye 3"
@@ -146,8 +145,6 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         require(f"tokens of {file}", len(ids), size, f"the model has {size:,} tokens")
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own, num_positions = _with_positions(own, positions, size_fields["d_model"])
-    of_encoder = _norm_position(encoder)
-    of_decoder = _norm_position(decoder)
     config = VaswaniConfig(
         **size_fields,
         **weight_fields,
@@ -157,8 +154,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         attention_dropout=encoder.get("dropout_attention", 0.1),
         activation_dropout=encoder.get("dropout_act", 0.1),
         activation_function=_ACTIVATIONS[encoder["act_type"]],
-        norm_position=of_encoder,
-        norm_position_of_decoder=None if of_encoder == of_decoder else of_decoder,
+        **norm_fields(own, _norm_position(encoder), _norm_position(decoder), field="final_process"),
         layer_norm_eps=_LAYER_NORM_EPS,
         position_embedding=positions,
         max_position_embeddings=num_positions,
@@ -171,10 +167,10 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(settings),
+        generation_config=_generation_config(settings, config),
         tokenizers=tokenizers,
         notes=notes,
-        log_probs=_original_log_probs(path),
+        logits=_original_logits(path),
     )
 
 
@@ -346,7 +342,7 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
     return (source, target), notes
 
 
-def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
+def _generation_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return the default options of sockeye-translate.
 
     The length limit is the source length times a factor, plus 1 token. The factor is the mean ratio of the
@@ -354,22 +350,13 @@ def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)
-    return GenerationConfig(
-        bos_token_id=_BOS,
-        pad_token_id=_PAD,
-        eos_token_id=_EOS,
-        decoder_start_token_id=_BOS,
-        num_beams=5,
-        length_penalty=1.0,
-        max_length_a=float(ratio),
-        max_length_b=1,
+    return generation_config(
+        config, num_beams=5, length_penalty=1.0, max_length_a=float(ratio), max_length_b=1
     )
 
 
-def _original_log_probs(folder: Path) -> Any:
-    """Return a function that computes log-probabilities with Sockeye (see `Imported.log_probs`). None if
-    Sockeye is not installed.
-    """
+def _original_logits(folder: Path) -> Logits | None:
+    """Return a function that computes logits with Sockeye, or None if Sockeye is not installed."""
     if find_spec("sockeye") is None or not (folder / _VERSION_FILE).is_file():
         return None
     from sockeye.model import load_model
@@ -377,7 +364,7 @@ def _original_log_probs(folder: Path) -> Any:
     model, _, _ = load_model(str(folder), dtype="float32")
     model.eval()
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
         # The second column of `source_length` is the number of prepended tokens.
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
@@ -387,12 +374,9 @@ def _original_log_probs(folder: Path) -> Any:
             batch["decoder_input_ids"].unsqueeze(2),
             batch["decoder_attention_mask"].sum(dim=1, keepdim=True),
         )
-        logits = output["logits"]
-        # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared.
-        logits[..., _PAD] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+        return output["logits"]
 
-    return log_probs
+    return logits
 
 
 SOCKEYE = ImportFormat(

@@ -20,15 +20,15 @@ from pydantic import Field
 from torch import nn
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts
 from .unpickling import header_of, load_state_dict
 from .weights import (
     WeightNames,
     add_biases,
     joint_names,
+    norm_fields,
     shared_weights,
     sizes,
     stack_names,
@@ -134,6 +134,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     # To find tied weights, compare the values of the weights, because a state dict contains tied weights as
     # separate tensors.
     weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
+    norm_position = "pre" if facts.norm_first else "post"
     config = VaswaniConfig(
         **sizes(own, _TITLE),
         encoder_attention_heads=facts.nhead,
@@ -142,8 +143,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         attention_dropout=facts.dropout,
         activation_dropout=facts.dropout,
         activation_function=facts.activation,
-        norm_position="pre" if facts.norm_first else "post",
-        final_norm=_has_final_norms(stacks),
+        **norm_fields(own, norm_position, norm_position, field="decoder.norm"),
         layer_norm_eps=facts.layer_norm_eps,
         scale_embedding=facts.scale_embedding,
         **weight_fields,
@@ -154,40 +154,24 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         **positions,
     )
 
-    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        transformer = _transformer(stacks, config)
-        embedded = []
-        for ids, weight, table in (
-            (batch["input_ids"], source, tables[0]),
-            (batch["decoder_input_ids"], target, tables[1]),
-        ):
-            length = ids.shape[1]
-            if table is None:
-                table = torch.zeros(length, config.d_model)
-                if config.position_embedding == _SINUSOIDAL:
-                    table = sinusoids(torch.arange(length), config.d_model, config.position_timescales)
-            scale = config.d_model**0.5 if config.scale_embedding else 1.0
-            embedded.append(nn.functional.embedding(ids, weight) * scale + table[:length])
+    def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         is_padding = batch["attention_mask"] == 0
-        target_length = embedded[1].shape[1]
-        states = transformer(
-            *embedded,
+        target_length = batch["decoder_input_ids"].shape[1]
+        states = _transformer(stacks, config)(
+            _embed(batch["input_ids"], source, tables[0], config),
+            _embed(batch["decoder_input_ids"], target, tables[1], config),
             tgt_mask=torch.ones(target_length, target_length, dtype=torch.bool).triu(1),
             src_key_padding_mask=is_padding,
             memory_key_padding_mask=is_padding,
         )  # [B, T, D]
-        logits = nn.functional.linear(states, output, bias)  # [B, T, V]
-        if facts.pad_token_id != facts.eos_token_id:
-            # Give `<pad>` the probability 0, as in this package, because the log-probabilities are compared.
-            logits[..., facts.pad_token_id] = EXCLUDED_LOGIT
-        return logits.log_softmax(dim=-1)
+        return nn.functional.linear(states, output, bias)  # [B, T, V]
 
     return Imported(
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
         notes=["No tokenizers were written, because the state dict contains no vocabularies."],
-        log_probs=log_probs,
+        logits=logits,
     )
 
 
@@ -312,15 +296,17 @@ def _with_positions(
     return state, {"position_timescales": found_timescales}
 
 
-def _has_final_norms(stacks: Mapping[str, torch.Tensor]) -> bool:
-    of_encoder, of_decoder = (f"{stack}.norm.weight" in stacks for stack in ("encoder", "decoder"))
-    if of_encoder != of_decoder:
-        refuse(
-            "decoder.norm",
-            of_decoder,
-            "either both the encoder and the decoder must end with a LayerNorm, or neither",
-        )
-    return of_encoder
+def _embed(
+    ids: torch.Tensor, weight: torch.Tensor, table: torch.Tensor | None, config: VaswaniConfig
+) -> torch.Tensor:
+    """Return the embeddings [B, L, D] of token ids [B, L], with the positions of the model."""
+    length = ids.shape[1]
+    if table is None:
+        table = torch.zeros(length, config.d_model)
+        if config.position_embedding == _SINUSOIDAL:
+            table = sinusoids(torch.arange(length), config.d_model, config.position_timescales)
+    scale = config.d_model**0.5 if config.scale_embedding else 1.0
+    return nn.functional.embedding(ids, weight) * scale + table[:length]
 
 
 def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> nn.Transformer:

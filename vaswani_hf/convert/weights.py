@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..model.modeling_vaswani import sinusoids
+from .import_formats import require
 
 # In the weights of these modules, each column belongs to one of the D features of the model. Therefore, if
 # the order of the features changes, the columns of these weights are reordered. In the weights of all other
@@ -208,6 +209,28 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
         "tie_word_embeddings": is_tied,
         "lm_head_bias": "lm_head.bias" in state,
         "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
+    }
+
+
+def norm_fields(
+    state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
+) -> dict[str, str | bool | None]:
+    """Return the config fields about the LayerNorms. The weights in `state` have the names that this package
+    uses. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the name that an error message gives to
+    the LayerNorm at the end of the decoder.
+    """
+    encoder_ends, decoder_ends = (
+        f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
+    )
+    final_norm = None
+    if (encoder_ends, decoder_ends) != (of_encoder == "pre", of_decoder == "pre"):
+        final_norm = encoder_ends
+        reason = "either both the encoder and the decoder must end with a LayerNorm, or neither"
+        require(field, decoder_ends, encoder_ends, reason)
+    return {
+        "norm_position": of_encoder,
+        "norm_position_of_decoder": None if of_encoder == of_decoder else of_decoder,
+        "final_norm": final_norm,
     }
 
 
