@@ -101,8 +101,8 @@ def checkpoint_folder(
             raise
         # Mention local folders too, because `name` may be the misspelled name of a local folder.
         raise HubError(
-            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder '{name}' here"
-            f"{_nearest_folder(Path(name))}, and {error}"
+            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder "
+            f"'{name}' here{_nearest_folder(Path(name))}, and {error}"
         ) from error
     verify_download(folder, repo_id, files)
     return folder
@@ -251,15 +251,15 @@ def check_config(
         # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
         # installed.
         raise ValueError(
-            f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load the "
-            "adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the "
-            "merged model in a folder of its own."
+            f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load "
+            "the adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and "
+            "save the merged model in a folder of its own."
         )
     if not path.is_file():
         _refuse_unfinished_run(folder, name)
         raise ValueError(
-            f"`model` must be a checkpoint, but '{name}' has no config.json; check the name, or copy the whole "
-            "checkpoint again."
+            f"`model` must be a checkpoint, but '{name}' has no config.json; check the name, or copy the "
+            "whole checkpoint again."
         )
     try:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
@@ -308,8 +308,8 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
             _refuse_unfinished_run(folder, name)
             if any(folder.glob("*.onnx")):
                 raise ValueError(
-                    f"'{name}' is an ONNX export, and the package does not run ONNX models; use ONNX Runtime, or name the "
-                    "checkpoint from which the export was made."
+                    f"'{name}' is an ONNX export, and the package does not run ONNX models; use ONNX "
+                    "Runtime, or name the checkpoint from which the export was made."
                 )
             raise ValueError(
                 f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."

@@ -76,7 +76,8 @@ def _load_tokenizer(
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise ValueError(
-                    f"'{name}' must hold the tokenizer of the checkpoint, but has no {place}{file}; copy or download it again."
+                    f"'{name}' must hold the tokenizer of the checkpoint, but has no {place}{file}; copy or "
+                    "download it again."
                 )
         for file in TOKENIZER_FILES:
             if (folder / file).exists():
@@ -92,8 +93,8 @@ def _load_tokenizer(
     for token in ("pad_token", "eos_token"):
         if getattr(tokenizer, token) is None:
             raise ValueError(
-                f"{place}tokenizer_config.json of '{name}' must name the `{token}` of the tokenizer, but does not; copy or "
-                "download it again."
+                f"{place}tokenizer_config.json of '{name}' must name the `{token}` of the tokenizer, but "
+                "does not; copy or download it again."
             )
     return tokenizer
 

@@ -140,8 +140,8 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
         raise ValueError(
-            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but the "
-            "languages name the two sides of a pair in `--output`; give one of the two languages another name."
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but the languages "
+            "name the two sides of a pair in `--output`; give one of the two languages another name."
         )
     return languages
 
@@ -164,8 +164,8 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
         raise ValueError(
-            "The models of `--teacher` must either all be trained in both directions or all in one direction, "
-            f"but {', '.join(options.teacher)} are of both kinds; leave some models out."
+            "The models of `--teacher` must either all be trained in both directions or all in one "
+            f"direction, but {', '.join(options.teacher)} are of both kinds; leave some models out."
         )
     return tags.pop()
 
@@ -298,8 +298,8 @@ def _translated(
             yield number, pair, translation
     if counted.num_read < done:
         raise ValueError(
-            f"`--output` must not have more training pairs than the recipe, but {options.output} has {done + 1:,}; "
-            "give another name."
+            f"`--output` must not have more training pairs than the recipe, but {options.output} has "
+            f"{done + 1:,}; give another name."
         )
 
 

@@ -172,8 +172,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             path = getattr(self, name)
             if path is None:
                 raise ValueError(
-                    f"`--{name}` must be given to evaluate translations; give `--text_file` instead to evaluate "
-                    "a language model, or `--trees` to evaluate a parser."
+                    f"`--{name}` must be given to evaluate translations; give `--text_file` instead to "
+                    "evaluate a language model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
@@ -214,8 +214,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         for name in self.systems:
             if _is_file(name):
                 raise ValueError(
-                    f"`--robustness` needs models, because the changed sources must be translated, but {name} is "
-                    "a file of translations; name the model."
+                    "`--robustness` needs models, because the changed sources must be translated, but "
+                    f"{name} is a file of translations; name the model."
                 )
 
     def _check_calibration(self) -> None:
@@ -226,12 +226,13 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
                 raise ValueError(f"`--{name}` must come without `--calibration`; leave one of them out.")
         if _is_file(self.systems[0]):
             raise ValueError(
-                f"`--calibration` needs a model, but {self.systems[0]} is a file of translations; name the model."
+                f"`--calibration` needs a model, but {self.systems[0]} is a file of translations; name the "
+                "model."
             )
         if self.calibration == "fit" and not Path(self.systems[0]).is_dir():
             raise ValueError(
-                f"`--calibration fit` writes into the folder of the checkpoint, but {self.systems[0]} is not a "
-                "folder; download the checkpoint, and name its folder."
+                f"`--calibration fit` writes into the folder of the checkpoint, but {self.systems[0]} is not "
+                "a folder; download the checkpoint, and name its folder."
             )
 
     def _check_outputs(self) -> None:
@@ -506,8 +507,8 @@ def _calibrate(options: EvaluateOptions, test_set: _TestSet) -> _Result:
     calibration = translator.calibration
     if options.calibration == "check" and calibration is None:
         raise ValueError(
-            f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but '{options.model_name}' has "
-            "none; write the file with `--calibration fit`."
+            f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but "
+            f"'{options.model_name}' has none; write the file with `--calibration fit`."
         )
     settings = options.translation_settings()
     translations, good = scored_translations(translator, test_set.sources, test_set.references, settings)
@@ -645,8 +646,8 @@ def _checkpoint(name: str) -> Path:
         return folder
     except (ValueError, HubError) as error:
         raise type(error)(
-            f"`model` must be a checkpoint or a file of translations, but '{name}' is not a file, and loading it "
-            f"as a checkpoint fails: {error}"
+            f"`model` must be a checkpoint or a file of translations, but '{name}' is not a file, and "
+            f"loading it as a checkpoint fails: {error}"
         ) from error
 
 

@@ -52,7 +52,8 @@ class InitOptions(Options):
         for side in ("source", "target"):
             if self.language(side) is None:
                 raise ValueError(
-                    f"`--{side}_language` must be given, because no file name ends in a language code such as .en."
+                    f"`--{side}_language` must be given, because no file name ends in a language code such "
+                    "as .en."
                 )
         return self
 

@@ -39,13 +39,13 @@ class PlanOptions(RecipeOptions):
         names = [f"`{name}`" for name, is_given in given.items() if is_given]
         if len(names) > 1:
             raise ValueError(
-                f"{' and '.join(names)} must not be given together, because each of them sets the training speed; keep "
-                "only one of them."
+                f"{' and '.join(names)} must not be given together, because each of them sets the training "
+                "speed; keep only one of them."
             )
         if self.price_per_hour is not None and not names:
             raise ValueError(
-                f"`--price_per_hour` is {self.price_per_hour:g}, but the price needs a training speed; give `--hardware`, "
-                "`--measure` or `--tokens_per_second`."
+                f"`--price_per_hour` is {self.price_per_hour:g}, but the price needs a training speed; give "
+                "`--hardware`, `--measure` or `--tokens_per_second`."
             )
         return self
 

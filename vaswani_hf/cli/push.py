@@ -35,8 +35,8 @@ class PushOptions(CodeOptions):
     def _check_space(self) -> Self:
         if self.space is not None and self.create_pr:
             raise ValueError(
-                "`--space` needs a commit of the model and must not be given with `--create_pr`, because nobody has accepted "
-                "the pull request; leave one of them out."
+                "`--space` needs a commit of the model and must not be given with `--create_pr`, because "
+                "nobody has accepted the pull request; leave one of them out."
             )
         return self
 
@@ -56,8 +56,8 @@ def run(options: PushOptions) -> None:
     if is_export(Path(checkpoint)):
         if options.license is not None:
             raise ValueError(
-                f"`--license` is for a checkpoint, but '{checkpoint}' is an export, and an export has the licence of "
-                "`--base_model`; leave `--license` out."
+                f"`--license` is for a checkpoint, but '{checkpoint}' is an export, and an export has the "
+                "licence of `--base_model`; leave `--license` out."
             )
         if space is not None:
             raise ValueError(

@@ -24,7 +24,8 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
             test = hold_out(train, recipe.data.held_out_sizes)["test"]
     except ValueError as error:
         raise ValueError(
-            f"`{option}` must be given, because the test set of the recipe cannot be read ({error}); {remedy}."
+            f"`{option}` must be given, because the test set of the recipe cannot be read ({error}); "
+            f"{remedy}."
         ) from error
     if test is None:
         raise ValueError(f"`{option}` must be given, because the recipe has no test set; {remedy}.")

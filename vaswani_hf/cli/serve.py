@@ -85,7 +85,8 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
             name, _, path = entry.partition("=")
             if not name or not path or name in names:
                 raise ValueError(
-                    f"`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, but has {entry!r}."
+                    "`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, "
+                    f"but has {entry!r}."
                 )
             names.add(name)
             check_file("--glossary", path)
@@ -93,8 +94,8 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
         _ = self.glossaries
         if not _is_loopback(self.host) and not os.environ.get(_API_KEY):
             raise ValueError(
-                f"`--host` {self.host} can be reached from other machines and needs an API key; set the environment "
-                f"variable {_API_KEY} to a secret text, or leave `--host` out."
+                f"`--host` {self.host} can be reached from other machines and needs an API key; set the "
+                f"environment variable {_API_KEY} to a secret text, or leave `--host` out."
             )
         return self
 
@@ -183,8 +184,8 @@ def _listening_socket(host: str, port: int) -> socket.socket:
                 f"`--host` must be an address of this machine, but is {host!r} ({error.strerror})."
             ) from error
         raise ValueError(
-            f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give another port, or 0 "
-            "for any free port."
+            f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give "
+            "another port, or 0 for any free port."
         ) from error
     # Set TCP_NODELAY, because uvicorn sends the header and the body of an answer separately. Without
     # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The sockets of the clients

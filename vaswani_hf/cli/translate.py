@@ -123,13 +123,14 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.stream or self.resume or self.workers > 1:
             raise ValueError(
-                f"`--input_format {self.input_format}` must come without `--json`, `--num_return_sequences`, `--stream`, "
-                "`--resume` and `--workers`, because the output is one document."
+                f"`--input_format {self.input_format}` must come without `--json`, `--num_return_sequences`, "
+                "`--stream`, `--resume` and `--workers`, because the output is one document."
             )
         library = _LIBRARIES.get(self.input_format)
         if library is not None and find_spec(library) is None:
             raise ValueError(
-                f"`--input_format {self.input_format}` needs the library {library}; run `{install_command('markup')}`."
+                f"`--input_format {self.input_format}` needs the library {library}; run "
+                f"`{install_command('markup')}`."
             )
         return self
 
@@ -207,7 +208,8 @@ def _language_check(options: TranslateOptions) -> Check:
     recorded = recorded_languages(Path(checkpoint_folder(options.model_name)))
     if recorded is None:
         raise ValueError(
-            f"`--language_check` must be left out, because '{options.model_name}' does not record its languages."
+            f"`--language_check` must be left out, because '{options.model_name}' does not record its "
+            "languages."
         )
     return LanguageCheck(recorded[0], options.language_check, load_detector())
 
@@ -410,6 +412,6 @@ def _check_form(path: str, as_json: bool) -> None:
     if is_json != as_json:
         form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
         raise ValueError(
-            f"`--output` is {path}, which contains {form}; continue the file {remedy} `--json`, or give another "
-            "name."
+            f"`--output` is {path}, which contains {form}; continue the file {remedy} `--json`, or give "
+            "another name."
         )

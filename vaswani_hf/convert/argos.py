@@ -63,8 +63,8 @@ def export_argos(
     tags = [*tags_of(source), *languages_of(source)]
     if tags:
         raise NotExpressibleError(
-            f"The tokenizer has several target languages, such as {tags[0]}, but a package of Argos Translate has one "
-            "target language; use another format."
+            f"The tokenizer has several target languages, such as {tags[0]}, but a package of Argos "
+            "Translate has one target language; use another format."
         )
     folder.mkdir()
     (folder / _PIECES).write_bytes(sentencepiece_model(source, target))

@@ -312,9 +312,9 @@ EOLE = ImportFormat(
         "`--vocabularies`, tokens are separated by spaces."
     ),
     loses=(
-        "The padding token gets the probability 0. Rotary and relative positions, gated feed-forward networks, RMSNorm, "
-        "grouped heads, experts and decoder-only models are refused. If config.json lacks `norm_eps`, the value is "
-        "1e-5, as in current versions of Eole."
+        "The padding token gets the probability 0. Rotary and relative positions, gated feed-forward "
+        "networks, RMSNorm, grouped heads, experts and decoder-only models are refused. If config.json "
+        "lacks `norm_eps`, the value is 1e-5, as in current versions of Eole."
     ),
     options=("vocabularies",),
 )

@@ -140,7 +140,8 @@ def _entry(name: str, quantization: str | None) -> Format:
     if quantization is not None and not entry.quantizations:
         quantized = [other.name for other in FORMATS.values() if other.quantizations]
         raise ValueError(
-            f'`quantization` can only be used with the format {alternatives(quantized)}, but is {quantization!r} with the format "{name}".'
+            f"`quantization` can only be used with the format {alternatives(quantized)}, but is "
+            f'{quantization!r} with the format "{name}".'
         )
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
@@ -192,7 +193,8 @@ def card_data(
     if entry.needs_languages and data.language is None:
         raise NotExpressibleError(
             f"'{model_name_or_path}' must record its source language and its target language for the format "
-            f"{entry.name}, but does not; name the languages with `--source_language` and `--target_language`."
+            f"{entry.name}, but does not; name the languages with `--source_language` and "
+            "`--target_language`."
         )
     if not os.path.exists(model_name_or_path):
         data.base_model = str(model_name_or_path).partition("@")[0]

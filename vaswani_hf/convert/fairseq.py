@@ -124,7 +124,8 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     file = weight_file(path)
     if not file.is_file():
         raise ValueError(
-            f"'{path}' must be a `.pt` file, or a folder that contains exactly one `.pt` file; give the path of the file."
+            f"'{path}' must be a `.pt` file, or a folder that contains exactly one `.pt` file; give the path "
+            "of the file."
         )
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
@@ -351,8 +352,8 @@ def _tokenizers(
     if len(models) == 1:
         return (source, target), []
     note = (
-        "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared the "
-        "training data."
+        "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
+        "prepared the training data."
     )
     return (source, target), [note]
 

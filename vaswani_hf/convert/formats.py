@@ -279,7 +279,7 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
         )
     if tolerance is not None and difference > tolerance:
         raise ValueError(
-            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, but is "
-            f"{difference:.2g}; nothing was written."
+            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, "
+            f"but is {difference:.2g}; nothing was written."
         )
     return f"Largest difference between the {what} and of the checkpoint on sample inputs: {difference:.2g}."

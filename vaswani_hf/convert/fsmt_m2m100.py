@@ -122,8 +122,8 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
         reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
         return None, [f"No tokenizers were written, because {reason}."]
     return (source, target), [
-        "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and `moses_tokenize` of "
-        "FSMTTokenizer, and detokenize translations with `moses_detokenize`."
+        "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and "
+        "`moses_tokenize` of FSMTTokenizer, and detokenize translations with `moses_detokenize`."
     ]
 
 
@@ -235,7 +235,8 @@ def _imported(
         refuse(
             "pad_token_id",
             pad,
-            "the position of the first token is the id of `<pad>` plus 1, so the model must have a `<pad>` token",
+            "the position of the first token is the id of `<pad>` plus 1, so the model must have a `<pad>` "
+            "token",
         )
     config = VaswaniConfig(
         **{name: getattr(model.config, name) for name in _SAME_FIELDS},
@@ -274,8 +275,9 @@ FSMT = ImportFormat(
         "the search."
     ),
     loses=(
-        "`<pad>` gets the probability 0. The tokenizers do not run Moses. No tokenizers are written if a vocabulary lacks "
-        "a token of a merge. The settings `encoder_layerdrop` and `decoder_layerdrop` are lost."
+        "`<pad>` gets the probability 0. The tokenizers do not run Moses. No tokenizers are written if a "
+        "vocabulary lacks a token of a merge. The settings `encoder_layerdrop` and `decoder_layerdrop` are "
+        "lost."
     ),
 )
 M2M100 = ImportFormat(

@@ -131,8 +131,8 @@ def import_checkpoint(
             lines = [f"{entry.peer} is not installed, so the outputs were not compared."]
         else:
             lines = [
-                f"Largest difference between the log-probabilities of {entry.peer} and of the checkpoint on sample "
-                f"inputs: {difference:.2g}."
+                f"Largest difference between the log-probabilities of {entry.peer} and of the checkpoint on "
+                f"sample inputs: {difference:.2g}."
             ]
         return ImportReport(entry.name, difference, "\n".join([*imported.notes, *lines]))
 
@@ -240,8 +240,8 @@ def _difference(imported: Imported, folder: Path) -> float | None:
     # error. Every comparison with NaN is False.
     if not largest <= TOLERANCE:
         raise ValueError(
-            "The largest difference between the log-probabilities of the original and of the imported model must be "
-            f"at most {TOLERANCE:g}, but is {largest:.2g}; nothing was written."
+            "The largest difference between the log-probabilities of the original and of the imported model "
+            f"must be at most {TOLERANCE:g}, but is {largest:.2g}; nothing was written."
         )
     return largest
 

@@ -356,15 +356,16 @@ JOEYNMT = ImportFormat(
     files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model", "*codes*"),
     peer=_TITLE,
     keeps=(
-        "Keeps the weights, the vocabularies, and the number of beams, the length penalty and the length limit "
-        "of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, and with "
-        "SentencePiece models or merges of subword-nmt that are in the folder, including `lowercase` and "
-        "`normalize`. Otherwise the tokenizers split texts at spaces and join tokens that end with the "
-        "separator of subword-nmt."
+        "Keeps the weights, the vocabularies, and the number of beams, the length penalty and the length "
+        "limit of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, "
+        "and with SentencePiece models or merges of subword-nmt that are in the folder, including "
+        "`lowercase` and `normalize`. Otherwise the tokenizers split texts at spaces and join tokens that "
+        "end with the separator of subword-nmt."
     ),
     loses=(
-        "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different activations "
-        "are refused. The tokenizers do not run Moses, and use merges of subword-nmt only if the vocabulary has all parts. The factor `alpha` of residual connections "
-        "becomes a part of the weights."
+        "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different "
+        "activations are refused. The tokenizers do not run Moses, and use merges of subword-nmt only if "
+        "the vocabulary has all parts. The factor `alpha` of residual connections becomes a part of the "
+        "weights."
     ),
 )

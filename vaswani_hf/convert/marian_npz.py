@@ -212,7 +212,8 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"'{path.name}' must be a model of Marian, but cannot be read ({reason}); copy or download the file again."
+            f"'{path.name}' must be a model of Marian, but cannot be read ({reason}); copy or download the "
+            "file again."
         ) from None
     text = entries.pop(OPTIONS_ENTRY, None)
     if text is None:
@@ -231,7 +232,8 @@ def _load_yaml(text: str, name: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"The options of '{name}' must be YAML text, but are not ({reason}); copy or download the file again."
+            f"The options of '{name}' must be YAML text, but are not ({reason}); copy or download the file "
+            "again."
         ) from None
     if not isinstance(options, dict):
         raise ValueError(

@@ -40,7 +40,8 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
     )
     if done.returncode != 0:
         raise RuntimeError(
-            f"The command `marian {command}` failed with the exit code {done.returncode}: {done.stderr[-1000:]}"
+            f"The command `marian {command}` failed with the exit code {done.returncode}: "
+            f"{done.stderr[-1000:]}"
         )
     return done.stdout.removesuffix("\n").split("\n")
 

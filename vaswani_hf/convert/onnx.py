@@ -72,8 +72,8 @@ def refuse_short_table(config: VaswaniConfig, format: str) -> None:
     """Raise a ValueError if the position table is too short to trace the model."""
     if config.position_embedding == "learned" and config.max_position_embeddings < TRACED_LENGTH:
         raise ValueError(
-            f"`max_position_embeddings` is {config.max_position_embeddings}, but the format {format} needs at "
-            f"least {TRACED_LENGTH}, because the model is traced with {TRACED_LENGTH} tokens."
+            f"`max_position_embeddings` is {config.max_position_embeddings}, but the format {format} needs "
+            f"at least {TRACED_LENGTH}, because the model is traced with {TRACED_LENGTH} tokens."
         )
 
 

@@ -352,9 +352,10 @@ OPENNMT_PY = ImportFormat(
         "separated by spaces."
     ),
     loses=(
-        "`<blank>` gets the probability 0. Relative and rotary positions, copy attention, average attention, source "
-        "features, gated feed-forward networks, RMSNorm, experts and adapters are refused. Vocabularies of versions 1 "
-        "and 2 are refused; convert the file with `tools/convertv2_v3.py` of OpenNMT-py."
+        "`<blank>` gets the probability 0. Relative and rotary positions, copy attention, average "
+        "attention, source features, gated feed-forward networks, RMSNorm, experts and adapters are "
+        "refused. Vocabularies of versions 1 and 2 are refused; convert the file with "
+        "`tools/convertv2_v3.py` of OpenNMT-py."
     ),
     options=("vocabularies",),
 )

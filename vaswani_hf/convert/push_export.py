@@ -89,8 +89,8 @@ def push_export(
         entry = format_of_export(folder)
         if entry is None:
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export` has written, but has no files of a known format; name "
-                "the exported folder."
+                f"'{folder}' must be a folder that `vaswani export` has written, but has no files of a known "
+                "format; name the exported folder."
             )
         validate_repo_id(repository)
         to = Destination(repository, private, revision, create_pr, tag, token)
@@ -116,8 +116,8 @@ def _card_of_export(
     base_model = base_model or metadata.get("base_model")
     if not isinstance(base_model, str):
         raise ValueError(
-            "An export needs the repository of the model that was exported; push the checkpoint first, and name its "
-            "repository with `--base_model user/name`."
+            "An export needs the repository of the model that was exported; push the checkpoint first, and "
+            "name its repository with `--base_model user/name`."
         )
     base = _metadata_of_base(base_model, token)
     metadata = {key: base[key] for key in _SHARED if key in base} | metadata

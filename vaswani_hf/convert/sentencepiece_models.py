@@ -103,8 +103,8 @@ def read_sentencepiece(path: Path) -> SentencePieces:
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if not model.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
         raise ValueError(
-            f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not; copy or download the "
-            "file again."
+            f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not; copy or download "
+            "the file again."
         )
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(

@@ -289,7 +289,8 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
             refuse(
                 "attention_heads",
                 heads,
-                f"the number of rows of the weight {name}, {len(weight)}, is not a multiple of the number of heads",
+                f"the number of rows of the weight {name}, {len(weight)}, is not a multiple of the number of "
+                "heads",
             )
         queries = weight[:num_queries]
         rest = weight[num_queries:]

@@ -248,8 +248,8 @@ def _tables(
     target = _matrix(others, facts, "target_positions", default=source)
     if source.shape != target.shape:
         raise ValueError(
-            f"`target_positions` must have the shape {tuple(source.shape)} of the source positions, but has the shape "
-            f"{tuple(target.shape)}."
+            f"`target_positions` must have the shape {tuple(source.shape)} of the source positions, but has "
+            f"the shape {tuple(target.shape)}."
         )
     return source, target
 
@@ -289,7 +289,8 @@ def _with_positions(
     found_timescales, is_halves = found
     if timescales not in (None, found_timescales):
         raise ValueError(
-            f"`timescales` must be {found_timescales!r}, as in the table {facts.positions}, but is {timescales!r}."
+            f"`timescales` must be {found_timescales!r}, as in the table {facts.positions}, but is "
+            f"{timescales!r}."
         )
     if is_halves:
         state = to_interleaved(state, source.shape[1])

@@ -96,13 +96,14 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
     source, target = tokenizers
     if languages_of(source):
         raise NotExpressibleError(
-            "The tokenizer has tokens of languages, which the pipeline of transformers.js does not add to the texts of a "
-            "MarianMT model; use another format."
+            "The tokenizer has tokens of languages, which the pipeline of transformers.js does not add to "
+            "the texts of a MarianMT model; use another format."
         )
     if source is not target and not target.init_kwargs.get(SHARED_IDS_MARK, False):
         raise NotExpressibleError(
-            "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js cannot "
-            "express: it has one tokenizer per model; use another format, or train with a joint vocabulary."
+            "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js "
+            "cannot express: it has one tokenizer per model; use another format, or train with a joint "
+            "vocabulary."
         )
     return source
 

@@ -272,8 +272,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
             return
     raise ValueError(
         f"{name} must have at least one line with 1 to {CHARACTERS_PER_TOKEN * max_length:,} characters "
-        f"({CHARACTERS_PER_TOKEN} for each token of `data.max_length`), but all {len(pairs):,} lines are longer "
-        "or empty; split the lines, or raise `data.max_length`."
+        f"({CHARACTERS_PER_TOKEN} for each token of `data.max_length`), but all {len(pairs):,} lines are "
+        "longer or empty; split the lines, or raise `data.max_length`."
     )
 
 

@@ -143,8 +143,9 @@ def _read_csv(path: str) -> Iterator[dict]:
             last_line = rows.line_num
     except csv.Error as error:
         raise ValueError(
-            f"{path} must be a CSV file, but the row that begins in line {last_line + 1:,} is damaged"
-            f" ({error}); put fields that hold commas or line breaks in quotes, and end each line with a line feed."
+            f"{path} must be a CSV file, but the row that begins in line {last_line + 1:,} is damaged "
+            f"({error}); put fields that hold commas or line breaks in quotes, and end each line with a line "
+            "feed."
         ) from None
 
 

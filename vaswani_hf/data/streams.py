@@ -67,8 +67,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
             raise ValueError(
-                f"`position` must be at least {self._window['first_batch']}, the first batch of the window, but is "
-                f"{done}."
+                f"`position` must be at least {self._window['first_batch']}, the first batch of the window, "
+                f"but is {done}."
             )
         return {**self._window, "position": done}
 

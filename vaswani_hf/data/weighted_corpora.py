@@ -49,9 +49,9 @@ class WeightedPairs:
                 target_parts.append(_longest_in_places(target_lengths[pairs], num_places))
         if not source_parts:
             raise ValueError(
-                "`data.train_weights` must give a weight above 0 to at least one corpus with pairs, but the weights "
-                f"are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise the weight of "
-                "a corpus that has pairs."
+                "`data.train_weights` must give a weight above 0 to at least one corpus with pairs, but the "
+                f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
+                "the weight of a corpus that has pairs."
             )
         # The length (tokens) of each place, for all corpora.
         self.source_lengths = np.concatenate(source_parts)  # [P]

@@ -65,8 +65,8 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
         BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError, OSError):
         raise ValueError(
-            f"`{key}` is {tokenize!r}, which needs a package or a file that is missing; install the package or the "
-            "file as sacreBLEU's documentation describes, or choose another tokenizer, such as 13a."
+            f"`{key}` is {tokenize!r}, which needs a package or a file that is missing; install the package "
+            "or the file as sacreBLEU's documentation describes, or choose another tokenizer, such as 13a."
         ) from None
 
 

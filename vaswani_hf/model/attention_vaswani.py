@@ -620,9 +620,9 @@ class VaswaniAttention(nn.Module):
         if scores.shape != expected:
             # Check the shape, because a smaller shape would broadcast to wrong weights without an error.
             raise ValueError(
-                f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but returns "
-                f"the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and keys have the "
-                f"shape {list(key.shape)}."
+                f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but "
+                f"returns the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and "
+                f"keys have the shape {list(key.shape)}."
             )
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask

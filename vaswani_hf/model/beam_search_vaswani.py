@@ -894,8 +894,8 @@ class NotFiniteError(SentenceError):
 
     def __str__(self) -> str:
         return (
-            f"The model's logits for {self.place} are NaN or infinite: the weights of the model are damaged, or too large for "
-            "their dtype; if the dtype is float16, try bfloat16 or float32."
+            f"The model's logits for {self.place} are NaN or infinite: the weights of the model are damaged, "
+            "or too large for their dtype; if the dtype is float16, try bfloat16 or float32."
         )
 
 
@@ -911,8 +911,8 @@ class NoTranslationError(SentenceError):
 
     def __str__(self) -> str:
         return (
-            f"No translation of {self.place} was found, because at some step every token is forbidden by {self.settings}; "
-            "change these settings."
+            f"No translation of {self.place} was found, because at some step every token is forbidden by "
+            f"{self.settings}; change these settings."
         )
 
 

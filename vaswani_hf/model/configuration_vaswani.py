@@ -401,8 +401,8 @@ class VaswaniConfig(PreTrainedConfig):
             heads = getattr(self, f"{stack}_attention_heads")
             if None in (self.d_k, self.d_v) and self.d_model % heads:
                 raise ValueError(
-                    f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are given, "
-                    f"but {self.d_model} is no multiple of {heads}."
+                    f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are "
+                    f"given, but {self.d_model} is no multiple of {heads}."
                 )
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(
@@ -412,20 +412,22 @@ class VaswaniConfig(PreTrainedConfig):
         start = self.decoder_start_token_id
         if self.zero_start_embedding and (start is None or start != self.pad_token_id):
             raise ValueError(
-                f"`decoder_start_token_id` must equal `pad_token_id` ({self.pad_token_id}) if `zero_start_embedding` is "
-                f"True, but is {start}."
+                f"`decoder_start_token_id` must equal `pad_token_id` ({self.pad_token_id}) if "
+                f"`zero_start_embedding` is True, but is {start}."
             )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
-                f"`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is {self.decoder_vocab_size} "
-                f"instead of {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
+                "`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is "
+                f"{self.decoder_vocab_size} instead of {self.vocab_size}; for two vocabularies set "
+                "`share_encoder_decoder_embeddings=False`."
             )
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
             raise ValueError(
-                f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks use, or {sum(depths)} entries "
-                f"for the encoder layers and then the decoder layers, but has {len(windows)} entries."
+                f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks "
+                f"use, or {sum(depths)} entries for the encoder layers and then the decoder layers, but has "
+                f"{len(windows)} entries."
             )
         for end in eos_token_ids(self):
             self._require_class("eos_token_id", end, "target", self.decoder_vocab_size)
@@ -486,8 +488,9 @@ class VaswaniConfig(PreTrainedConfig):
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that "
-                "model type, and a model class whose `config_class` is this config class."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the "
+                "config class of that model type, and a model class whose `config_class` is this config "
+                "class."
             )
         # Raise an error for keyword arguments that look like misspelled fields, because transformers silently
         # ignores unknown keyword arguments.
@@ -667,8 +670,8 @@ def _remedy(field: str, value: Any) -> str:
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""
     return (
-        f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or `--code` "
-        "on the command line"
+        f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
+        "`--code` on the command line"
     )
 
 

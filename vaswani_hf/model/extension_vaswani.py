@@ -51,14 +51,15 @@ class Registry:
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
-                f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."
+                f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another "
+                "name."
             )
         if name in self.built_in:
             raise ValueError(f"`name` must be new, but {name!r} is built in; choose another name.")
         if not isinstance(kind, type) or not issubclass(kind, base) or kind is base:
             raise ValueError(
-                f"The class of {name!r} must be a subclass of {base.__name__}, but is {kind!r}; pass the class "
-                "itself, not an instance."
+                f"The class of {name!r} must be a subclass of {base.__name__}, but is {kind!r}; pass the "
+                "class itself, not an instance."
             )
         other = self.classes.get(name, kind)
         if not _is_same_class(other, kind):
@@ -116,8 +117,8 @@ def _file_of(kind: type) -> str:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     if kind.__module__ == "__main__" or file is None or kind.__qualname__ != kind.__name__:
         raise ValueError(
-            f"{kind.__qualname__} cannot be saved with a checkpoint, because it is defined in a script, a notebook or "
-            "a function; define it at the top level of a Python file that is imported."
+            f"{kind.__qualname__} cannot be saved with a checkpoint, because it is defined in a script, a "
+            "notebook or a function; define it at the top level of a Python file that is imported."
         )
     return file
 
@@ -136,16 +137,16 @@ def source_for_checkpoint(kind: type) -> str:
     others += [name for name in get_imports(path) if (path.parent / f"{name}.py").is_file()]
     if others:
         raise ValueError(
-            f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code that "
-            f"{kind.__name__} needs into one file."
+            f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code "
+            f"that {kind.__name__} needs into one file."
         )
     for node in sorted(_imports(ast.parse("".join(lines))), key=lambda node: -node.lineno):
         first = lines[node.lineno - 1]
         rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
         if isinstance(node, ast.Import) or first[: node.col_offset].strip() or rest[:1] not in ("", "#"):
             raise ValueError(
-                f"'{path}' cannot be saved with a checkpoint, because of line {node.lineno}, {first.strip()!r}; write "
-                f"`from {PACKAGE} import …` on a line of its own."
+                f"'{path}' cannot be saved with a checkpoint, because of line {node.lineno}, "
+                f"{first.strip()!r}; write `from {PACKAGE} import …` on a line of its own."
             )
         indent = first[: node.col_offset]
         statements = [f"{indent}try:\n"]
@@ -186,8 +187,9 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
             raise ValueError(
-                f"'{path}' cannot be saved with a checkpoint, because it imports `{alias.name}` from {node.module}; import "
-                f"only classes and functions of the model from {PACKAGE}, such as VaswaniAttention."
+                f"'{path}' cannot be saved with a checkpoint, because it imports `{alias.name}` from "
+                f"{node.module}; import only classes and functions of the model from {PACKAGE}, such as "
+                "VaswaniAttention."
             )
         found.setdefault(home, []).append(alias)
     return [ast.ImportFrom(module=home, names=names, level=1) for home, names in found.items()]

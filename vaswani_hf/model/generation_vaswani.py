@@ -207,7 +207,8 @@ class VaswaniGeneration(GenerationMixin):
         for name in strategies.replaced:
             if strategies.must_contain is not None and name != "scorer":
                 raise ValueError(
-                    f"`{name}` of `search` must not be given with `must_contain`, because `must_contain` sets `{name}`; remove one of the two."
+                    f"`{name}` of `search` must not be given with `must_contain`, because `must_contain` "
+                    f"sets `{name}`; remove one of the two."
                 )
         return strategies
 
@@ -236,7 +237,8 @@ class VaswaniGeneration(GenerationMixin):
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if needing_search and is_given:
                 raise ValueError(
-                    f"{needing_search[0]} needs greedy or beam search, but `{name}` is given; remove `{name}`."
+                    f"{needing_search[0]} needs greedy or beam search, but `{name}` is given; remove "
+                    f"`{name}`."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
@@ -660,12 +662,14 @@ def checked_models(ensemble: Any) -> list[Any]:
     """Return the models of an ensemble as a list. Raise an error if an element is not a model."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
-            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as `ensemble=[model]`."
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as "
+            "`ensemble=[model]`."
         )
     for number, model in enumerate(ensemble):
         if not isinstance(model, GenerationMixin):
             raise ValueError(
-                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a {type(model).__name__}."
+                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a "
+                f"{type(model).__name__}."
             )
     return [*ensemble]
 
@@ -687,8 +691,8 @@ def add_ensemble(
         for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
             if length > positions:
                 raise ValueError(
-                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} "
-                    f"positions and the {name} has {length} tokens."
+                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has "
+                    f"{positions} positions and the {name} has {length} tokens."
                 )
         if positions < sys.maxsize:
             # Add 1, because the models never read the last token, so the last token needs no position.
@@ -708,19 +712,19 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
     for field in own:
         if own[field] != foreign[field]:
             raise ValueError(
-                f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} and "
-                f"{own[field]!r} in the model that generates."
+                f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} "
+                f"and {own[field]!r} in the model that generates."
             )
     is_vaswani = other.config.model_type == "vaswani"
     if not is_vaswani and other.training and other.is_gradient_checkpointing:
         raise ValueError(
-            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache under gradient checkpointing "
-            f"in training mode; call `{name}.eval()`."
+            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache "
+            f"under gradient checkpointing in training mode; call `{name}.eval()`."
         )
     if getattr(config, "coverage_penalty", None) and not is_vaswani:
         raise ValueError(
-            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs recorded "
-            "attention, and only Vaswani models record attention."
+            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs "
+            "recorded attention, and only Vaswani models record attention."
         )
 
 

@@ -78,8 +78,8 @@ def read_glossary(path: str) -> Glossary:
         target = target.strip()
         if not tab or not words or "\t" in target:
             raise ValueError(
-                f"Line {number:,} of the glossary {path} must have a source term, a tab and a target term, but is "
-                f"{line[:60]!r}."
+                f"Line {number:,} of the glossary {path} must have a source term, a tab and a target term, "
+                f"but is {line[:60]!r}."
             )
         target = "" if target == source.strip() else target
         earlier, earlier_number = terms.setdefault(words, (target, number))

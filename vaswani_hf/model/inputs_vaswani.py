@@ -198,7 +198,8 @@ class SearchSettings:
     )
     num_return_sequences: int = option(
         1,
-        "number of translations of each text (1); if the number is above 1, the translations are printed as JSON lines",
+        "number of translations of each text (1); if the number is above 1, the translations are printed as "
+        "JSON lines",
         least=1,
     )
     early_stopping: bool | str = option(
@@ -213,8 +214,8 @@ class SearchSettings:
     )
     length_penalty_type: str | None = option(
         None,
-        "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default the "
-        "divisor in the checkpoint",
+        "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default "
+        "the divisor in the checkpoint",
         choices=("gnmt", "power"),
     )
     coverage_penalty: float | None = option(
@@ -306,8 +307,9 @@ class TranslationOptions:
     )
     glossary: str | None = option(
         None,
-        "file with a source term, a tab and a target term in each line; the translation of a text with the source "
-        "term must contain the target term; an empty target term means that the source term is copied",
+        "file with a source term, a tab and a target term in each line; the translation of a text with the "
+        "source term must contain the target term; an empty target term means that the source term is "
+        "copied",
     )
     min_confidence: float | None = option(
         None,
@@ -331,8 +333,8 @@ class TranslationOptions:
     )
     tgt_lang: str | None = option(
         None,
-        "language of the translations, as the tokenizer names it, for models with several target languages; for "
-        "example nld if the tokenizer has the tag >>nld<<",
+        "language of the translations, as the tokenizer names it, for models with several target languages; "
+        "for example nld if the tokenizer has the tag >>nld<<",
     )
     return_scores: bool = option(
         False, "return score, tokens, words and confidences with each translation", command_line=False
@@ -521,5 +523,6 @@ def check_text(text: Any, name: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{name} must hold text, but holds {text[error.start]!r}, half a character, which UTF-8 cannot write."
+            f"{name} must hold text, but holds {text[error.start]!r}, half a character, which UTF-8 cannot "
+            "write."
         ) from None

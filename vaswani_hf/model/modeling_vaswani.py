@@ -351,7 +351,8 @@ class FromRepository:
             hasattr(module, "init_scores") for module in model.modules()
         ):
             raise ValueError(
-                "`tp_plan` must be left out, because attention scores with parameters are not split between devices."
+                "`tp_plan` must be left out, because attention scores with parameters are not split between "
+                "devices."
             )
         if name is None or kwargs.get("subfolder"):
             return loaded
@@ -601,16 +602,16 @@ class VaswaniStack(VaswaniPreTrainedModel):
         self.gradient_checkpointing = False
         for name, _ in self.named_non_persistent_buffers():
             raise ValueError(
-                f"The buffer `{name}` of a registered class must be persistent, because `from_pretrained` does not "
-                "restore other buffers; register the buffer without `persistent=False`."
+                f"The buffer `{name}` of a registered class must be persistent, because `from_pretrained` "
+                "does not restore other buffers; register the buffer without `persistent=False`."
             )
         for name, module in self.named_modules():
             for attribute, value in vars(module).items():
                 if isinstance(value, torch.Tensor):
                     raise ValueError(
-                        f"The tensor `{name}.{attribute}` of a registered class must be a parameter or a persistent "
-                        "buffer, because checkpoints do not contain other tensors; use `nn.Parameter` or "
-                        "`register_buffer`."
+                        f"The tensor `{name}.{attribute}` of a registered class must be a parameter or a "
+                        "persistent buffer, because checkpoints do not contain other tensors; use "
+                        "`nn.Parameter` or `register_buffer`."
                     )
         self.post_init()
 

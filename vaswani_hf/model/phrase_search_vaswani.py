@@ -296,8 +296,9 @@ def check_phrases(
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
             raise ValueError(
-                "`must_contain` must be a list with a list of phrases for each sentence, and each phrase must be a list of "
-                f"token ids, but a {type(one).__name__} takes the place of a list; convert a tensor with `.tolist()`."
+                "`must_contain` must be a list with a list of phrases for each sentence, and each phrase "
+                f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
+                "a tensor with `.tolist()`."
             )
     special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
@@ -307,8 +308,9 @@ def check_phrases(
                 isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
             ):
                 raise ValueError(
-                    "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of one or "
-                    f"more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence {sentence}."
+                    "`must_contain` must have for each sentence a list of phrases, and each phrase must be "
+                    f"a list of one or more ids of ordinary target tokens, but has the phrase {phrase!r} for "
+                    f"sentence {sentence}."
                 )
             forbidden = forbidden_tokens(phrase, config)
             if forbidden is not None:
@@ -320,8 +322,8 @@ def check_phrases(
                 raise PhraseError(
                     sentence,
                     [[*phrase]],
-                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as in this "
-                    "phrase; remove the phrase or the setting",
+                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as "
+                    "in this phrase; remove the phrase or the setting",
                 )
     if config.do_sample:
         raise ValueError(
@@ -516,9 +518,9 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(
-                f"`must_contain` has {', '.join(str([*phrase]) for phrase in best)} for sentence {sentence} of the batch, but "
-                f"no translation with all phrases was found under {forbidding_settings(config)}; the translation lacks "
-                "the named phrases."
+                f"`must_contain` has {', '.join(str([*phrase]) for phrase in best)} for sentence {sentence} "
+                "of the batch, but no translation with all phrases was found under "
+                f"{forbidding_settings(config)}; the translation lacks the named phrases."
             )
 
 

@@ -84,7 +84,8 @@ class TranslationPipeline(Pipeline):
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(
-                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is no encoder-decoder."
+                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is no "
+                "encoder-decoder."
             )
         if (direction := DIRECTION.fullmatch(task)) and not kwargs.keys() & {"src_lang", "tgt_lang"}:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
@@ -132,8 +133,8 @@ class TranslationPipeline(Pipeline):
         """
         if others:
             raise TypeError(
-                f"Texts must be one argument, a list such as `[{inputs!r:.40}, {others[0]!r:.40}]`, but are {1 + len(others)} "
-                "arguments."
+                f"Texts must be one argument, a list such as `[{inputs!r:.40}, {others[0]!r:.40}]`, but are "
+                f"{1 + len(others)} arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
         forward, postprocess = (
@@ -333,6 +334,6 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(
-            "`target_tokenizer` must be given for a model with two vocabularies, because no target tokenizer could "
-            f"be loaded from the subfolder `{TARGET_FOLDER}` of {tokenizer.name_or_path!r}."
+            "`target_tokenizer` must be given for a model with two vocabularies, because no target "
+            f"tokenizer could be loaded from the subfolder `{TARGET_FOLDER}` of {tokenizer.name_or_path!r}."
         ) from error

@@ -27,11 +27,11 @@ from transformers import PreTrainedTokenizerBase
 # Abbreviations that never end a sentence (unlike "etc."), without their last full stop.
 _ABBREVIATIONS = frozenset(
     # English
-    "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf viz e.g i.e "
-    "approx "
+    "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf "
+    "viz e.g i.e approx "
     # German
-    "hr hrn fr frl dipl ing mag z.b d.h u.a u.u s.o s.u o.g i.d.r m.e v.a z.t z.zt bzw ca evtl ggf inkl exkl bspw sog "
-    "vgl allg geb gest str med phil rer nat jur "
+    "hr hrn fr frl dipl ing mag z.b d.h u.a u.u s.o s.u o.g i.d.r m.e v.a z.t z.zt bzw ca evtl ggf inkl "
+    "exkl bspw sog vgl allg geb gest str med phil rer nat jur "
     # French, Spanish, Italian, Portuguese, Dutch
     "mme mlle mgr p.ex ex sr sra srta dra ud uds ee sig dott avv dhr mevr".split()
 )
@@ -51,21 +51,23 @@ _SPACED_ABBREVIATION = re.compile(
 # If one of these words follows an initial or a Roman numeral with a full stop, as in "the U.S." or "Plan B.",
 # the word begins a new sentence.
 _SENTENCE_STARTERS = frozenset(
-    "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
-    "before then his her their our my your its what who how why where "
-    "der die das ein eine er sie es wir ihr ich dies diese dieser dieses im am auf aber und doch dann danach wenn als "
-    "nach vor was wer wie warum il elle".split()
+    "the a an he she it we they you i this that these those there here in on at but and so if when while as "
+    "after before then his her their our my your its what who how why where der die das ein eine er sie es "
+    "wir ihr ich dies diese dieser dieses im am auf aber und doch dann danach wenn als nach vor was wer wie "
+    "warum il elle".split()
 )
 
 # In German, a number with a full stop is an ordinal number if one of these words precedes the number.
 _BEFORE_ORDINALS = frozenset(
-    "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes jeden".split()
+    "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes "
+    "jeden".split()
 )
 
 # In German, a number with a full stop is an ordinal number if one of these words follows the number.
 _AFTER_ORDINALS = frozenset(
-    "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert jahrhunderts "
-    "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
+    "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert "
+    "jahrhunderts jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag "
+    "mal geburtstag".split()
 )
 
 # The look-behinds forbid matches that begin inside a sequence of white space or full stops. Without the

@@ -406,8 +406,9 @@ class BaseTranslator:
             )
         if options.min_confidence is not None and self.calibration is None:
             raise ValueError(
-                "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write "
-                "the file with `vaswani evaluate --calibration fit` on a validation set."
+                "`min_confidence` needs the calibration of the checkpoint, but there is no "
+                "calibration.json; write the file with `vaswani evaluate --calibration fit` on a validation "
+                "set."
             )
         completed = replace(options, generate=self._with_defaults(options.generate))
         self._check_number_of_translations(completed.generate)
@@ -454,7 +455,8 @@ class BaseTranslator:
                 place = "`must_contain`" if options.terms is None else "`must_contain` or in the glossary"
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
-                    "all phrases was found under the other settings; the translation of the line lacks the named phrases."
+                    "all phrases was found under the other settings; the translation of the line lacks the "
+                    "named phrases."
                 )
             results.append(translations)
         return results
@@ -577,7 +579,8 @@ class BaseTranslator:
         """Return the token id of a language. `name` is the name of the option for error messages."""
         if language not in self._languages:
             raise ValueError(
-                f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is {language!r}."
+                f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is "
+                f"{language!r}."
             )
         return self._languages[language]
 
@@ -672,8 +675,8 @@ class BaseTranslator:
             )
             if is_impossible:
                 logger.warning(
-                    f"The glossary asks for {phrase!r} in the translation of {segment.text[:40]!r}, but other settings or "
-                    "the vocabulary make the term impossible; the term is ignored."
+                    f"The glossary asks for {phrase!r} in the translation of {segment.text[:40]!r}, but "
+                    "other settings or the vocabulary make the term impossible; the term is ignored."
                 )
             elif phrase not in segment.phrase_texts:
                 room -= len(token_ids)
@@ -871,8 +874,8 @@ class BaseTranslator:
             length = max(len(segment.token_ids), len(ids))
             if positions is not None and length > positions:
                 raise ValueError(
-                    f"Pair {number:,} must have at most {positions} tokens on each side, as many as the model has positions, "
-                    f"but has {length}."
+                    f"Pair {number:,} must have at most {positions} tokens on each side, as many as the "
+                    f"model has positions, but has {length}."
                 )
             first_ids = language_token(segment)
             hypothesis = Hypothesis([*first_ids, *ids], len(first_ids), len(first_ids), text=target)
@@ -886,8 +889,8 @@ class BaseTranslator:
         # Warn at 90 % of the limit, because transformers 4 also warns at 90 %.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
-                f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the translation is "
-                "cut off, give a larger `max_new_tokens`."
+                f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "
+                "translation is cut off, give a larger `max_new_tokens`."
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -1221,7 +1224,8 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
                 fault = f"its `{token}` has the id {token_id}, but the model has the id {ids[0]}"
         if fault:
             raise ValueError(
-                f"The {side} tokenizer {fitting}, but {fault}; take the tokenizer and the model from one checkpoint."
+                f"The {side} tokenizer {fitting}, but {fault}; take the tokenizer and the model from one "
+                "checkpoint."
             )
 
 
@@ -1291,8 +1295,8 @@ class PyTorchBackend:
         self._is_vaswani = self.model.config.model_type == "vaswani"
         if self.ensemble and not self._is_vaswani:
             raise ValueError(
-                f"`ensemble` needs a Vaswani model as the first model, but the first model is a {type(model).__name__}; "
-                "change the order of the models."
+                "`ensemble` needs a Vaswani model as the first model, but the first model is a "
+                f"{type(model).__name__}; change the order of the models."
             )
 
     @property
@@ -1374,8 +1378,8 @@ class PyTorchBackend:
         if any(segment.phrases for segment in segments):
             if not self._is_vaswani:
                 raise ValueError(
-                    f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search "
-                    "does not support phrases."
+                    f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, "
+                    "whose search does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # Turn off the warning of the search, because the translator logs a warning with the line number.
@@ -1420,8 +1424,8 @@ class PyTorchBackend:
             forbidden = forbidden_tokens(segment.prefix, config)
             if forbidden is not None:
                 raise ValueError(
-                    f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, but {forbidden}; "
-                    "remove the prefix or the setting."
+                    f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, "
+                    f"but {forbidden}; remove the prefix or the setting."
                 )
 
     def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:

@@ -149,8 +149,9 @@ class TrainingSettings(_EntryKeys):
             )
         if self.stops_early and self.average_checkpoints:
             raise ValueError(
-                f"`training.{self.early_stopping_key}` selects the best checkpoint for the final weights, but "
-                "`training.average_checkpoints` averages the last checkpoints; give only one of these keys."
+                f"`training.{self.early_stopping_key}` selects the best checkpoint for the final weights, "
+                "but `training.average_checkpoints` averages the last checkpoints; give only one of these "
+                "keys."
             )
         if self.stops_early and self.save_steps % self.eval_steps:
             raise ValueError(
@@ -176,7 +177,8 @@ class TrainingSettings(_EntryKeys):
         wanted = f"with `training.optimizer: {self.optimizer}`, but is"
         if self.ema_decay is not None:
             raise ValueError(
-                f"`training.ema_decay` must be null {wanted} {self.ema_decay}; leave `training.ema_decay` out."
+                f"`training.ema_decay` must be null {wanted} {self.ema_decay}; leave `training.ema_decay` "
+                "out."
             )
         if self.average_checkpoints:
             raise ValueError(
@@ -221,15 +223,16 @@ class TrainingSettings(_EntryKeys):
             if strength and selected is not None and entry is not selected:
                 raise ValueError(
                     f"`training.{selected.strength}: {getattr(self, selected.strength)}` and "
-                    f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run can have only one; "
-                    "set one of these keys to 0."
+                    f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run can have "
+                    "only one; set one of these keys to 0."
                 )
             for name in entry.settings.model_fields.keys() & type(self).model_fields.keys():
                 value = getattr(self, name)
                 if not strength and value != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but `{entry.strength}` is "
-                        f"{strength}; set `{entry.strength}` to a positive number, or leave `{name}` out."
+                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but "
+                        f"`{entry.strength}` is {strength}; set `{entry.strength}` to a positive number, or "
+                        f"leave `{name}` out."
                     )
 
 

@@ -104,15 +104,15 @@ def draw_relation(
                 found.key,
             )
             texts.append(
-                f"{label} {head}: largest weight in {measured['share_largest']:.0%} of the pairs, mean weight "
-                f"{measured['mean_weight']:.2f} ({measured['mean_weight_same_distance']:.2f} for all words at the same "
-                "distance)"
+                f"{label} {head}: largest weight in {measured['share_largest']:.0%} of the pairs, mean "
+                f"weight {measured['mean_weight']:.2f} ({measured['mean_weight_same_distance']:.2f} for all "
+                "words at the same distance)"
             )
         numbers[label] = rows
     text = (
-        f"{caption} The heads are those with the largest mean weight in {numbers['num_pairs_choice']:,} pairs of the "
-        f"first half of the texts. Measured in {len(occurrences):,} pairs of the second half: {'; '.join(texts)}. The "
-        f"example has the median weight.{_verdict(numbers['trained'])}"
+        f"{caption} The heads are those with the largest mean weight in {numbers['num_pairs_choice']:,} "
+        f"pairs of the first half of the texts. Measured in {len(occurrences):,} pairs of the second half: "
+        f"{'; '.join(texts)}. The example has the median weight.{_verdict(numbers['trained'])}"
     )
     return Picture(name, figure, text, numbers)
 
@@ -170,13 +170,14 @@ def draw_two_heads(
             "share_different_largest": disagreement,
         }
         texts.append(
-            f"{label} {pair[0]} and head {pair[1].head + 1}: distance {distance:.2f}, largest weights on different "
-            f"words for {disagreement:.0%} of the words"
+            f"{label} {pair[0]} and head {pair[1].head + 1}: distance {distance:.2f}, largest weights on "
+            f"different words for {disagreement:.0%} of the words"
         )
     text = (
-        "The two heads of one encoder layer whose weights differ most: the largest mean total variation distance (0 to 1) "
-        f"between the weights of a word, over all words of the first half of the texts. Measured on the second half "
-        f"({numbers['num_sentences_measurement']:,} texts): {'; '.join(texts)}. The example has the median distance."
+        "The two heads of one encoder layer whose weights differ most: the largest mean total variation "
+        "distance (0 to 1) between the weights of a word, over all words of the first half of the texts. "
+        f"Measured on the second half ({numbers['num_sentences_measurement']:,} texts): {'; '.join(texts)}. "
+        "The example has the median distance."
     )
     return Picture(name, figure, text, numbers)
 

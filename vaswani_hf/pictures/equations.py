@@ -41,8 +41,8 @@ def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
     below.set(xlabel="position", ylabel="dot product")
     below.legend(frameon=False)
     caption = (
-        f"Encodings of {len(shown)} positions in {encodings.shape[1]} dimensions, and the dot products between three "
-        f"positions and all positions. {note}"
+        f"Encodings of {len(shown)} positions in {encodings.shape[1]} dimensions, and the dot products "
+        f"between three positions and all positions. {note}"
     )
     numbers = {
         "num_dimensions": encodings.shape[1],
@@ -121,9 +121,9 @@ def draw_targets(smoothing: float, form: str) -> Picture:
         for value, losses in curves.items()
     }
     caption = (
-        f"Left: the target probabilities of {_NUM_CLASSES} classes (`label_smoothing_form: {form}`). Right: the loss of a "
-        "prediction whose other classes have equal probabilities. With smoothing, the loss has its minimum at "
-        f"a probability below 1. The label smoothing of the model is {smoothing:g}."
+        f"Left: the target probabilities of {_NUM_CLASSES} classes (`label_smoothing_form: {form}`). Right: "
+        "the loss of a prediction whose other classes have equal probabilities. With smoothing, the loss "
+        f"has its minimum at a probability below 1. The label smoothing of the model is {smoothing:g}."
     )
     numbers = {"label_smoothing": smoothing, "form": form, "probability_of_lowest_loss": best}
     return Picture("smoothed_targets", figure, caption, numbers)

@@ -86,8 +86,8 @@ def draw_figures(
     """
     if translator.model.config.model_type != "vaswani":
         raise ValueError(
-            f"`model` must be a Vaswani model, but is a model of type {translator.model.config.model_type!r}; convert "
-            "the model with `vaswani import`."
+            "`model` must be a Vaswani model, but is a model of type "
+            f"{translator.model.config.model_type!r}; convert the model with `vaswani import`."
         )
     texts = [line.strip() for line in texts if line.strip()]
     if not texts:
@@ -153,14 +153,16 @@ def _attention_pictures(
     measured = sentences[middle:]
     rules = {
         "verb_to_complement": (
-            "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the paper. The rule: "
-            f"the complement is the first word after the verb, at a distance of at least {least_distance} words, that is "
-            "in the word list of the verb; the rule does not check the grammar."
+            "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the "
+            "paper. The rule: the complement is the first word after the verb, at a distance of at least "
+            f"{least_distance} words, that is in the word list of the verb; the rule does not check the "
+            "grammar."
         ),
         "pronoun_to_antecedent": (
-            "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of the paper. The rule: "
-            f"the antecedent is the last word before the pronoun, at a distance of at least {_PRONOUN_DISTANCE} words, that "
-            "is in the word list of the pronoun; the rule does not check to whom the pronoun refers."
+            "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of "
+            "the paper. The rule: the antecedent is the last word before the pronoun, at a distance of at "
+            f"least {_PRONOUN_DISTANCE} words, that is in the word list of the pronoun; the rule does not "
+            "check to whom the pronoun refers."
         ),
     }
     for number, (name, rule) in enumerate(rules.items()):
@@ -170,8 +172,8 @@ def _attention_pictures(
         else:
             option = "verbs" if name == "verb_to_complement" else "pronouns"
             report(
-                f"{name} is left out, because a half of the texts has no pair of words of the list; give other "
-                f"`{option}`"
+                f"{name} is left out, because a half of the texts has no pair of words of the list; give "
+                f"other `{option}`"
             )
     if translator.model.config.encoder_attention_heads > 1:
         yield draw_two_heads("two_heads", trained, random, measured)
@@ -196,8 +198,8 @@ def _equations(model: Any) -> list[Picture]:
     paper = draw_positions(
         "positions_paper",
         sinusoids(positions, _PAPER_WIDTH),
-        f"The encodings are those of Section 3.5 of the paper with d_model = {_PAPER_WIDTH}; their dot products depend only "
-        "on the distance between two positions.",
+        f"The encodings are those of Section 3.5 of the paper with d_model = {_PAPER_WIDTH}; their dot "
+        "products depend only on the distance between two positions.",
     )
     config = model.config
     num_positions = _NUM_POSITIONS

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 _VERBS = {
     "en": {
         "wear wears wearing": (
-            "shirt shirts t-shirt t-shirts jacket jackets coat coats hat hats cap caps helmet helmets dress dresses "
-            "pants jeans shorts suit suits sweater glasses sunglasses uniform uniforms costume costumes clothing "
-            "clothes outfit outfits vest vests gloves shoes skirt top tops"
+            "shirt shirts t-shirt t-shirts jacket jackets coat coats hat hats cap caps helmet helmets dress "
+            "dresses pants jeans shorts suit suits sweater glasses sunglasses uniform uniforms costume "
+            "costumes clothing clothes outfit outfits vest vests gloves shoes skirt top tops"
         ),
         "hold holds holding": (
             "ball camera baby sign signs cup flag flags child stick bag dog umbrella bat racket rope toy"
         ),
         "play plays playing": (
-            "guitar guitars soccer football basketball baseball volleyball tennis piano drums violin instrument "
-            "instruments music game games cards ball accordion"
+            "guitar guitars soccer football basketball baseball volleyball tennis piano drums violin "
+            "instrument instruments music game games cards ball accordion"
         ),
         "ride rides riding": (
             "bike bikes bicycle bicycles horse horses motorcycle motorcycles skateboard scooter bull wave"
@@ -34,13 +34,14 @@ _VERBS = {
     },
     "de": {
         "trage trägt tragen": (
-            "hemd hemden t-shirt jacke jacken mantel hut hüte mütze helm helme kleid kleider hose hosen jeans anzug "
-            "pullover brille sonnenbrille uniform uniformen kostüm kleidung weste handschuhe rock oberteil"
+            "hemd hemden t-shirt jacke jacken mantel hut hüte mütze helm helme kleid kleider hose hosen "
+            "jeans anzug pullover brille sonnenbrille uniform uniformen kostüm kleidung weste handschuhe "
+            "rock oberteil"
         ),
         "halte hält halten": "ball kamera baby schild tasse flagge kind stock tasche hund schläger seil hoch",
         "spiele spielt spielen": (
-            "gitarre fußball football basketball baseball volleyball tennis klavier schlagzeug geige instrument "
-            "instrumente musik spiel karten ball akkordeon"
+            "gitarre fußball football basketball baseball volleyball tennis klavier schlagzeug geige "
+            "instrument instrumente musik spiel karten ball akkordeon"
         ),
         "fährt fahren": "fahrrad fahrräder motorrad motorräder skateboard roller ski",
         "macht machen": "foto fotos bild bilder pause schwierig möglich",

@@ -10,8 +10,8 @@ from ..checkpoint.files import weight_files
 from ..checkpoint.manifest import describe
 
 _HEAD = (
-    "| engine | weights | beams | length penalty | largest difference (nats) | changed translations | BLEU | sentences/s | MB |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| engine | weights | beams | length penalty | largest difference (nats) | changed translations | BLEU "
+    "| sentences/s | MB |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 

@@ -26,8 +26,8 @@ class EndpointHandler:
         version = transformers.__version__
         if int(version.split(".")[0]) < 5:
             raise RuntimeError(
-                f"This model needs transformers 5, but transformers {version} is installed; install the versions in "
-                "requirements.txt."
+                f"This model needs transformers 5, but transformers {version} is installed; install the "
+                "versions in requirements.txt."
             )
         config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
         task: Any = TASKS[config["model_type"]]

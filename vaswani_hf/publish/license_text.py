@@ -14,12 +14,13 @@ _NOT_KNOWN = (
     "model before you use the model."
 )
 _FOR_RESEARCH = (
-    "The weights and the other files of the model may be used for research only, because the texts that the\n"
-    "model was trained on may be used for research only, or because the publisher of the model has decided so."
+    "The weights and the other files of the model may be used for research only, because the texts that "
+    "the\nmodel was trained on may be used for research only, or because the publisher of the model has "
+    "decided so."
 )
 _CODE = (
-    "The code files of this repository (*.py) are part of the package vaswani_hf. The code files are under the\n"
-    "Apache License 2.0:"
+    "The code files of this repository (*.py) are part of the package vaswani_hf. The code files are under "
+    "the\nApache License 2.0:"
 )
 
 
@@ -34,8 +35,8 @@ def license_text(metadata: dict[str, Any]) -> str:
         weights = _NOT_KNOWN
     else:
         weights = (
-            f"The weights and the other files of the model are under the licence {name}. The model card (README.md)\n"
-            "says more about the licence and about the training data."
+            f"The weights and the other files of the model are under the licence {name}. The model card "
+            "(README.md)\nsays more about the licence and about the training data."
         )
     # Read the licence text from the metadata of the installed package, because only the metadata contains
     # this text after the installation.

@@ -409,8 +409,8 @@ def refuse_tokens(folder: Path) -> None:
         if has_token(path.read_text(encoding="utf-8", errors="replace")):
             name = path.relative_to(folder).as_posix()
             raise ValueError(
-                f"{name} must not contain an access token of the Hub, but contains one; remove the access token, "
-                "make a new access token and push again."
+                f"{name} must not contain an access token of the Hub, but contains one; remove the access "
+                "token, make a new access token and push again."
             )
 
 
@@ -420,8 +420,8 @@ def check_token(destination: Destination) -> None:
     """
     if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
         raise HubError(
-            "A push needs an access token with write permission, but there is no token; log in with `hf auth login` "
-            "or set HF_TOKEN."
+            "A push needs an access token with write permission, but there is no token; log in with `hf "
+            "auth login` or set HF_TOKEN."
         )
 
 
@@ -598,8 +598,8 @@ def fingerprint(folder: Path) -> dict[str, Any]:
         logits.append(model(input_ids=source, **target_ids).logits)
     if not all(of_text.isfinite().all() for of_text in logits):
         raise ValueError(
-            f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push an "
-            "earlier checkpoint, or train again with a smaller learning rate."
+            f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push "
+            "an earlier checkpoint, or train again with a smaller learning rate."
         )
     translation = list(translator.translate(_SAMPLES[:1])) if translator else None
     return {

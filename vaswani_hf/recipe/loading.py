@@ -34,8 +34,8 @@ class _Loader(yaml.SafeLoader):
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(
-                    f"`{key}` occurs twice in the mapping that begins in line {node.start_mark.line + 1}{self.of_file}; give "
-                    "the key only once."
+                    f"`{key}` occurs twice in the mapping that begins in line "
+                    f"{node.start_mark.line + 1}{self.of_file}; give the key only once."
                 )
         return super().construct_mapping(node, deep)
 

@@ -110,8 +110,9 @@ def warmup_warnings(training: AnyTraining, max_steps: int | None) -> list[str]:
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
-        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so "
-        "the learning rate never reaches its highest value; lower `training.warmup_steps`, or train for more steps."
+        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so the "
+        "learning rate never reaches its highest value; lower `training.warmup_steps`, or train for more "
+        "steps."
     ]
 
 

@@ -146,8 +146,8 @@ class DataSettings(Settings):
         given = [f"`data.{key}`" for key in self.source_keys if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(
-                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are given; "
-                "keep one of these keys and set the other keys to null."
+                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are "
+                "given; keep one of these keys and set the other keys to null."
             )
         for split in SPLITS:
             kinds = [
@@ -167,15 +167,15 @@ class DataSettings(Settings):
             key = f"`data.{split}_size: {size}`"
             if self.corpus:
                 raise ValueError(
-                    f"{key} cannot be given with `data.corpus: {self.corpus}`, because the package generates its {split} split; "
-                    f"leave `data.{split}_size` out."
+                    f"{key} cannot be given with `data.corpus: {self.corpus}`, because the package generates "
+                    f"its {split} split; leave `data.{split}_size` out."
                 )
             for kind in self.file_kinds:
                 name = f"data.{split}_{kind}"
                 if self.listed(f"{split}_{kind}"):
                     raise ValueError(
-                        f"{key} and `{name}` cannot be given together, because each of them sets the {split} split; give only "
-                        "one of these keys."
+                        f"{key} and `{name}` cannot be given together, because each of them sets the {split} "
+                        "split; give only one of these keys."
                     )
         return self
 
@@ -268,14 +268,16 @@ class CorpusData(DataSettings):
             key = f"data.{split}_size"
             if self.streaming:
                 raise ValueError(
-                    f"`{key}: {size}` cannot be given with `data.streaming: true`, because a stream is read only once, during "
-                    f"the training; give a separate {split} split, or leave `data.streaming` out."
+                    f"`{key}: {size}` cannot be given with `data.streaming: true`, because a stream is read "
+                    f"only once, during the training; give a separate {split} split, or leave "
+                    "`data.streaming` out."
                 )
             name = getattr(self, f"{split}_split")
             if self.dataset and name is not None:
                 raise ValueError(
-                    f"`{key}: {size}` and `data.{split}_split: {name}` cannot be given together, because each of them sets the "
-                    f"{split} split; set `data.{split}_split: null`, or leave `{key}` out."
+                    f"`{key}: {size}` and `data.{split}_split: {name}` cannot be given together, because "
+                    f"each of them sets the {split} split; set `data.{split}_split: null`, or leave `{key}` "
+                    "out."
                 )
         return self
 
@@ -289,8 +291,8 @@ class CorpusData(DataSettings):
         if not given:
             names = " or ".join(f"`data.{key}`" for key in keys)
             raise ValueError(
-                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name a file for "
-                "each weight, or leave `data.train_weights` out."
+                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name a file "
+                "for each weight, or leave `data.train_weights` out."
             )
         if self.streaming:
             raise ValueError(
@@ -303,7 +305,7 @@ class CorpusData(DataSettings):
             if len(self.listed(key)) != len(weights):
                 raise ValueError(
                     f"`data.train_weights` must have a number for each entry of `data.{key}`, which has "
-                    f"{len(self.listed(key))} entries, but is {weights}; give a file or pattern and a weight for "
-                    "each corpus."
+                    f"{len(self.listed(key))} entries, but is {weights}; give a file or pattern and a weight "
+                    "for each corpus."
                 )
         return self

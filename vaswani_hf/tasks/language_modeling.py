@@ -83,8 +83,8 @@ class TextData(CorpusData):
     def _check_column(self) -> Self:
         if self.dataset is None and self.text_column != "text":
             raise ValueError(
-                f"`data.text_column` needs a `data.dataset`, but is {self.text_column!r} without a dataset; leave "
-                "`data.text_column` out."
+                f"`data.text_column` needs a `data.dataset`, but is {self.text_column!r} without a dataset; "
+                "leave `data.text_column` out."
             )
         return self
 
@@ -208,13 +208,13 @@ class LanguageModeling(Task):
             ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
             toy_use=(
-                "The model knows English number words below one million, each followed by the German number word. "
-                "The model\nshows how the package works, and has no other use."
+                "The model knows English number words below one million, each followed by the German number "
+                "word. The model\nshows how the package works, and has no other use."
             ),
             work="reads texts",
             warning=(
-                "The texts of the model can be fluent and wrong. The training data were not filtered for offensive or "
-                "one-sided\n  content. If a mistake can do harm, a person must check the text."
+                "The texts of the model can be fluent and wrong. The training data were not filtered for "
+                "offensive or one-sided\n  content. If a mistake can do harm, a person must check the text."
             ),
             scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
             scores=scores,
@@ -367,8 +367,8 @@ def evaluate_texts(
         raise ValueError("There must be at least one text to evaluate, but there is none.")
     if not math.isfinite(nats):
         raise ValueError(
-            "The model's logits are NaN or infinite: the weights of the model are damaged, or too large for their "
-            "dtype; if the dtype is float16, try bfloat16 or float32."
+            "The model's logits are NaN or infinite: the weights of the model are damaged, or too large for "
+            "their dtype; if the dtype is float16, try bfloat16 or float32."
         )
     scores = {"loss": nats / tokens, "perplexity": perplexity(nats / tokens), "accuracy": 100 * hits / tokens}
     if isinstance(task, CausalLanguageModeling):

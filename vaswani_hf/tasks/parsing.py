@@ -181,8 +181,8 @@ class Parsing(Task):
                 "separate words."
             ),
             toy_use=(
-                "The model parses the sentences of a small grammar. The model shows how the package works, and has "
-                "no other use."
+                "The model parses the sentences of a small grammar. The model shows how the package works, "
+                "and has no other use."
             ),
             work="parses sentence by sentence",
             warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",

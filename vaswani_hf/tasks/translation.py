@@ -116,8 +116,8 @@ class TranslationData(CorpusData):
             for path in self.listed(f"{split}_target"):
                 if os.path.realpath(path) in sources:
                     warnings.append(
-                        f"`data.{split}_source` and `data.{split}_target` both name the file '{path}', so the model learns to copy; "
-                        "correct one of the two keys."
+                        f"`data.{split}_source` and `data.{split}_target` both name the file '{path}', so "
+                        "the model learns to copy; correct one of the two keys."
                     )
         if self.source_language != self.target_language:
             return warnings
@@ -139,9 +139,9 @@ class TranslationData(CorpusData):
             )
         if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
             raise ValueError(
-                f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with `data.both_directions: "
-                f"true` (256 bytes, 4 special tokens and the tag), but is {tokenizer.vocab_size}; raise "
-                "`tokenizer.vocab_size`."
+                f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with "
+                "`data.both_directions: true` (256 bytes, 4 special tokens and the tag), but is "
+                f"{tokenizer.vocab_size}; raise `tokenizer.vocab_size`."
             )
 
     @model_validator(mode="after")
@@ -161,8 +161,8 @@ class TranslationData(CorpusData):
         language = self.source_language
         if self.both_directions and language.split() != [language]:
             raise ValueError(
-                "`data.source_language` must be one word with `data.both_directions: true`, because the word is part "
-                f"of the tag, but is {language!r}; name the language by a code such as en."
+                "`data.source_language` must be one word with `data.both_directions: true`, because the "
+                f"word is part of the tag, but is {language!r}; name the language by a code such as en."
             )
         if language != self.target_language:
             return self
@@ -173,8 +173,8 @@ class TranslationData(CorpusData):
             )
         if self.corpus:
             raise ValueError(
-                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of the two "
-                "keys."
+                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of the "
+                "two keys."
             )
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
@@ -375,7 +375,8 @@ class Translation(Task):
                 f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores["digits"].items()
             )
             lines.append(
-                f"exact match per number of digits: {by_digits} (trained on all numbers below {SMALLEST_HELD_OUT})"
+                f"exact match per number of digits: {by_digits} (trained on all numbers below "
+                f"{SMALLEST_HELD_OUT})"
             )
         # Write each translation on one line, because a source from JSON or CSV may have several lines.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
@@ -412,14 +413,14 @@ class Translation(Task):
             pipeline="translation",
             is_translator=True,
             toy_use=(
-                "The model translates English number words below one million into German number words. The model "
-                "shows how the\npackage works, and has no other use."
+                "The model translates English number words below one million into German number words. The "
+                "model shows how the\npackage works, and has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
-                "A translation can be fluent and wrong: words, names and numbers can be missing, added, or changed. "
-                "The training\n  data were not filtered for offensive or one-sided content. If a mistake can do harm, a "
-                "person must check the translation."
+                "A translation can be fluent and wrong: words, names and numbers can be missing, added, or "
+                "changed. The training\n  data were not filtered for offensive or one-sided content. If a "
+                "mistake can do harm, a person must check the translation."
             ),
             scored=f"{test.get('sentences') or 0:,} sentences",
             scores=_score_lines(test),

@@ -179,7 +179,8 @@ def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
         return earlier[base][number].output_dir
     if base in names:
         raise ValueError(
-            f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change the order."
+            f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change "
+            "the order."
         )
     if not Path(base).is_dir() and not is_on_hub(base):
         raise ValueError(
@@ -368,7 +369,8 @@ def table(compared: list[dict[str, Any]]) -> str:
     """Return the result of `comparison` as a table in Markdown."""
     scores = " | ".join(_SCORES.values())
     lines = [
-        f"| run | differs from the first run by | seeds | parameters, millions | steps | minutes | {scores} |",
+        f"| run | differs from the first run by | seeds | parameters, millions | steps | minutes | {scores} "
+        "|",
         f"|{'---|' * (6 + len(_SCORES))}",
     ]
     measures: dict[str, list[str]] = {}
@@ -386,7 +388,8 @@ def table(compared: list[dict[str, Any]]) -> str:
             cells += ["–"] * (3 + len(_SCORES))
         lines.append(f"| {' | '.join(cells)} |")
     notes = [
-        "Scores of the validation split. Perplexity is per token, so perplexities of runs with different vocabularies cannot be compared."
+        "Scores of the validation split. Perplexity is per token, so perplexities of runs with different "
+        "vocabularies cannot be compared."
     ]
     if any(run["num_seeds"] > 1 for run in compared):
         notes.append("Scores are the mean over the seeds ± the sample standard deviation.")

@@ -50,8 +50,8 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
         weights = load_file(folder / name)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
             raise ValueError(
-                f"`checkpoints` must be checkpoints of one run, but '{folder}' and '{folders[0]}' hold different "
-                "models."
+                f"`checkpoints` must be checkpoints of one run, but '{folder}' and '{folders[0]}' hold "
+                "different models."
             )
         for key, tensor in weights.items():
             total[key] += tensor.float()
@@ -105,8 +105,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         folder.resolve() in place.parents for folder in folders
     ):
         raise ValueError(
-            f"`--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), but is '{output}'; "
-            "give another folder."
+            "`--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), "
+            f"but is '{output}'; give another folder."
         )
     files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
@@ -132,8 +132,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
         if any(have) and not has and (folder / STATE_FILE).is_file():
             other = names[have.index(True)]
             raise ValueError(
-                f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has none; leave "
-                f"'{name}' out, or give `--raw` to average the weights themselves."
+                f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has "
+                f"none; leave '{name}' out, or give `--raw` to average the weights themselves."
             )
     return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
 
@@ -177,11 +177,12 @@ def _refuse_another_model(
         ours, theirs = getattr(model.config, field), getattr(config, field)
         if ours != theirs and field not in FREE_FIELDS:
             raise ValueError(
-                f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' are different models: "
-                f"`{field}` is {theirs!r} and {ours!r}."
+                f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' are different "
+                f"models: `{field}` is {theirs!r} and {ours!r}."
             )
     vocabularies = [[one.get_vocab() for one in both] for both in (tokenizers, load_tokenizers(folder, name))]
     if vocabularies[0] != vocabularies[1]:
         raise ValueError(
-            f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' have different vocabularies."
+            f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' have different "
+            "vocabularies."
         )

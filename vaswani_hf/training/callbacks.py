@@ -79,8 +79,9 @@ class RunLogCallback(TrainerCallback):
         left = (state.max_steps - state.global_step) * seconds / steps
         total = self.seconds_before + now - self.start + left
         say(
-            f"estimated time: {total / 3600:,.2f} hours in total, {left / 3600:,.2f} hours left, because a step takes "
-            f"{seconds / steps:.3g} s (mean of {steps:,} steps); validations and the scores at the end take more time"
+            f"estimated time: {total / 3600:,.2f} hours in total, {left / 3600:,.2f} hours left, because a "
+            f"step takes {seconds / steps:.3g} s (mean of {steps:,} steps); validations and the scores at "
+            "the end take more time"
         )
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
@@ -196,8 +197,8 @@ class DivergenceDetector:
         """Return the error message if the loss has exploded at `step`."""
         before = f"; the lowest mean loss before is {self.lowest:.2f}" if math.isfinite(self.lowest) else ""
         return (
-            f"The loss has exploded: it has been too high since step {self.since:,}, and is {self._recent[-1]:.2f} nats per token at "
-            f"step {step:,}{before}"
+            f"The loss has exploded: it has been too high since step {self.since:,}, and is "
+            f"{self._recent[-1]:.2f} nats per token at step {step:,}{before}"
         )
 
 
@@ -312,6 +313,6 @@ class EarlyStoppingCallback(TrainerCallback):
             control.should_training_stop = True
             if state.is_world_process_zero and state.global_step < state.max_steps:
                 say(
-                    f"stopped early at step {state.global_step:,}: {reason}; the final weights are the weights of "
-                    "the best checkpoint"
+                    f"stopped early at step {state.global_step:,}: {reason}; the final weights are the "
+                    "weights of the best checkpoint"
                 )

@@ -43,7 +43,8 @@ def refuse_vanished_folder(folder: Path) -> None:
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
     if is_replaced(folder):
         raise WriteError(
-            f"'{folder}' was replaced by another folder while the run wrote into it; start the run again, in another folder."
+            f"'{folder}' was replaced by another folder while the run wrote into it; start the run again, in "
+            "another folder."
         )
 
 
@@ -216,8 +217,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     if not whole:
         names = ", ".join(f"'{checkpoint}'" for checkpoint in chosen)
         raise ValueError(
-            f"The final weights must come from {names}, but all of these checkpoints are damaged or missing; continue with `--resume true` "
-            "to train the missing steps again."
+            f"The final weights must come from {names}, but all of these checkpoints are damaged or missing; "
+            "continue with `--resume true` to train the missing steps again."
         )
     return whole
 

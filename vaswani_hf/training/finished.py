@@ -95,8 +95,8 @@ def find_damage(folder: Path) -> str:
         return fault
     if read_final_record(folder):
         raise ValueError(
-            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make these files again, so restore them "
-            "from a copy, or choose another `--output_dir`."
+            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make these "
+            "files again, so restore them from a copy, or choose another `--output_dir`."
         )
     say(f"the files in '{folder}' cannot be checked: {fault}")
     return ""
@@ -136,9 +136,9 @@ def repair_run(
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
         shutil.rmtree(staging)
         raise ValueError(
-            f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give other weights than "
-            f"the finished run had; restore the files from a copy, or delete {MANIFEST_FILE} to finish the run again with "
-            "the weights of its checkpoints."
+            f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give "
+            "other weights than the finished run had; restore the files from a copy, or delete "
+            f"{MANIFEST_FILE} to finish the run again with the weights of its checkpoints."
         )
     for name in faults:
         if (staging / name).is_file():

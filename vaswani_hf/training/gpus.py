@@ -94,8 +94,8 @@ def gpu_name(given: str) -> str:
     known = [*GPUS, *PAPER_GPUS]
     if name not in known:
         raise ValueError(
-            f"`--hardware` must be one of {', '.join(known)}, but is {given!r}; the nearest name is {nearest_name(name, known)}. "
-            "For other hardware, give `--tokens_per_second`: the target tokens per second that the log lines of a run on this "
-            "hardware show."
+            f"`--hardware` must be one of {', '.join(known)}, but is {given!r}; the nearest name is "
+            f"{nearest_name(name, known)}. For other hardware, give `--tokens_per_second`: the target tokens "
+            "per second that the log lines of a run on this hardware show."
         )
     return name

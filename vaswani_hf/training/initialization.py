@@ -60,8 +60,8 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     if names.keys() - set(model.stacks):
         parts = " or ".join(f"`{stack}`" for stack in model.stacks)
         raise ValueError(
-            f"`model.init_from` must name a model for {parts}, but is {names}; the model of this task has no other "
-            "part."
+            f"`model.init_from` must name a model for {parts}, but is {names}; the model of this task has no "
+            "other part."
         )
     found = {}
     for stack, name in names.items():
@@ -71,8 +71,8 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
             (other,) = _STACKS_OF_TYPES[model_type]
             remedy = f"`init_from: {{{other}: {name}}}`" if other in model.stacks else "another model"
             raise ValueError(
-                f"`model.init_from` needs a model with {'an' if stack == 'encoder' else 'a'} {stack}, but '{name}' is "
-                f"{KINDS[model_type].words} and has none; give {remedy}."
+                f"`model.init_from` needs a model with {'an' if stack == 'encoder' else 'a'} {stack}, but "
+                f"'{name}' is {KINDS[model_type].words} and has none; give {remedy}."
             )
         found[stack] = Base(name, folder, model_type)
     return found
@@ -131,13 +131,13 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
             is_free = field in FREE_FIELDS
             if not is_free and field in fields and fields[field] != value:
                 raise ValueError(
-                    f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', the models of "
-                    "`model.init_from`; choose models with equal values."
+                    f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in "
+                    f"'{base.name}', the models of `model.init_from`; choose models with equal values."
                 )
             if not is_free and field in given and given[field] != value:
                 raise ValueError(
-                    f"`model.{field}` is {given[field]!r}, but '{base.name}', the model of `model.init_from`, has "
-                    f"{value!r}; leave `model.{field}` out, or choose another model."
+                    f"`model.{field}` is {given[field]!r}, but '{base.name}', the model of "
+                    f"`model.init_from`, has {value!r}; leave `model.{field}` out, or choose another model."
                 )
             if field in type(model).model_fields:
                 fields[field] = value
@@ -164,8 +164,9 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
     for other in others:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
             raise ValueError(
-                f"`model.init_from` must name models with one vocabulary, but '{first.name}' and '{other.name}' have "
-                "different vocabularies; train new tokenizers with `tokenizer.keep: false`."
+                f"`model.init_from` must name models with one vocabulary, but '{first.name}' and "
+                f"'{other.name}' have different vocabularies; train new tokenizers with `tokenizer.keep: "
+                "false`."
             )
     return first
 
@@ -189,8 +190,9 @@ def with_kept_tokenizers(
     missing = [tag for tag in tags if tag not in tags_of(source)]
     if missing:
         raise ValueError(
-            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', the model "
-            "of `model.init_from`, do not have it; train new tokenizers with `tokenizer.keep: false`."
+            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers "
+            f"of '{name}', the model of `model.init_from`, do not have it; train new tokenizers with "
+            "`tokenizer.keep: false`."
         )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
@@ -219,8 +221,9 @@ def with_kept_tokenizers(
         asked = getattr(section, key)
         if asked not in accepted[key]:
             raise ValueError(
-                f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', the model of `model.init_from`, "
-                f"have {value!r}; leave `tokenizer.{key}` out, or train new tokenizers with `tokenizer.keep: false`."
+                f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', the model of "
+                f"`model.init_from`, have {value!r}; leave `tokenizer.{key}` out, or train new tokenizers "
+                "with `tokenizer.keep: false`."
             )
     return section.replace(**found)
 
@@ -232,8 +235,8 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         return task.adopt_tokenizers(source, target)
     except ValueError as error:
         raise ValueError(
-            f"`model.init_from` must have tokenizers for `task: {task.name}`, but '{base.name}' {error}; train new "
-            "tokenizers with `tokenizer.keep: false`."
+            f"`model.init_from` must have tokenizers for `task: {task.name}`, but '{base.name}' {error}; "
+            "train new tokenizers with `tokenizer.keep: false`."
         ) from None
 
 
@@ -317,7 +320,8 @@ def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
         if full not in known:
             nearest = nearest_name(name, sorted(part.removeprefix("model.") for part in known))
             raise ValueError(
-                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is {nearest!r}."
+                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is "
+                f"{nearest!r}."
             )
         found |= {id(weight): weight for key, weight in weights.items() if f"{key}.".startswith(f"{full}.")}
     if names and all(id(weight) in found for weight in weights.values()):

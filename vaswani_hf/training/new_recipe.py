@@ -206,15 +206,18 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     )
     hours = plan["hours"]
     summary = (
-        f"{corpus.num_pairs:,} sentence pairs, a vocabulary of at most {corpus.vocab_size:,} tokens, {plan['steps']:,} steps, "
-        f"about {hours:.2g} hours on this machine"
+        f"{corpus.num_pairs:,} sentence pairs, a vocabulary of at most {corpus.vocab_size:,} tokens, "
+        f"{plan['steps']:,} steps, about {hours:.2g} hours on this machine"
     )
     header = [
-        f"{corpus.num_pairs:,} sentence pairs with about {corpus.source_tokens:,} source tokens and {corpus.target_tokens:,} "
-        f"target tokens, estimated from {corpus.num_sampled:,} pairs.",
-        f"The training takes about {hours:.2g} hours on {hardware}. `vaswani init` measured training steps of this model",
-        f"with random tokens for {seconds:g} seconds ({date.today()}). Validations and the scores at the end take more time.",
-        "The names of the files are relative to the folder in which `vaswani train` runs. docs/recipe_keys.md and",
+        f"{corpus.num_pairs:,} sentence pairs with about {corpus.source_tokens:,} source tokens and "
+        f"{corpus.target_tokens:,} target tokens, estimated from {corpus.num_sampled:,} pairs.",
+        f"The training takes about {hours:.2g} hours on {hardware}. `vaswani init` measured training steps "
+        "of this model",
+        f"with random tokens for {seconds:g} seconds ({date.today()}). Validations and the scores at the end "
+        "take more time.",
+        "The names of the files are relative to the folder in which `vaswani train` runs. "
+        "docs/recipe_keys.md and",
         "`vaswani train --help-keys` describe all keys.",
     ]
     return "".join(f"# {line}\n" for line in header) + "\n" + body, summary
@@ -329,7 +332,8 @@ def _bleu_tokenizer(target_language: str, corpus: _Corpus) -> tuple[str, str]:
     if target_language in ("ja", "ko", "th"):
         return (
             "char",
-            "BLEU over characters, because the language has no spaces, or needs another library to find words",
+            "BLEU over characters, because the language has no spaces, or needs another library to find "
+            "words",
         )
     if corpus.words_per_target < 4:
         return "char", "BLEU over characters, because BLEU over words needs sentences of at least four words"

@@ -189,8 +189,8 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     layers = config.encoder_layers + config.decoder_layers
     if layers > MAX_LAYERS:
         raise ValueError(
-            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks together, but the model "
-            f"has {layers:,}; plan a smaller number of layers."
+            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
+            f"together, but the model has {layers:,}; plan a smaller number of layers."
         )
 
 
@@ -326,7 +326,8 @@ def plan_as_text(plan: dict[str, Any]) -> str:
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
-        f"parameters        {parameters['total']:>15,}  with vocabularies of {classes} tokens; a small corpus may give fewer tokens",
+        f"parameters        {parameters['total']:>15,}  with vocabularies of {classes} tokens; a small "
+        "corpus may give fewer tokens",
         f"  embeddings      {parameters['embeddings']:>15,}  with the output projection",
     ]
     for stack in ("encoder", "decoder"):
@@ -351,8 +352,9 @@ def plan_as_text(plan: dict[str, Any]) -> str:
 def _length_lines(plan: dict[str, Any]) -> list[str]:
     if plan["steps"] is None:
         return [
-            f"steps                     unknown  `training.num_train_epochs` = {plan['num_train_epochs']:g} counts epochs of a "
-            "corpus that is not read; give `training.max_steps` to plan the steps, the tokens and the hours"
+            f"steps                     unknown  `training.num_train_epochs` = {plan['num_train_epochs']:g} "
+            "counts epochs of a corpus that is not read; give `training.max_steps` to plan the steps, the "
+            "tokens and the hours"
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):
@@ -370,10 +372,12 @@ def _flops_lines(plan: dict[str, Any]) -> list[str]:
     steps = "" if plan["steps"] is None else f"{plan['steps']:,} steps x "
     counted, at_most, paper = (flops[name][unit] for name in ("counted", "counted_at_max_length", "paper"))
     return [
-        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, forward and backward, for sentences of {flops['mean_length']} "
-        f"tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = {flops['max_length']}",
-        f"  by the paper    {paper:>15.2e}  {steps}{flops['paper']['seconds_of_a_step']:.3g} s x {NUM_PAPER_GPUS} GPUs x "
-        f"{PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the paper's",
+        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, forward and backward, for sentences of "
+        f"{flops['mean_length']} tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = "
+        f"{flops['max_length']}",
+        f"  by the paper    {paper:>15.2e}  {steps}{flops['paper']['seconds_of_a_step']:.3g} s x "
+        f"{NUM_PAPER_GPUS} GPUs x {PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the "
+        "paper's",
     ]
 
 
@@ -399,7 +403,8 @@ def _job_lines(plan: dict[str, Any]) -> list[str]:
     for job in plan["jobs"]:
         memory = "" if job["fits"] else ", but a step needs more memory than this GPU has"
         lines.append(
-            f"  {job['flavor']:<15} {job['price']:>15,.2f}  {_in_digits(job['hours'])} hours on 1 x {job['gpu']}{memory}"
+            f"  {job['flavor']:<15} {job['price']:>15,.2f}  {_in_digits(job['hours'])} hours on 1 x "
+            f"{job['gpu']}{memory}"
         )
     return lines
 
@@ -418,6 +423,7 @@ def _hours_lines(plan: dict[str, Any]) -> list[str]:
     if plan["price"] is not None:
         price = plan["price"]
         lines.append(
-            f"price             {price['total']:>15,.2f}  {price['per_hour']:,.2f} per hour, {price['source']}"
+            f"price             {price['total']:>15,.2f}  {price['per_hour']:,.2f} per hour, "
+            f"{price['source']}"
         )
     return lines

@@ -77,13 +77,13 @@ def check_earlier_run(
         return
     if not training.resume:
         raise ValueError(
-            f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose another "
-            "`--output_dir`."
+            f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose "
+            "another `--output_dir`."
         )
     if earlier is None:
         raise ValueError(
-            f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder of the "
-            "run, or choose another `--output_dir`."
+            f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
+            "of the run, or choose another `--output_dir`."
         )
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
@@ -101,7 +101,8 @@ def check_earlier_run(
                 reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
             raise ValueError(
                 f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
-                f"{earlier.get(key)!r}{reason}; give `{key}` the value of that run, or choose another `--output_dir`."
+                f"{earlier.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
+                "`--output_dir`."
             )
 
 
@@ -121,13 +122,13 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
         faults.append(f"'{checkpoint}' is damaged: {fault}")
     if faults:
         raise ValueError(
-            f"`output_dir` '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); choose another "
-            "`--output_dir`."
+            f"`output_dir` '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); "
+            "choose another `--output_dir`."
         )
     if (folder / WEIGHTS_FILE).exists():
         raise ValueError(
-            f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose another "
-            "`--output_dir`."
+            f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose "
+            "another `--output_dir`."
         )
     return None
 
@@ -157,8 +158,9 @@ def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> 
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(
-            f"The training pairs differ from the pairs that the run in '{folder}' was begun with ({_pairs_in_words(pairs)} now, "
-            f"{_pairs_in_words(before)} then); restore the data, or choose another `--output_dir`."
+            f"The training pairs differ from the pairs that the run in '{folder}' was begun with "
+            f"({_pairs_in_words(pairs)} now, {_pairs_in_words(before)} then); restore the data, or choose "
+            "another `--output_dir`."
         )
 
 
@@ -167,9 +169,9 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
     if max_steps < step_of(checkpoint):
         raise ValueError(
-            f"`training.{key}` is {getattr(training, key)}, so the last step is {max_steps:,}, but the run in "
-            f"'{folder}' is already at step {step_of(checkpoint):,}; give a larger number, or choose another "
-            "`--output_dir`."
+            f"`training.{key}` is {getattr(training, key)}, so the last step is {max_steps:,}, but the run "
+            f"in '{folder}' is already at step {step_of(checkpoint):,}; give a larger number, or choose "
+            "another `--output_dir`."
         )
 
 

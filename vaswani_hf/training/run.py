@@ -330,14 +330,15 @@ def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> No
     if publishing.trackio and "trackio" not in report_to:
         names = " and ".join(f"`publishing.{name}`" for name in publishing.trackio)
         raise ValueError(
-            f"{names} need `training.report_to: [trackio]`, but `training.report_to` is {report_to}; add trackio, or leave "
-            "the settings of Trackio out."
+            f"{names} need `training.report_to: [trackio]`, but `training.report_to` is {report_to}; add "
+            "trackio, or leave the settings of Trackio out."
         )
     available = get_available_reporting_integrations()
     for name in report_to:
         if name not in available:
             raise ValueError(
-                f"`training.report_to` must name installed tools ({', '.join(available) or 'none is installed'}), but has {name!r}."
+                "`training.report_to` must name installed tools "
+                f"({', '.join(available) or 'none is installed'}), but has {name!r}."
             )
 
 
@@ -435,17 +436,19 @@ def size_warnings(
     for key, (size, count) in vocabularies.items():
         if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
             warnings.append(
-                f"`{key}` is {size:,} and far too large for the corpus, because the training data has only {count:,} tokens, "
-                f"{count / size:.2g} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} are too few to learn from; "
-                "give a smaller number, or add training data."
+                f"`{key}` is {size:,} and far too large for the corpus, because the training data has only "
+                f"{count:,} tokens, {count / size:.2g} for each token of the vocabulary, and fewer than "
+                f"{LEAST_TOKENS_PER_ENTRY} are too few to learn from; give a smaller number, or add training "
+                "data."
             )
     parameters = parameters_by_part(model)
     in_layers = parameters["total"] - parameters["embeddings"]
     if in_layers > MOST_PARAMETERS_PER_TOKEN * num_tokens:
         warnings.append(
             f"the model is far too large for the corpus, because its layers have {in_layers:,} parameters, "
-            f"{in_layers / num_tokens:,.0f} for each of the {num_tokens:,} tokens of the training data, and more than "
-            f"{MOST_PARAMETERS_PER_TOKEN} are too many; use fewer layers, a smaller `model.d_model` or more training data."
+            f"{in_layers / num_tokens:,.0f} for each of the {num_tokens:,} tokens of the training data, and "
+            f"more than {MOST_PARAMETERS_PER_TOKEN} are too many; use fewer layers, a smaller "
+            "`model.d_model` or more training data."
         )
     return warnings
 
@@ -558,8 +561,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)
         raise InterruptedRunError(
-            f"Interrupted after step {trainer.state.global_step}, which is saved in '{trainer.args.output_dir}'; continue "
-            "with `--resume true`."
+            f"Interrupted after step {trainer.state.global_step}, which is saved in "
+            f"'{trainer.args.output_dir}'; continue with `--resume true`."
         )
 
 

@@ -82,14 +82,15 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
         )
     if accelerator.mixed_precision != "no":
         raise ValueError(
-            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}; set `training.bf16` to false, or use "
-            f"FSDP2, because DeepSpeed would also keep the weights in {accelerator.mixed_precision}."
+            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}; set "
+            "`training.bf16` to false, or use FSDP2, because DeepSpeed would also keep the weights in "
+            f"{accelerator.mixed_precision}."
         )
     before = len(list(checkpoint.glob("*/*_optim_states.pt"))) if checkpoint else accelerator.num_processes
     if before != accelerator.num_processes:
         raise ValueError(
-            f"'{checkpoint}' was saved by {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
-            "resume it; start as many processes as before."
+            f"'{checkpoint}' was saved by {before:,} processes with DeepSpeed, but "
+            f"{accelerator.num_processes:,} are to resume it; start as many processes as before."
         )
 
 

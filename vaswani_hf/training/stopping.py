@@ -155,7 +155,8 @@ class GracefulShutdown:
             # being printed.
             with contextlib.suppress(RuntimeError):
                 say(
-                    f"{name}: saving a checkpoint after this step … (a second signal ends the run immediately)"
+                    f"{name}: saving a checkpoint after this step … (a second signal ends the run "
+                    "immediately)"
                 )
 
     def _watch(self, reader: socket.socket) -> None:

@@ -493,8 +493,8 @@ def training_arguments(
     for name in publishing.trackio:
         if name not in arguments:
             raise ValueError(
-                f"`publishing.{name}` needs a newer version of transformers than {transformers.__version__}; install a newer "
-                f"version, or leave `publishing.{name}` out."
+                f"`publishing.{name}` needs a newer version of transformers than {transformers.__version__}; "
+                f"install a newer version, or leave `publishing.{name}` out."
             )
     return Seq2SeqTrainingArguments(
         gradient_accumulation_steps=training.gradient_accumulation_steps,

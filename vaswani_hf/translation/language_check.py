@@ -56,8 +56,8 @@ class LanguageCheck:
     def __init__(self, language: str, action: Literal["pass", "refuse"], detector: LanguageDetector):
         if language not in detector("a"):
             raise ValueError(
-                f"`--language_check` must be left out, because the language detector does not know the language "
-                f"{language!r}."
+                "`--language_check` must be left out, because the language detector does not know the "
+                f"language {language!r}."
             )
         self._language = language
         self._action = action

@@ -85,7 +85,8 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
         )
     if device is not None and torch.device(device).type != "cpu":
         raise ValueError(
-            f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 on this device."
+            f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 on this "
+            "device."
         )
     try:
         from torchao.quantization import Int8Tensor  # noqa: F401

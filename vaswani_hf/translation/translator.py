@@ -86,8 +86,8 @@ class Translator(BaseTranslator):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
-                    f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; use "
-                    "`vaswani translate --engine ctranslate2`."
+                    f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; "
+                    "use `vaswani translate --engine ctranslate2`."
                 )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
@@ -143,7 +143,8 @@ def checked_device(name: str) -> torch.device:
             kind = torch.accelerator.current_accelerator()
             devices += [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
         raise ValueError(
-            f"`device` is {name!r}, but PyTorch finds no such device on this machine; give {' or '.join(devices)}."
+            f"`device` is {name!r}, but PyTorch finds no such device on this machine; give "
+            f"{' or '.join(devices)}."
         ) from None
     return device
 

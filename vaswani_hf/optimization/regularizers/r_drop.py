@@ -44,8 +44,9 @@ def _check(settings: RDropSettings, model: ModelSettings) -> None:
         and not given.get("activation_dropout")
     ):
         raise ValueError(
-            f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with different dropout, but "
-            "`model.dropout` is 0, so both passes are equal; raise `model.dropout`, or leave `r_drop_alpha` out."
+            f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with different dropout, "
+            "but `model.dropout` is 0, so both passes are equal; raise `model.dropout`, or leave "
+            "`r_drop_alpha` out."
         )
 
 
