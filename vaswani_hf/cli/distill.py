@@ -69,10 +69,6 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
 
 def run(options: DistillOptions) -> None:
     """Write the sentence pairs to the output, and print how many pairs were written."""
-    from ..data.corpus import call_naming_split
-    from ..data.held_out import hold_out
-    from ..tasks import TASKS
-
     recipe = read_recipe(options)
     languages = _languages_of(recipe)
     _check_inputs(options, recipe.data)
@@ -84,22 +80,9 @@ def run(options: DistillOptions) -> None:
         options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
         done, size, record = _finished_part(options.output)
-        earlier = None
-        if record is not None:
-            # Read the dataset at the same commit as the earlier run, because that run wrote the first lines
-            # of the output.
-            earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
-        task = TASKS[recipe.task]
-        data = task.pin_data(recipe.data, earlier)
-        pairs: Any = call_naming_split(
-            "train", task.load_split, _without_unused_corpora(data), "train", recipe.seed
-        )
-        if data.held_out_sizes:
-            # Leave out the validation and test pairs, because the student must not be trained on sentences
-            # that are used to score the student.
-            pairs = hold_out(pairs, data.held_out_sizes)["train"]
+        pairs, dataset_revision = _training_pairs(recipe, record)
         file.keep(size)
-        header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
+        header = {} if size else {"distillation": _record(options, chosen, dataset_revision)}
         counts = Counter[str]()
         for number, pair, translation in _translated(options, chosen, pairs, tag, done):
             rows = []
@@ -118,14 +101,40 @@ def run(options: DistillOptions) -> None:
                 f"empty translation by `--teacher` {', '.join(options.teacher)}; give a trained teacher, or "
                 "other training data."
             )
-    more = " more" if done else ""
-    message = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences"
-    message += f" are in '{options.output}'"
+    print(_summary(counts, options.output, " more" if done else ""))
+
+
+def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, str | None]:
+    """Return the training pairs of a recipe, and the commit of the dataset. `record` is the value of the key
+    `distillation` in the file of an earlier run.
+    """
+    from ..data.corpus import call_naming_split
+    from ..data.held_out import hold_out
+    from ..tasks import TASKS
+
+    earlier = None
+    if record is not None:
+        # Read the dataset at the same commit as the earlier run, because that run wrote the first lines of
+        # the output.
+        earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
+    task = TASKS[recipe.task]
+    data = task.pin_data(recipe.data, earlier)
+    used = _without_unused_corpora(data)
+    pairs: Any = call_naming_split("train", task.load_split, used, "train", recipe.seed)
+    if data.held_out_sizes:
+        # Leave out the validation and test pairs, because the student must not be trained on sentences that
+        # are used to score the student.
+        pairs = hold_out(pairs, data.held_out_sizes)["train"]
+    return pairs, data.dataset_revision
+
+
+def _summary(counts: Counter[str], output: str, more: str) -> str:
+    text = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences are in '{output}'"
     if counts["empty"]:
-        message += f"; for {counts['empty']:,} sentences, the source or the translation is empty"
+        text += f"; for {counts['empty']:,} sentences, the source or the translation is empty"
     if counts["skipped"]:
-        message += f"; {counts['skipped']:,} sentences were skipped"
-    print(message)
+        text += f"; {counts['skipped']:,} sentences were skipped"
+    return text
 
 
 def _languages_of(recipe: Any) -> tuple[str, str]:
