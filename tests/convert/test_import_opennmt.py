@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.data.tokenizer_training import SENTENCE, with_form
 
 
 @pytest.fixture
@@ -53,6 +54,8 @@ def test_the_tokens_have_the_ids_of_the_vocabulary(recorded, tmp_path):
     assert source("s1 s0 x").input_ids == [5, 4, 0]
     assert target("t1 t0").input_ids == [5, 4, 3]
     assert target.decode([5, 4, 3], skip_special_tokens=True) == "t1 t0"
+    # A run that starts from the model keeps the tokenizers: OpenNMT-py adds no `</s>` to source texts.
+    assert with_form(source, SENTENCE)("s1 s0").input_ids == [5, 4]
     (text,) = Translator.from_pretrained(tmp_path / "ours").translate(["s1 s0"], max_new_tokens=5)
     assert set(text.split()) <= {f"t{number}" for number in range(7)}
 

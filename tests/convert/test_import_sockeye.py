@@ -195,3 +195,10 @@ def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, capsys,
     error = capsys.readouterr().err
     assert DAMAGE[damage] in error and "Traceback" not in error
     assert not (tmp_path / "ours").exists()
+
+
+def test_more_than_two_vocabularies_are_refused(recorded, tmp_path):
+    folder = write(recorded["trained"], tmp_path / "sockeye")
+    with pytest.raises(ValueError, match="`vocabularies` must name one or two files, but names 3"):
+        import_checkpoint(folder, tmp_path / "ours", vocabularies=("a.model", "b.model", "c.model"))
+    assert not (tmp_path / "ours").exists()

@@ -223,6 +223,16 @@ def test_the_tokenizers_segment_the_words_as_fsmt(tmp_path):
     assert source("one").input_ids != target("one").input_ids
 
 
+def test_two_equal_vocabularies_of_fsmt_give_one_tokenizer(tmp_path):
+    write_fsmt(tmp_path / "theirs")
+    (tmp_path / "theirs" / "vocab-tgt.json").write_bytes(
+        (tmp_path / "theirs" / "vocab-src.json").read_bytes()
+    )
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert source is target
+
+
 def test_a_vocabulary_without_a_merge_gives_no_tokenizers_of_fsmt(tmp_path):
     write_fsmt(tmp_path / "theirs", missing=("on",))
     report = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")

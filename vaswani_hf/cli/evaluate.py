@@ -375,13 +375,11 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     test_set = _read_test_set(options, source, reference)
     from_recipes = _scoring_of_recipes(options, test_set.recipes)
     scoring = from_recipes | options.scoring
-    if len(test_set.finished) < len(options.systems):
+    if options.comet is not None and len(test_set.finished) < len(options.systems):
         # Score one sentence with COMET first, because an error of COMET should end the command before a model
         # translates for hours.
-        first = _TestSet(test_set.sources[:1], test_set.references[:1], {}, {})
-        _, comet_error = _comet(options, {"": first.references}, first)
-        if comet_error is not None:
-            raise comet_error
+        first = test_set.references[:1]
+        comet_scores(options.comet, {"": first}, test_set.sources[:1], first, options.device)
     with ExitStack() as files:
         output = picture = None
         if options.output:
@@ -548,8 +546,8 @@ def _score_robustness(options: EvaluateOptions, test_set: _TestSet, scoring: dic
 def _score_one(options: EvaluateOptions, test_set: _TestSet, scoring: dict[str, Any]) -> _Result:
     """Score one system. The task in the recipe of the checkpoint determines the metrics.
 
-    With `--split_compounds`, the outputs are always scored as translations. A file with outputs is also scored
-    as translations, because the file does not name a task.
+    With `--split_compounds`, the outputs are always scored as translations. A file with outputs is also
+    scored as translations, because the file does not name a task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure

@@ -53,7 +53,8 @@ _VOCABULARY_FILE = "vocab.json"
 _SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unknown": "<unk>"}
 _TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
-# The layers of FSMT and M2M100 have the names of this package, because transformers converted both from fairseq.
+# The layers of FSMT and M2M100 have the names of this package, because transformers converted both from
+# fairseq.
 _LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
@@ -121,6 +122,8 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     if source is None or target is None:
         reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
         return None, [f"No tokenizers were written, because {reason}."]
+    if source.get_vocab() == target.get_vocab():
+        target = source
     return (source, target), [
         "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and "
         "`moses_tokenize` of FSMTTokenizer, and detokenize translations with `moses_detokenize`."

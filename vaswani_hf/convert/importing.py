@@ -197,11 +197,18 @@ def _facts_of_card(path: Path) -> dict[str, Any]:
 
 
 def _check(entry: ImportFormat, options: ReadOptions) -> None:
-    """Refuse options that the format does not use, and formats whose libraries are missing."""
+    """Refuse options that the format does not use, more than two vocabularies, and formats whose libraries
+    are missing.
+    """
     given = {"timescales": options.timescales, "vocabularies": options.vocabularies, "config": options.config}
     for name, value in given.items():
         if value and name not in entry.options:
             raise ValueError(f"`{name}` has no effect on an import from {entry.title}; leave `{name}` out.")
+    if len(options.vocabularies) > 2:
+        raise ValueError(
+            f"`vocabularies` must name one or two files, but names {len(options.vocabularies)}; name the "
+            "joint file, or the source file and the target file."
+        )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
             f"An import from {entry.title} needs more libraries; install them with "

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
 from .import_formats import (
@@ -42,6 +42,7 @@ from .weights import (
     timescales_of,
     to_interleaved,
 )
+from .word_tokenizers import imported_tokenizer
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
@@ -293,10 +294,6 @@ def read_tokenizers(
     sentences for the user. `files` are the SentencePiece models that segmented the training data. If `files`
     is empty, the tokenizers split texts at spaces.
     """
-    if len(files) > 2:
-        raise ValueError(
-            f"`vocabularies` must name one or two SentencePiece models, but names {len(files)} files."
-        )
     tokenizers = []
     for number, tokens in enumerate((source, target)):
         ids = {token: index for index, token in enumerate(tokens)}
@@ -306,23 +303,13 @@ def read_tokenizers(
         else:
             backend = Tokenizer(models.WordLevel(ids, unk_token=unknown))
             backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-            backend.post_processor = processors.TemplateProcessing(
-                single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
-            )
-            tokenizer = PreTrainedTokenizerFast(
-                tokenizer_object=backend,
-                bos_token=start,
-                pad_token=pad,
-                eos_token=end,
-                unk_token=unknown,
-                clean_up_tokenization_spaces=False,
-            )
+            tokenizer = imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
         tokenizers.append(tokenizer)
     # Make the source tokenizer add no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
     tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=["$A"], pair=["$A", "$B"]
     )
-    tokenizers[1].init_kwargs["shared_vocabulary"] = source == target
+    tokenizers[1].init_kwargs[SHARED_IDS_MARK] = source == target
     notes = []
     if not files:
         notes.append(

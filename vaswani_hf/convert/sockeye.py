@@ -68,8 +68,8 @@ _NORMS_OF_DECODER = {
 
 
 def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> dict[str, Any]:
-    """Return the names of the weights of an attention layer. The attention layers have no biases. `joint` maps
-    each projection to its parts, such as "kv" for keys and values.
+    """Return the names of the weights of an attention layer. The attention layers have no biases. `joint`
+    maps each projection to its parts, such as "kv" for keys and values.
     """
     theirs = f"{stack}.layers.{{}}.{attention}"
     ours = f"model.{stack}.layers.{{}}.{own}"
@@ -319,10 +319,6 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
     """Return the source and the target tokenizer, and sentences for the user. `files` are the paths of the
     SentencePiece models.
     """
-    if len(files) > 2:
-        raise ValueError(
-            f"`vocabularies` must name one or two SentencePiece models, but names {len(files)} files."
-        )
     if files:
         models = [read_sentencepiece(file) for file in (files[0], files[-1])]
         source, target = (

@@ -126,8 +126,8 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map the weights and the biases of the encoder or the decoder, if the format gives them the same names as
-    this package. `prefix` is the name of the stack in the format, such as "model.encoder".
+    """Map the weights and the biases of the encoder or the decoder, if the format gives them the same names
+    as this package. `prefix` is the name of the stack in the format, such as "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
@@ -216,8 +216,8 @@ def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. The weights in `state` have the names that this package
-    uses. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the name that an error message gives to
-    the LayerNorm at the end of the decoder.
+    uses. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the name that an error message gives
+    to the LayerNorm at the end of the decoder.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")

@@ -320,8 +320,8 @@ def _learning_rate(size: _Size, tokens_per_batch: int) -> str:
     comment = "the highest learning rate, at the end of the warm-up"
     if tokens_per_batch < size.tokens_per_batch:
         comment = "the highest learning rate; lower than in the recipe of the model, because the batches are smaller"
-    # Smaller batches have noisier gradients, so multiply the learning rate by the square root of the ratio of the
-    # batch sizes.
+    # Smaller batches have noisier gradients, so multiply the learning rate by the square root of the ratio of
+    # the batch sizes.
     rate = float(f"{size.learning_rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
     return f"  learning_rate: {rate}\t# {comment}\n"
 
