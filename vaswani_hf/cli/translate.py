@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
-from ..data.lines import decode_line, parse_json, read_raw_lines, refuse_lone_surrogates, strip_line_ends
+from ..data.lines import decode_line, parse_json, read_raw_lines, strip_line_ends
 from ..model.glossary_vaswani import read_glossary
-from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, TranslationOptions, try_parse
+from ..model.inputs_vaswani import (
+    LINE_ERRORS,
+    InvalidInput,
+    Request,
+    TranslationOptions,
+    check_text,
+    try_parse,
+)
 from ..version import install_command
 from .lines import (
     CountedRequests,
@@ -77,7 +84,8 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
             )
         if self.resume and self.text is not None:
             raise ValueError("`--resume` continues a file and must come without `--text`.")
-        refuse_lone_surrogates(self.text or "", "`--text`")
+        # If a command-line argument is not UTF-8, Python replaces each invalid byte by half of a character.
+        check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
         check_output(
@@ -352,7 +360,7 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     ):
         raise ValueError(f"{place} must have a list of phrases that are not empty as `must_contain`.")
     for part in (row["text"], prefix, *phrases):
-        refuse_lone_surrogates(part, place)
+        check_text(part, place)
     return Request(row["text"], prefix, tuple(phrases))
 
 

@@ -7,17 +7,11 @@ aligned.
 import codecs
 import gzip
 import json
-import re
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-
-# The pattern matches half of a surrogate pair. A JSON text can contain one half of a surrogate pair without
-# the other half. If a command-line argument is not UTF-8, Python also replaces each invalid byte by half of a
-# surrogate pair.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -87,11 +81,3 @@ def parse_json(text: str, kind: type, place: str) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
     return value
-
-
-def refuse_lone_surrogates(text: str, place: str) -> None:
-    """Raise an error if a text contains half of a surrogate pair. Errors name `place`."""
-    if half := _LONE_SURROGATE.search(text):
-        raise ValueError(
-            f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write."
-        )

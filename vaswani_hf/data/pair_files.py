@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
-from .lines import parse_json, read_lines, refuse_lone_surrogates
+from ..model.inputs_vaswani import check_text
+from .lines import parse_json, read_lines
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -182,6 +183,6 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
-        refuse_lone_surrogates(text, f"The column `{language}`")
+        check_text(text, f"The column `{language}`")
         pair[side] = text
     return pair
