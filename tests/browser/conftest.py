@@ -1,4 +1,6 @@
-"""A page in headless Chromium without a network, and small models whose searches are uncertain."""
+"""Fixtures: a page in headless Chromium without a network, and small models whose beams differ from each
+other.
+"""
 
 import shutil
 

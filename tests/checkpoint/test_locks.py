@@ -180,7 +180,7 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     left.mkdir()
     with new_folder(tmp_path / "other") as folder:
         folder.mkdir()
-    # Another process may still use the folder.
+    # The folder stays, because another process may still use the folder.
     assert left.exists()
 
 

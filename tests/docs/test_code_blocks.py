@@ -91,7 +91,9 @@ def folder_of_page(prepared, tmp_path):
 
 @pytest.fixture
 def environment(python, hub, tmp_path):
-    """The variables of the commands: the warm interpreter under every name, and a user who is logged in to the local Hub."""
+    """The environment variables of a code block: the commands start the interpreter that has imported the
+    package, and a user is logged in to the local Hub.
+    """
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, arguments in COMMANDS.items():

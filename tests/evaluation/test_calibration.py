@@ -71,7 +71,7 @@ def test_a_calibration_is_written_checked_and_withholds_translations(
     lines.write_text(f"{sources[0]}\n\n")
     words = ["translate", str(folder), "--input", str(lines), "--min_confidence"]
     assert vaswani(*words, "0.1")[1] == f"{sources[0]}\n\n"
-    # A blank line has a correct, empty translation.
+    # The translation of a blank line is empty, and its confidence is 1.
     (blank,) = translator.translate([" "], min_confidence=1.0)
     assert (blank.text, blank.error, blank.calibrated_confidence) == ("", None, 1.0)
 

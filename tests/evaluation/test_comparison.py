@@ -70,7 +70,9 @@ def statistics_of(hypotheses, references):
 
 
 def bleu(sums):
-    """Papineni et al. (2002), for each row of summed statistics; these texts have matches of each length."""
+    """Compute BLEU (Papineni et al. 2002) for each row of summed statistics. The texts must have matching
+    n-grams of each length.
+    """
     assert (sums > 0).all()
     precision = np.exp(np.log(sums[..., 2::2] / sums[..., 3::2]).mean(-1))
     return 100 * precision * np.exp(np.minimum(0, 1 - sums[..., 1] / sums[..., 0]))

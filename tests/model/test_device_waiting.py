@@ -41,7 +41,8 @@ def arguments(options, models, most=40, never_ends=False):
     batch = batch_of(SOURCES, "left", options.pop("prefixes", None))
     if options.get("ensemble"):
         options["ensemble"] = models[1:]
-    # The start token as `</s>`: no search finds an end, because the start token is never the best next token.
+    # If `never_ends` is true, the start token is the end token. No search then finds an end, because the
+    # start token is never the best next token.
     return batch | options | ({"eos_token_id": 0} if never_ends else {})
 
 

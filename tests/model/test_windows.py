@@ -45,7 +45,7 @@ def attention_of(window, is_causal=False, **fields):
 
 
 def band(length, window, is_causal):
-    """[T, T] bool, by loops."""
+    """Return the band mask [T, T] (bool), computed by loops."""
     return torch.tensor(
         [
             [abs(query - key) <= window and (key <= query or not is_causal) for key in range(length)]

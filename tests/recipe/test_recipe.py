@@ -1,7 +1,7 @@
 """Recipes: the files of the project, YAML and the command line, and sentences for wrong values.
 
-The types and ranges of single fields are pydantic's; tests/settings shows the sentences. This file tests
-rules that concern several keys.
+pydantic checks the types and ranges of single fields, and tests/settings shows the error messages. This file
+tests rules that concern several keys.
 """
 
 import functools

@@ -118,7 +118,9 @@ def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
 
 
 def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
-    """The short text is in the next batch, although the long text came first. Each options group gets turns."""
+    """The short text is in the next batch, although the long text came first. Each group of requests with
+    equal options gets turns.
+    """
     recorded.proceed.clear()
     started = engine(max_batch=2)
     (long,) = submitted(started, job_of(recorded, "eins. " * 8))

@@ -31,7 +31,9 @@ _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chm
 
 
 class Moment(NamedTuple):
-    """A process of a run (None for all processes), and the function that prepares the process for its death."""
+    """The moment of a kill: the rank of a process (None for all processes), and the function that prepares
+    the kill.
+    """
 
     rank: int | None
     arrange: Callable[[str], None]

@@ -67,7 +67,7 @@ REGULARIZERS["z_loss"] = Regularizer(
 
 
 def main(recipe, text_recipe, folder):
-    """Train with each entry, plan with each, and note the errors that name them."""
+    """Train and plan with each new entry, and record the error messages that name the entries."""
     from vaswani_hf.recipe import load_recipe
     from vaswani_hf.training import train
     from vaswani_hf.training.plan import plan_run

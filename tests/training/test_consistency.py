@@ -69,7 +69,7 @@ def test_the_loss_of_two_passes_is_what_its_paper_says(fields, cut_rate, keeps_i
     monkeypatch.setattr(
         "vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored
     )
-    # More than one chunk.
+    # Use two rows per chunk, so that the loss has more than one chunk.
     monkeypatch.setattr(
         "vaswani_hf.optimization.regularizers.two_passes.rows_per_chunk", lambda device, classes: 2
     )

@@ -216,7 +216,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
     (folder / "checkpoint-1").mkdir()
     first, middle, last = checkpoints
-    # The averages become worse, and the weights become better.
+    # In this log, the loss of the averages rises, and the loss of the weights falls.
     state = read_state(last)
     state["log_history"] = [
         {"step": step, "eval_loss": step, "eval_raw_loss": -step} for step in range(2, 7, 2)

@@ -199,7 +199,7 @@ def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training)
 def test_the_operations_of_a_step_by_hand(on_accelerator):
     d, f, classes, positions = 128, 512, 4000, 3 * LENGTH
     matrices = 3 * (4 * d * d + 2 * d * f) + 3 * (8 * d * d + 2 * d * f) + classes * d
-    # Two operations for each number and position in the forward pass, four in the backward pass.
+    # Each weight takes two operations per position in the forward pass, and four in the backward pass.
     products = 6 * matrices * positions
     # Scores and weighted sums in nine attentions; a fused kernel computes the scores again in the backward pass.
     attention = 9 * 7 * 2 * positions * LENGTH * d
@@ -250,7 +250,8 @@ def test_the_activations_on_an_accelerator_by_hand():
     matrix products.
     """
     d, f, heads, rows = 128, 512, 4, 32
-    # Queries, keys, values, output, a statistic of the softmax, and the additive mask.
+    # The bytes of attention: queries, keys, values and output, one softmax statistic per head, and the
+    # additive mask.
     attention = 4 * (4 * d) + 4 * heads + 4 * LENGTH
     feed_forward = 4 * (d + f)
     norm_and_mask = 4 * d + 8 + d
@@ -288,7 +289,8 @@ def base_plan():
 
 
 def test_a_processor_computes_parts_of_a_batch(base_plan):
-    # 781 sentences of 32 tokens, and 2**19 numbers of 512.
+    # An accelerator computes 781 sentences of 32 tokens at once. A processor computes 2**19 numbers at once,
+    # which are 1,024 positions of 512 numbers.
     assert base_plan["memory"]["accelerator"]["source_positions"] == 24_992
     assert base_plan["memory"]["processor"]["source_positions"] == 1024
 

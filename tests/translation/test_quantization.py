@@ -199,7 +199,7 @@ def test_without_torchao_one_sentence_says_what_brings_it(monkeypatch, vaswani):
     )
 
 
-# Python runs these lines in a fresh process. The second part of stderr follows a marker.
+# Python runs these lines in a fresh process. The program writes a marker to stderr before its second part.
 IN_A_FRESH_PROCESS = r"""
 import sys
 import warnings

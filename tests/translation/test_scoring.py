@@ -66,7 +66,7 @@ def test_tokens_are_text_and_bytes_of_divided_characters_are_escaped():
     tokens = token_texts(ids, tokenizer)
     assert tokens == [" zwölf", " ", r"\xe6", r"\x97", r"\xa5", *tokens[5:-2], "«Ö»", "</s>"]
     assert "".join(tokens[5:-2]) == " Hund\\n "
-    # The entries of other vocabularies are text already.
+    # In other vocabularies, the entries are text already, so their text does not change.
     words = Tokenizer(models.WordLevel({"<unk>": 0, "▁Ã¤": 1, "<0xC3>": 2}, unk_token="<unk>"))
     words.decoder = decoders.Metaspace()
     assert token_texts([1, 2], PreTrainedTokenizerFast(tokenizer_object=words)) == ["▁Ã¤", "<0xC3>"]

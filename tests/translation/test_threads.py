@@ -18,7 +18,7 @@ TEXTS = ["eins zwei", "der Hund läuft über die", "ja? nein", "Mr. 3. Mai drei!
 
 
 def calls_of(translator, pipe, ensembled):
-    """Return functions of many kinds without arguments."""
+    """Return functions without arguments that use the translator, the pipeline and the model in many ways."""
     model, tokenizer = translator.model, translator.source_tokenizer
     batches = [tokenizer(texts, return_tensors="pt", padding=True) for texts in (TEXTS[:2], TEXTS[2:])]
     config = GenerationConfig(num_beams=2, length_penalty=0.5, num_return_sequences=2)
@@ -87,7 +87,7 @@ def test_every_answer_is_the_one_alone(copier):
     pipe = pipeline("translation", model=copier.model, tokenizer=tokenizers[0], device="cpu")
     calls = calls_of(translator, pipe, ensembled)
     alone = [call() for call in calls]
-    # They are not vacuous.
+    # More than three quarters of the answers differ, so the test can detect exchanged answers.
     assert len({repr(answer) for answer in alone}) > 0.75 * len(calls)
     order = list(itertools.islice(itertools.cycle(range(len(calls))), NUM_CALLS))
     random.Random(0).shuffle(order)
