@@ -43,8 +43,9 @@ class SlowSearch:
             finished hypothesis at any length up to the limit.
         end_ids: the end tokens.
         stops: whether a hypothesis (all target ids, the start first) ends here for another reason.
-        bonus: what is added to the score of a finished hypothesis, from (source, target ids, the start first).
-        num_steps: the steps that the latest search took.
+        bonus: a function of the source and of all target ids (the start first). Its value is added to the
+            score of a finished hypothesis.
+        num_steps: the number of steps of the latest search.
     """
 
     log_probs: LogProbs

@@ -1,4 +1,6 @@
-"""Rules that ruff, mypy and import-linter cannot check: docstrings of methods, hidden calls, the travelling files, the map."""
+"""Rules that ruff, mypy and import-linter cannot check: docstrings of methods, hidden calls, imports of the
+files that are copied into checkpoints, and the list of files in CONTRIBUTING.
+"""
 
 import ast
 import importlib

@@ -115,7 +115,9 @@ def create_repo(hub, call: Call) -> Reply:
 
 
 def validate_yaml(hub, call: Call) -> Reply:
-    """The Hub accepts the metadata of every model card. A test that needs a rejection adds a fault."""
+    """The Hub accepts the metadata of every model card. A test that needs a rejection of the metadata adds a
+    `Fault`.
+    """
     return json_reply({"errors": [], "warnings": []})
 
 

@@ -165,6 +165,6 @@ def test_training_never_waits_and_computes_the_same(fields, targets, num_items, 
                 loss = model(**batch).loss
                 loss.backward()
             found.append([loss, *(parameter.grad for parameter in model.parameters())])
-            # If reading from the device does not synchronise, the training reads values.
+            # The training reads values from the device only if reading does not make the program wait.
             assert (not waiting.places) == bool(devices), waiting.places
         torch.testing.assert_close(*found, atol=1e-6, rtol=1e-5)

@@ -191,7 +191,7 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
     assert vaswani("train", recipe)[0] == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["test"]["gold_brackets"] == 7
-    # A tree without words keeps its line.
+    # A tree without words is written as an empty line.
     lines = (tmp_path / "run" / "test_trees.txt").read_text().split("\n")
     assert [bool(line) for line in lines] == [True, True, False, False]
     code, out, _ = vaswani("evaluate", tmp_path / "run" / "test_trees.txt", "--trees", treebank, "--json")

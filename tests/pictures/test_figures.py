@@ -198,7 +198,7 @@ def test_bad_input(vaswani, copier_checkpoint, tmp_path, monkeypatch, words, cod
 
 
 def test_existing_output(vaswani, copier_checkpoint, tmp_path):
-    """The files of an existing folder stay."""
+    """The command refuses an existing folder that is not empty, and keeps the files of the folder."""
     (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
     code, _, message = vaswani("figures", copier_checkpoint, tmp_path, "--texts", tmp_path / "texts.txt")
     assert code == 2

@@ -40,7 +40,7 @@ def test_a_push_leaves_a_whole_repository_in_one_commit(
     hub, repo_id, alice, transfer, tiny_checkpoint, vaswani
 ):
     folder = tiny_checkpoint(two_vocabularies=True)
-    # A checkpoint without the code gets the code.
+    # A push adds the code to a checkpoint without code.
     for path in folder.glob("*.py"):
         path.unlink()
     config = json.loads((folder / "config.json").read_text())

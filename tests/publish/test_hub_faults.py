@@ -18,7 +18,7 @@ from vaswani_hf.translation.translator import Translator
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    """Shorten the waiting times of the package and of the client."""
+    """Shorten the times for which the package and the client wait before they repeat a request."""
     monkeypatch.setattr(requests, "WAITS", (0.01,) * 4)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 

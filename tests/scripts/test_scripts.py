@@ -347,5 +347,6 @@ def test_train_has_the_header_that_uv_reads():
     (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
     header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
     project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # The name of the package is free on PyPI. The header must not install the package by its name.
+    # The name of the package is free on PyPI. The header must not install the package by its name, because
+    # somebody else could take this name.
     assert header == {"requires-python": project["requires-python"], "dependencies": []}

@@ -174,7 +174,7 @@ def test_a_text_that_cannot_be_tokenized_fails_alone(copier, engine):
 def test_a_full_queue_refuses_a_request(recorded, engine):
     recorded.proceed.clear()
     started = engine(max_waiting=6)
-    # A request that is alone is accepted, however long it is.
+    # If no other request waits, a request is accepted even if it is longer than the limit.
     (first,) = submitted(started, job_of(recorded, "eins nein"))
     with pytest.raises(QueueFullError):
         started.submit(job_of(recorded, "Hund"))

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_was_saved_for_a_signal_takes_no_part_in_the_average(
     before_method(6, send(signal.SIGTERM))
     with pytest.raises(InterruptedRunError):
         run("part", AVERAGED)
-    # The checkpoint does not displace a scheduled checkpoint either.
+    # The additional checkpoint of an interruption does not cause the deletion of a scheduled checkpoint.
     assert names(tmp_path / "part") == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-7"]
     part = run("part", AVERAGED, "--resume=true")
     assert names(part) == names(expected) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]

@@ -146,7 +146,7 @@ def test_a_resumed_run_uses_the_number_of_threads_of_the_earlier_run(whole, monk
     assert metadata_of(checkpoint)["threads"] == 1
     chosen = []
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    # The tests set OMP_NUM_THREADS.
+    # The tests set OMP_NUM_THREADS, so the function must not change the number of threads.
     keep_number_of_threads(checkpoint)
     assert chosen == []
     monkeypatch.delenv("OMP_NUM_THREADS")

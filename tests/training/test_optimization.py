@@ -288,7 +288,7 @@ def test_impossible_averages_are_one_sentence_and_nothing_is_written(places, vas
     for name, place in (places | {"NEW": tmp_path}).items():
         words, parts = words.replace(name, str(place)), parts.replace(name, str(place))
     code, _, said = vaswani("average", *words.split())
-    # A damaged file is failed work, not a wrong option.
+    # The exit code is 1 for a damaged file, and 2 for a wrong option.
     assert code == (1 if "DAMAGED" in given or "BROKEN" in given else 2)
     assert contains(said, parts), said
     assert not list(tmp_path.iterdir()) and not list(places["RUN"].rglob("mean"))

@@ -221,7 +221,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     ("fields", "rows", "training"),
     [
         ({}, 16, {"bf16": True}),
-        # The memory has its peak when all gradients exist.
+        # In this case, the memory is largest when all gradients exist.
         ({}, 2, {}),
         ({"norm_position": "pre", "d_k": 16, "activation_function": "gelu", "dropout": 0.0}, 16, {}),
         ({"attention_score": "additive"}, 8, {}),
@@ -296,7 +296,7 @@ def test_a_processor_computes_parts_of_a_batch(base_plan):
 
 
 def test_the_paper_s_runs_take_the_paper_s_hours_and_operations(base_plan):
-    # Section 5.2: 0.4 and 1.0 seconds a step on eight P100 of 9.5 TFLOPS.
+    # Section 5.2: a step takes 0.4 seconds (base) or 1.0 seconds (big) on eight P100 GPUs of 9.5 TFLOPS each.
     assert base_plan["hours"] == pytest.approx(100_000 * 0.4 / 3600)
     assert base_plan["flops"]["paper"]["run"] == pytest.approx(100_000 * 0.4 * 8 * 9.5e12)
     assert base_plan["source_tokens"] == base_plan["target_tokens"] == 2_500_000_000

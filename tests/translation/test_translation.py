@@ -1,4 +1,6 @@
-"""Translating streams: order, windows, over-long lines, constraints, records, loops, ensembles; evaluation."""
+"""Translation of streams of lines: order, windows, over-long lines, constraints, records, loops, ensembles,
+and evaluation.
+"""
 
 import copy
 import itertools
