@@ -29,7 +29,7 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def corpora() -> np.ndarray:
-    # The pairs of a corpus need not be neighbours.
+    # Mix the pairs of all corpora, because the pairs of a corpus need not be neighbours.
     return np.random.default_rng(2).permutation(np.repeat(range(len(SIZES)), SIZES))
 
 

@@ -93,7 +93,7 @@ def test_a_parser_and_finished_trees_are_scored(checkpoint, vaswani, tmp_path):
     )
     scores = json.loads(out)
     assert code == 0 and scores["gold_brackets"] == 7 and scores["sentences"] == 2
-    # The file of trees that the command wrote has the same scores.
+    # `vaswani evaluate` gives the same scores for the file of trees that the command wrote.
     again = json.loads(vaswani("evaluate", tmp_path / "trees.txt", "--trees", gold, "--json")[1])
     assert again.items() <= scores.items()
 

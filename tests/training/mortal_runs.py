@@ -153,7 +153,7 @@ class Life(NamedTuple):
         return [process.exitcode for process in self.processes]
 
     def said(self) -> str:
-        """All that the processes have written so far."""
+        """Return the text that the processes have written so far."""
         return "".join(path.read_text() for path in self.outputs if path.exists())
 
 

@@ -23,7 +23,7 @@ CONFIGURATION = Path(__file__).parents[2] / "configuration"
 
 @pytest.fixture
 def machine(monkeypatch, set_bfloat16):
-    """Let the machine have an accelerator, or not, and bfloat16 in hardware, or not."""
+    """A function that makes PyTorch report this device, and bfloat16 in hardware as present or absent."""
 
     def found(device: str, bf16: bool):
         accelerator = None if device == "cpu" else torch.device(device)
@@ -37,7 +37,7 @@ def machine(monkeypatch, set_bfloat16):
 
 # The recipe of these tests says `bf16: false`.
 AUTO = ["--bf16", "auto"]
-# The tiny model with the batches of a large one.
+# Larger widths and larger batches than in the recipe.
 LARGE = [*AUTO, "--source_tokens_per_batch=1000000", "--model.d_model=256", "--model.encoder_ffn_dim=2048"]
 
 

@@ -212,7 +212,7 @@ def test_a_window_leaves_a_query_fewer_keys():
         lengths = {"source_length": 256, "target_length": 256}
         return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
 
-    # 64 queries of a block have 68 keys in the encoder and 66 in the decoder instead of 256.
+    # In a block, 64 queries have 68 keys in the encoder and 66 keys in the decoder, instead of 256 keys.
     fewer = 3 * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
     assert flops() - flops(attention_window=2) == fewer
 

@@ -66,7 +66,8 @@ def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run, fin
 )
 def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run, whole, extra):
     expected = whole(extra)
-    # 3 steps of 2 batches: in the middle of an epoch, and between the checkpoints of the whole run.
+    # The run stops after 3 steps of 2 batches: in the middle of an epoch, and between two checkpoints of the
+    # whole run.
     part = run("part", "--max_steps=3 --save_steps=3", extra)
     assert not same(weights(expected), weights(part))
     resumed = run("part", "--resume=true", extra)

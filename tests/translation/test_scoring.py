@@ -269,7 +269,7 @@ def test_parts_are_joined():
 
 
 def slow_word_indices(token_ids, tokenizer):
-    """As `target_word_indices`, but decode every beginning of the text completely."""
+    """Compute `target_word_indices` in a slow way: decode every beginning of the text completely."""
     text, special = tokenizer.decode(token_ids, skip_special_tokens=True), set(tokenizer.all_special_ids)
     begun = [tokenizer.decode(token_ids[:i], skip_special_tokens=True) for i in range(len(token_ids))]
     starts = [len(os.path.commonprefix([text, beginning])) for beginning in begun]

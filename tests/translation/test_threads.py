@@ -53,7 +53,7 @@ def calls_of(translator, pipe, ensembled):
             translated(texts, num_return_sequences=2),
             translated(texts, split_sentences=True, return_alignments=True),
             translated(texts, by=ensembled, return_scores=True),
-            # Tokenizers store their truncation setting.
+            # Tokenizers store their truncation setting, so this call could change the calls of other threads.
             translated(texts, tokenize={"truncation": True, "max_length": 4}),
             lambda texts=texts: [repr(found) for found in translator.score(texts, TEXTS[: len(texts)])],
             lambda texts=texts: list(map(repr, translator.score(texts, texts, coverage_penalty=0.7))),
