@@ -318,7 +318,7 @@ def test_a_memory_network_attends_to_the_statement_that_decides_the_answer(memor
     monkeypatch.setattr(memory, "train", lambda *given: found.append(train(*given)) or found[0])
     memory.main(["--hops", "1", "--seed", "1"])
     accuracy = re.search(r"hops 1: (\S+) (\S+) (\S+)", capsys.readouterr().out)
-    # One hop finds one statement.
+    # With one hop, a model finds only one supporting statement.
     assert float(accuracy[1]) > 95 and max(float(accuracy[2]), float(accuracy[3])) < 75
     _, held_out = memory.make_stories(seed=1)
     asked = [
@@ -347,5 +347,6 @@ def test_train_has_the_header_that_uv_reads():
     (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
     header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
     project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # The name of the package is free on PyPI. The header must not install the package by its name.
+    # The name of the package is free on PyPI. The header must not install the package by its name, because
+    # somebody else could take this name.
     assert header == {"requires-python": project["requires-python"], "dependencies": []}

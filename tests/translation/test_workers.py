@@ -30,7 +30,7 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     translations = translate_in_processes(load, endless(), TranslationOptions(window=5), num_workers=2)
     assert list(islice(translations, 30)) == [line.strip() for line in LINES] * 6
     assert len(read) <= 30 + 2 * 2 * 5 + 5
-    # One of them dies.
+    # Kill one of the workers.
     pids = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
     assert len(pids) == 2
     os.kill(pids[0], signal.SIGKILL)
