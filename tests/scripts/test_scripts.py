@@ -1,5 +1,6 @@
 """Each benchmark and each example runs once with tiny sizes. Other tests check the computations of the scripts."""
 
+import gzip
 import json
 import math
 import os
@@ -114,6 +115,17 @@ def test_each_script_runs(run, name):
     output = run(name, words)
     for pattern in patterns:
         assert re.search(pattern, output), output
+
+
+def test_the_speedrun(run, tmp_path):
+    lines = "".join(f"{pair['source']}\n" for pair in number_pairs(100, 1, "train")).encode()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (tmp_path / f"{split}.lc.norm.tok.{language}.gz").write_bytes(gzip.compress(lines))
+    tiny = "--vocab_size 300 --d_model 8 --encoder_ffn_dim 8 --decoder_ffn_dim 8 --encoder_layers 1 --decoder_layers 1"
+    output = run("speedrun.py", f"{tmp_path} --seeds 1 --processes 1 --max_steps 1 --num_beams 1 {tiny}")
+    assert re.search(r"float32: \d+ GFLOP/s, bfloat16: \d+ GFLOP/s", output), output
+    assert re.search(r"\| 1 \| \d+\.\d\d \| \d+\.\d\d \| \d\.\d{3}e\+\d+ \| 0\.000 \| \d", output), output
 
 
 @pytest.mark.slow
