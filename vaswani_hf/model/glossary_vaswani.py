@@ -7,7 +7,8 @@ A term matches regardless of upper and lower case. Inflected words also match: t
 "houses", and the term "city" matches "cities". An inflected word must have at least three letters in common
 with the term, and must differ only in an ending of the list `_ENDINGS`.
 
-This file is saved with every checkpoint, because a glossary is one of the options of a translation.
+This file is saved with every checkpoint, because the translator of the checkpoint reads glossaries with this
+file.
 """
 
 import re
