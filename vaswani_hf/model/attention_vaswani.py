@@ -209,8 +209,8 @@ def window_mask(
     `Blocks` object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
 
     `states` [B, T, D] are the hidden states of the new tokens. The cache, if given, contains the keys of
-    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding between two tokens does not
-    count in the distance between the tokens. If the kernel is a flash kernel and there is no padding, return
+    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. The distance between two tokens does
+    not include the padding between them. If the kernel is a flash kernel and there is no padding, return
     None. If `is_recorded` is True, the caller needs attention weights, so return a mask for eager attention.
     """
     length = states.shape[1]
@@ -892,10 +892,10 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
     """Register a new score function for attention. After the call, the config fields `attention_score` and
     `cross_attention_score` accept the new name.
 
-    Training, decoding and the scoring of translations then compute attention with this class. A checkpoint
-    that uses the score function contains the Python file that defines the class. To load such a checkpoint,
-    call `register_attention` first, or pass `trust_remote_code=True` in a Python process that has not
-    imported the package.
+    Models whose config sets this name use the class in training, in decoding and in the scoring of
+    translations. A checkpoint that uses the score function contains the Python file that defines the class.
+    To load such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python
+    process that has not imported the package.
 
     Args:
         name (str): The name of the score function in configs. The name must not be the name of a built-in

@@ -121,7 +121,7 @@ class Scorer(Protocol):
 
 
 class StoppingRule(Protocol):
-    """Decides whether the search ends for a sentence before the sentence reaches its length limit."""
+    """Decides whether the search ends for a sentence before the length limit of the sentence is reached."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
         """Return a bool tensor [N] that is True if a longer translation could still change the results of the
@@ -179,7 +179,7 @@ class SearchTask:
     models: list[Any]
     inputs: list[dict[str, Any]]
     # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
-    # maximum number of new tokens of each sentence.
+    # maximum number of new tokens of the translation of each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
     # The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
@@ -276,7 +276,7 @@ class BeamSearch:
         config: The settings. `num_beams` is K and `num_return_sequences` is R.
         decoders: One `Decoder` for each model. The search averages the token probabilities of the models.
         prompt: [B, P] int64, the beginning of each translation.
-        limits: [B] int64, the maximum number of new tokens of each sentence.
+        limits: [B] int64, the maximum number of new tokens of the translation of each sentence.
         candidates: Chooses the candidates of each step.
         scorer: Computes the scores of finished translations.
         stopping_rule: Decides when the search ends for a sentence.
@@ -606,7 +606,7 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Return the number of open sentences."""
+        """End the search for the sentences whose results are final. Return the number of open sentences."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -621,7 +621,8 @@ class BeamSearch:
         return self.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove closed sentences, and keep `num_staying` sentences.
+        """Remove closed sentences (the search has ended for them) from the batch, and keep `num_staying`
+        sentences.
 
         If the search has a `reader`, `num_staying` was counted in the previous step, so some kept sentences
         may already be closed.
@@ -680,7 +681,7 @@ def padding_token(config: GenerationConfig) -> int:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """The values of one step that the search copies from the device to the CPU in one transfer."""
+    """The values that the search copies from the device to the CPU in one transfer after each step."""
 
     # [3 + number of trees] float32. The first three values are the sum of `log_probs`, 1 if a candidate has
     # ended (else 0), and the number of open sentences. For each key-value tree, one more value follows: the

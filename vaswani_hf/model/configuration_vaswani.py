@@ -663,8 +663,8 @@ def _with_floats(value: Any) -> Any:
 
 
 def _remedy(field: str, value: Any) -> str:
-    """Return the last part of an error message about a name that is not registered. This part tells the user
-    what to do.
+    """Return the end of an error message about a name that is not registered. The end tells the user how to
+    register the name.
     """
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""

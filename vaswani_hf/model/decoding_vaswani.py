@@ -491,7 +491,7 @@ class RowDecoder:
 
     def _attention_of_call(self) -> torch.Tensor:
         """Return the attention [N, K, S] that each source token has received from the tokens of the latest
-        call.
+        call of `forward`.
         """
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]

@@ -243,7 +243,7 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # If there is a streamer, check each step immediately instead of after the last step. The check does
+        # With a streamer, check the logits of each step immediately, not after the last step. The check does
         # not slow down the program, because the streamer also waits for each token.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
