@@ -76,7 +76,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
     """Create the output folder of a run, and lock the folder. Another process may delete the empty folder
-    before this process locks the folder. In this case, try again.
+    before this process locks the folder. In this case, the function tries again.
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
@@ -203,7 +203,10 @@ def _open(path: Path, access: int) -> int | None:
 
 
 def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
-    reason = f"'{path.parent}' has no file locks ({error.strerror}): make sure that no other process writes into this folder"
+    reason = (
+        f"'{path.parent}' has no file locks ({error.strerror}): make sure that no other process writes into "
+        "this folder"
+    )
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
         # Delete the lock file only if it is empty. A lock file with content belongs to another process, which

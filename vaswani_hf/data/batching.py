@@ -12,7 +12,8 @@ contained a set of sentence pairs containing approximately 25000 source tokens a
 
 The method `get_train_dataloader` of the trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a
 subclass of `PairRows`) and `PairCollator`. The files streams.py, weighted_corpora.py, bpe_dropout.py and
-columns.py contain optional features and optimizations. You can read this module without these files.
+columns.py contain optional features and optimizations. To understand this module, you do not need to read
+these files.
 
 In array shapes, N is the number of sentence pairs in the corpus, and B is the number of pairs in a batch. S
 and T are the lengths of the padded source and target tensors of a batch, in tokens. L is the length of one
@@ -86,7 +87,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. The random order of the pairs and of the batches depends on the seed and the epoch."""
+        """Set the epoch. The random order of pairs and batches depends on the seed and the epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:

@@ -53,8 +53,8 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. The limit removes lines such as 100,000 equal characters. From such a line, a tokenizer would
-# learn a few very long tokens instead of words, and the line would then not exceed the limit in tokens.
+# per token. The limit removes lines such as 100,000 equal characters. A tokenizer would learn a few very long
+# tokens from such a line, and with these tokens the line would be short enough to be kept.
 CHARACTERS_PER_TOKEN = 16
 
 

@@ -1,7 +1,7 @@
 """Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
-Only a line feed ends a line. Other Unicode line separators, such as U+2028, are part of the line. Otherwise
-the lines of the source file and of the target file could be shifted.
+Only a line feed ends a line. Other Unicode line separators, such as U+2028, are part of the line. If such a
+separator ended a line, a source file and its target file could have different numbers of lines.
 """
 
 import codecs

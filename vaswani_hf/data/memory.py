@@ -1,5 +1,5 @@
-"""Limits the memory of two things: the pages of memory-mapped corpus files, and memory that the C library has
-not returned to the operating system.
+"""Controls how much memory this process keeps: pages of memory-mapped corpus files, and memory that was freed
+but not returned to the operating system.
 
 The functions of this module work on Linux and do nothing on other systems.
 """

@@ -2,10 +2,9 @@
 placeholders.
 
 Each function in the table `PERTURBATIONS` changes one sentence pair. Training with `data.augment` and the
-command `vaswani evaluate --robustness` use the same functions. Some functions change the style of a text, for
-example to upper case. These functions change the source and the target. Other functions add errors, such as
-typos. These functions change only the source, because the model should learn to translate a text with errors
-into a text without errors.
+command `vaswani evaluate --robustness` use the same functions. Functions that change the style of a text, for
+example to upper case, change the source and the target. Functions that add errors, such as typos, change only
+the source, because the model should learn to translate a text with errors into a text without errors.
 """
 
 import re

@@ -18,8 +18,8 @@ _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """The JSON text and an option of a tokenizer, from which a process can build the tokenizer again. `text`
-    is the JSON text of the tokenizer without its settings of padding and truncation, and
+    """The settings of a tokenizer as plain values, from which another process can build the tokenizer again.
+    `text` is the JSON text of the tokenizer without its settings of padding and truncation, and
     `split_special_tokens` is the attribute of the tokenizer with this name.
     """
 
@@ -48,7 +48,7 @@ class TextEncoder:
     once.
 
     A tokenizer spends most of its time on words that have already occurred in the texts. With a cache of
-    words, the encoding takes a third of the time (scripts/benchmarks/encoding.md).
+    words, this class needs a third of the time that the tokenizer needs (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):

@@ -46,8 +46,8 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of thousands and a remainder below 1000: 471,005 consists of 471 and 5. Both parts are
-# drawn from one of these ranges: zero, and the numbers with one, two and three digits.
+# A number consists of thousands and a remainder below 1000: 471,005 consists of 471 and 5. Each part is drawn
+# from one of four ranges: zero, and the numbers with one, two and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -295,9 +295,9 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
     The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
-    "train" contains a number more than once. A number is repeated only after all numbers with as many digits
-    in the thousands and in the remainder have been drawn. A larger `num_pairs` only adds pairs at the end of
-    the list.
+    "train" contains a number more than once. A number is repeated only after all numbers with the same number
+    of digits in the thousands and in the remainder have been drawn. A larger `num_pairs` only adds pairs at
+    the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)

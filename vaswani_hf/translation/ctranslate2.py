@@ -7,12 +7,12 @@ of CTranslate2 differs from the search of this package in these points:
 
 - CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
   stops when `num_beams` translations have finished. The search of this package stops only when no better
-  translation is possible. Therefore it can find a better translation than CTranslate2. There is one
-  exception: with the length penalty `power` and `early_stopping=False`, it stops at the same step as the
-  search of transformers, even if a better translation is still possible. The two searches were compared on
-  1,000 Multi30k sentences (4 beams, `length_penalty` 1). With the length penalty `power`, CTranslate2 found
-  better translations than this package for 3 sentences. With the length penalty `gnmt`, both searches found
-  the same translations.
+  translation is possible. Therefore the search of this package can find a better translation than
+  CTranslate2. With the length penalty `power` and `early_stopping=False`, however, the search of this package
+  stops at the same step as the search of transformers, even if a better translation is still possible. The
+  two searches were compared on 1,000 Multi30k sentences (4 beams, `length_penalty` 1). With the length
+  penalty `power`, CTranslate2 found better translations than this package for 3 sentences. With the length
+  penalty `gnmt`, both searches found the same translations.
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
   translations, and ranks the translations with the length penalty and the coverage penalty of this package.
 - CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
