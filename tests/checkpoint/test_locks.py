@@ -174,7 +174,8 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
         assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err
     assert re.fullmatch(
-        rf"'{tmp_path}' has no locks \(.*\): make sure that no other process writes there\n", said
+        rf"'{tmp_path}' has no file locks \(.*\): make sure that no other process writes into this folder\n",
+        said,
     )
     left = tmp_path / ".out.0a1b2c3d.vaswani-unfinished"
     left.mkdir()

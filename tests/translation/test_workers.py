@@ -37,7 +37,7 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     with pytest.raises(ChildProcessError) as raised:
         list(islice(translations, 100))
     assert str(raised.value) == (
-        "A worker process has ended before the end of its work (exit code -9); if memory has run out, use fewer `--workers` or a "
+        "A worker process ended before it had translated all texts (exit code -9); if memory has run out, use fewer `--workers` or a "
         "smaller `--tokens_per_batch`."
     )
     assert not any(map(is_worker, pids))

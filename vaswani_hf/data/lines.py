@@ -1,7 +1,7 @@
 """Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
-Only a line feed ends a line. Other line separators of Unicode do not end a line, so that parallel files stay
-aligned.
+Only a line feed ends a line. Other Unicode line separators, such as U+2028, are part of the line. If such a
+separator ended a line, a source file and its target file could have different numbers of lines.
 """
 
 import codecs
@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# The pattern matches half of a surrogate pair. A JSON text can contain one half of a surrogate pair without
-# the other half. If a command-line argument is not UTF-8, Python also replaces each invalid byte by half of a
-# surrogate pair.
+# The pattern matches a surrogate, that is, half of a character that UTF-16 writes in two parts. A JSON text
+# can contain a surrogate without its other half. If a command-line argument is not UTF-8, Python replaces
+# each invalid byte by a surrogate.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a binary file without line ends and without a byte order mark."""
+    """Yield the lines of a binary file. Remove the line feeds and the byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
         # Yield no line for a file that contains only a byte order mark.
@@ -54,7 +54,9 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if all lines are empty. The error message says that `name` in the file `place` is empty."""
+    """Raise an error if all lines are empty. `name` and `place` are the key and the file that the error
+    message names.
+    """
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
@@ -78,8 +80,8 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # The error means that a number has too many digits. Python refuses to convert a number with too many
-        # digits, because the conversion would take a long time.
+        # Python raises a `ValueError` for an integer with too many digits, because the conversion would take
+        # a long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."
@@ -90,7 +92,9 @@ def parse_json(text: str, kind: type, place: str) -> Any:
 
 
 def refuse_lone_surrogates(text: str, place: str) -> None:
-    """Raise an error if a text contains half of a surrogate pair. Errors name `place`."""
+    """Raise an error if a text contains a surrogate, because UTF-8 cannot write surrogates. Errors name
+    `place`.
+    """
     if half := _LONE_SURROGATE.search(text):
         raise ValueError(
             f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write."
