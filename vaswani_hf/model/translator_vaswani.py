@@ -123,7 +123,7 @@ class Segment:
     # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
     # The list is empty if the translator does not need the word indices.
     words: list[int] = field(default_factory=list)
-    # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
+    # Additional arguments of `generate`, such as the target language of a multilingual model.
     generate: dict[str, Any] = field(default_factory=dict)
     # The tokens that the translation must begin with.
     prefix: list[int] = field(default_factory=list)
@@ -361,8 +361,8 @@ class BaseTranslator:
         """Yield a str for each request, or a `Translation` if the options request scores or several
         translations.
 
-        `first_line` is the line number of the first request. The translator needs line numbers for warnings
-        and for the random seed.
+        `first_line` is the line number of the first request. Warnings contain the line number. If the search
+        samples tokens, the random seed depends on the line number.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -443,7 +443,7 @@ class BaseTranslator:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
-        # Steps 4 to 6 of a translation: search, translate segments with loops again, and score.
+        # Steps 4 to 6 of a translation: search, search again if a translation repeats itself, and score.
         of_segments = iter(self.translate_segments(segments, options))
         # Step 7 of a translation: join the translated segments of each text.
         results = []
@@ -1046,7 +1046,7 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return a number n. Word alignments or scores need the attention of the last n decoder layers."""
+    """Return the number of last decoder layers whose attention word alignments or scores need."""
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 

@@ -74,7 +74,7 @@ class Schedule:
     Attributes:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
-        settings (type): The class with the keys of the schedule in the section `training`.
+        settings (type): The settings class of the schedule. Its fields are keys of the section `training`.
         rate_key (str): The recipe key that is proportional to all learning rates of the schedule. If a run
             diverges, the error message advises lowering the value of this key.
         depends_on_length (bool): True if the learning rates depend on the total number of steps of the run. A

@@ -67,7 +67,7 @@ class TrainingSettings(_EntryKeys):
     warmup_steps: int = Field(4000, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps of the warm-up. The learning rate rises during the warm-up."""
     max_grad_norm: float = Field(0.0, ge=0)
-    """The largest norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
+    """The maximum norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
     the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final

@@ -1,4 +1,5 @@
-"""Reads the recipe in the folder of a run, and converts a recipe to its published form.
+"""Reads the recipe in the folder of a run, and converts a recipe to the form that is
+published with the checkpoint.
 
 The published form names files without their folders, and does not name the repository to push to. The model
 card and the repository contain the published form. A resumed run compares its recipe with the recipe of the
