@@ -339,8 +339,9 @@ def ngram_size_without_loops(source: str) -> int:
     """Return the `no_repeat_ngram_size` for the second translation of a text whose first translation repeats
     itself in a loop.
 
-    The result is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The result is 2 for
-    short texts, because with 3 a small Multi30k model still produced loops for 20 of 950 short inputs. With
+    The result is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The
+    result is 2 for short texts, because with 3 a small Multi30k model still produced loops for 20 of 950 short
+    inputs. With
     `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a row.
     With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three times
     in a row.

@@ -283,7 +283,8 @@ class PublishingSettings(Settings):
     """The storage bucket of the dashboard of Trackio, as user/name."""
     trackio_static_space_id: str | Literal[False] | None = None
     """The static Space that keeps the dashboard of Trackio after the training, as user/name. If
-    `trackio_static_space_id` is null, Trackio chooses the name. If the value is false, Trackio creates no static Space."""
+    `trackio_static_space_id` is null, Trackio chooses the name. If the value is false, Trackio creates no
+    static Space."""
 
     @property
     def trackio(self) -> dict[str, Any]:
