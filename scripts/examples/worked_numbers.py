@@ -70,7 +70,7 @@ def smoothing_example(form: str) -> dict[str, torch.Tensor]:
     gold, other = target_probabilities(SMOOTHING, form, len(PROBABILITIES))
     target = torch.tensor([[gold, *[other] * (len(PROBABILITIES) - 1)]])
     log_probs = torch.tensor([PROBABILITIES]).log()
-    # The softmax of log-probabilities gives the probabilities, so that log-probabilities can serve as logits.
+    # Use log-probabilities as logits, because the softmax of log-probabilities gives the probabilities.
     loss = smoothed_cross_entropy(log_probs, torch.tensor([0]), None, SMOOTHING, form)
     return {
         "target": target,
@@ -107,8 +107,8 @@ def schedule_example() -> dict[int, float]:
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotations,
-    and the entries of the rotations are entries of PE(shift).
+    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotation
+    matrices, whose entries are entries of PE(shift).
     """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [

@@ -68,8 +68,9 @@ def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> 
     """Continue the paused training for one turn at a time, until the benchmark ends the training
     (`NoMoreTurnsError`).
 
-    `per_target_token` is the number of source and target tokens of the corpus divided by its number of target
-    tokens. The factor is needed because Marian reports only target tokens.
+    Marian reports only target tokens. `per_target_token` is the factor from target tokens to source and
+    target tokens: the number of source and target tokens of the corpus divided by its number of target
+    tokens.
     """
     before = resident("VmRSS")
     done = updates(training)
@@ -122,7 +123,7 @@ def main() -> None:
     try:
         train(turns, training, facts["tokens_per_target_token"])
     except NoMoreTurnsError:
-        # End the training with SIGTERM, because Marian then saves the model.
+        # Send SIGTERM to end the training, because Marian saves the model after a SIGTERM.
         training.send_signal(signal.SIGTERM)
         training.send_signal(signal.SIGCONT)
         training.communicate()
