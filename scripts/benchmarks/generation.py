@@ -138,8 +138,8 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     """
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
-    # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
-    # positions, because transformers does not load learned positions into a MarianMT model.
+    # Export the model with sinusoids and set the learned positions afterwards. The export does not support
+    # learned positions, because transformers does not load learned positions into a MarianMT model.
     config = copy.deepcopy(model.config)
     config.position_embedding = "sinusoidal"
     twin = VaswaniForSeq2SeqLM(config).eval()

@@ -113,9 +113,9 @@ class Convolution(nn.Module):
 class Row:
     """A row of the table: a type of layer, the entries in the paper's Table 1, and the sizes to measure.
 
-    `layer` builds a layer from a size, the number of the layer in a stack and the implementation of
-    attention. `path` computes the length of the longest path between two positions, in sequential operations.
-    `path` uses only the size of the layer, and measures nothing.
+    `layer` builds a layer. Its arguments are the size, the number of the layer in a stack, and the
+    implementation of attention. `path` computes the length of the longest path between two positions, in
+    sequential operations. `path` uses only the size of the layer, and measures nothing.
     """
 
     name: str
@@ -271,8 +271,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law to the costs. Each of the numbers n, d, k and r is a variable of the power law if the
-    number differs between the `sizes`.
+    """Fit a power law to the costs. The variables of the power law are those of the numbers n, d, k and r
+    that differ between the `sizes`.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])

@@ -66,8 +66,8 @@ PAPER = {
 
 
 class PlannedRow(NamedTuple):
-    """A row of the paper's Table 3, its recipe, and the numbers of parameters and FLOPs that follow from the
-    recipe.
+    """A row of the paper's Table 3, its recipe, and the numbers of parameters and FLOPs that are computed
+    from the recipe.
     """
 
     paper: PaperRow

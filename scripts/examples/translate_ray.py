@@ -255,12 +255,15 @@ def main(words: list[str] | None = None) -> None:
         help="the maximum number of rows of an output file; default: 100000",
     )
     parser.add_argument(
-        "--workers", type=int, default=1, help="parallel models, each on one processor; default: 1"
+        "--workers",
+        type=int,
+        default=1,
+        help="number of workers, each with one model; default: 1",
     )
     parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker; default: 0")
     parser.add_argument("--device", help="cpu or cuda; default: a GPU if the worker has one")
     parser.add_argument(
-        "--num_beams", type=int, help="beams of the search; default: `num_beams` of the checkpoint"
+        "--num_beams", type=int, help="number of beams; default: `num_beams` of the checkpoint"
     )
     parser.add_argument(
         "--engine",

@@ -56,8 +56,8 @@ def masked_softmax_example() -> dict[str, torch.Tensor]:
     length = len(SCORES)
     attention = attention_of(length, is_causal=True)
     mask = attention_masks([attention], torch.zeros(1, length, attention.config.d_model), None)[0]
-    # The keys are unit vectors, and the queries are divided by the scaling, so that the scores of the
-    # attention are exactly the numbers of the table.
+    # Use unit vectors as keys, and divide the queries by the scaling, so that the attention scores are
+    # exactly the numbers in SCORES.
     query, key = table[None, None] / attention.scaling, torch.eye(length)[None, None]
     weights = attention.weights(query, key, mask)[0, 0]
     return {"mask": mask[0, 0], "masked": table.masked_fill(mask[0, 0] != 0, -math.inf), "weights": weights}

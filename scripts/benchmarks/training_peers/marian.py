@@ -20,8 +20,8 @@ import pymarian  # noqa: F401
 
 from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
 
-# The pattern matches the number of target tokens so far. The number follows the word "after" in a line of
-# Marian's log.
+# The pattern matches the total number of target tokens, which follows the word "after" in a line of Marian's
+# log.
 _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
