@@ -1,4 +1,4 @@
-# Targets of the README and of .ci/run. All packages are installed into .venv. A second run installs nothing.
+# All targets install packages into .venv. If .venv is complete, a target installs nothing.
 # `make quickstart` and `make parsing` install the package and its dependencies. The other targets also install the
 # development tools and the optional libraries.
 PYTHON ?= python3
@@ -6,11 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 # PyTorch is installed first and separately, so that pip can find a CPU build.
 TORCH ?= --constraint constraints.txt torch
-# Compiling all modules takes a minute, and Python compiles each module at its first import.
+# Without --no-compile, pip compiles all modules to bytecode, which takes a minute. Python can compile a module at its
+# first import.
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
-# Each test process uses one thread and runs neighbouring tests, because the tests of a file share fixtures.
-# Start one process more than the machine has processors, because some tests wait for a network, a disk or a kill.
+# With `worksteal`, each test process runs consecutive tests, so that tests of a file can share their fixtures. Each
+# process uses one thread. Start one process more than the machine has processors, because some tests only wait, for
+# example for a disk or for the end of a killed process.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
 .PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
@@ -38,16 +40,16 @@ parsing: $(VENV)/runtime
 	$(BIN)/python scripts/examples/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
 	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt
 
-# The tests without the marker `slow`, and the 40 slowest of these tests.
+# Runs the tests without the marker `slow`, and lists the 40 slowest of these tests.
 test: install
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow" --durations=40
 
-# All tests, with transfers of large files by xet and by Git LFS.
+# Runs all tests, including the slow tests.
 test-all: install
 	$(BIN)/python -m pytest $(WORKERS) --durations=40
 
-# Tests with the oldest versions that pyproject.toml allows, in a separate environment: whole runs, killed and resumed runs,
-# damaged runs, and private names.
+# Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover whole runs,
+# killed and resumed runs, damaged runs, and private names.
 OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_training.py tests/training/test_killed.py \
 	tests/training/test_damaged.py tests/training/test_explosion.py
 
@@ -58,7 +60,8 @@ test-oldest:
 		pytest pytest-timeout pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
-# The test suite of transformers for models, downloaded as the source distribution of the installed version.
+# Runs the model tests of transformers on the models of the package. Only the source distribution of transformers
+# contains these tests.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
 	test -d build/transformers || { mkdir -p build && \
@@ -70,7 +73,7 @@ contract: install
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# The manual, in docs/_build. A warning is an error. The build reads nothing from the network.
+# Builds the manual in docs/_build without network access. The target fails if Sphinx prints a warning.
 docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 

@@ -6,8 +6,9 @@
 
 Several processes: `accelerate launch scripts/train.py configuration/NAME.yaml [--key value …]`.
 
-Hugging Face Jobs: `hf jobs uv run` reads the header of this file. The option `--with` names the wheel of this package. The
-list of dependencies is empty, because the wheel states the dependencies. See docs/how_to/hub_jobs.md.
+Hugging Face Jobs: `hf jobs uv run --with WHEEL scripts/train.py …` installs the wheel of this package. The
+header of this file lists no dependencies, because the wheel states the dependencies. See
+docs/how_to/hub_jobs.md.
 """
 
 import sys

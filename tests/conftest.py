@@ -42,9 +42,11 @@ from vaswani_hf.cli import main  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
-# A fifth of the time of a tiny run is spent on waiting for the disk. Only a power failure would show the difference.
+# Do not wait for the disk, because waiting takes a fifth of the time of a tiny run. A missing `fsync` has an
+# effect only after a power failure.
 os.fsync = lambda descriptor: None
-# A background job of a script ignores SIGINT. The processes that tests start inherit these settings.
+# Set the usual handlers of both signals, because a job that a script starts in the background ignores SIGINT.
+# The processes that tests start inherit these settings.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -74,10 +76,10 @@ def set_bfloat16(monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["bfloat16 in hardware", "no bfloat16 in hardware"])
 def bfloat16_in_hardware(request, set_bfloat16) -> bool:
-    """Both kinds of processor. A test whose outcome depends on the processor uses this fixture or
-    `set_bfloat16`.
+    """Run the test as on a processor with bfloat16 instructions, and as on a processor without them. A test
+    whose outcome depends on the processor uses this fixture or `set_bfloat16`.
 
-    All other tests name the precision: recipes say `bf16`, translators are given a `dtype`.
+    All other tests set the precision: recipes have the key `bf16`, and translators get a `dtype`.
     """
     set_bfloat16(request.param)
     return request.param
@@ -221,7 +223,7 @@ def pytest_collection_finish():
 
 
 def pytest_unconfigure():
-    """Stop the Hub, and leave nothing behind."""
+    """Stop the local Hub, and delete its temporary folder."""
     _HUB.stop()
     _FOLDER.cleanup()
 

@@ -18,7 +18,7 @@ class Waiting(TorchDispatchMode):
     def __init__(self, monkeypatch):
         super().__init__()
         self.places = Counter()
-        # `tolist` of a CPU tensor calls no operation that this mode could count.
+        # Count `tolist` separately, because `tolist` of a CPU tensor calls no operation that this mode sees.
         to_list = torch.Tensor.tolist
         monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (self.count(), to_list(tensor))[1])
 

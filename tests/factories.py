@@ -27,7 +27,7 @@ TINY_CONFIG = {
     "dropout": 0.0,
 }
 
-# A run of a second on the corpus of numbers, in float32.
+# The values of a run that takes a second, on the corpus of numbers and in float32.
 TINY_RECIPE: dict[str, Any] = {
     "output_dir": "out",
     "data": {

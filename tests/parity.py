@@ -15,7 +15,7 @@ RECORDED = Path(__file__).parent / "convert" / "recorded"
 
 
 def record_parity(record_property, format, original, difference, limit=1e-4):
-    """Record the largest difference of two log-probabilities (nats), and check that it is below `limit`."""
+    """Record a difference between log-probabilities (in nats), and check that it is below `limit`."""
     record_property("parity", json.dumps([format, original, float(difference)]))
     assert difference < limit
 

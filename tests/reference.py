@@ -78,7 +78,7 @@ def attention(
         keys: [S, K].
         values: [S, d_v].
         causal: Section 3.2.3: show query t the keys 0 … t only.
-        score: of a query and a key.
+        score: the function that computes the score of a query and a key.
         window: Section 4, restricted self-attention: show query t the keys t - window … t + window only.
 
     Returns:

@@ -5,9 +5,9 @@ One sentence and one hypothesis at a time, over lists of token ids and Python fl
 (source ids, target ids so far, the decoder's start first) to the log-probabilities of the next token, one per class.
 The slow search shares no code with the package or with transformers.
 
-A hypothesis ends with an end token, at a stopping criterion, or at the limit. Only
-the best `num_beams` of a step's candidates may join the finished ones; behind them, as many candidates are looked at
-as are needed for `num_beams` that can go on.
+A hypothesis ends with an end token, at a stopping criterion, or at the limit. Only the best `num_beams`
+candidates of a step may finish. The search looks at as many further candidates as it needs to keep
+`num_beams` hypotheses that can continue.
 """
 
 import itertools
@@ -37,13 +37,15 @@ class SlowSearch:
         num_beams: hypotheses that are kept.
         length_penalty: alpha.
         length_penalty_type: "power" divides by n^alpha, "gnmt" by ((5 + n) / 6)^alpha (Wu et al. 2016).
-        early_stopping: None stops at the limit only. True stops as soon as there are `num_beams` finished ones, False
-            when the best open one, scored by its present length, is no better than the worst of them, "never" when it
-            cannot become better at any length up to the limit.
+        early_stopping: None stops at the limit only. True stops as soon as there are `num_beams` finished hypotheses.
+            False stops if the best open hypothesis, scored by its present length, is no better than the worst
+            finished hypothesis. "never" stops if the best open hypothesis cannot become better than the worst
+            finished hypothesis at any length up to the limit.
         end_ids: the end tokens.
         stops: whether a hypothesis (all target ids, the start first) ends here for another reason.
-        bonus: what is added to the score of a finished hypothesis, from (source, target ids, the start first).
-        num_steps: the steps that the latest search took.
+        bonus: a function of the source and of all target ids (the start first). Its value is added to the
+            score of a finished hypothesis.
+        num_steps: the number of steps of the latest search.
     """
 
     log_probs: LogProbs

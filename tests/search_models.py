@@ -41,7 +41,9 @@ VARIANTS = {
 
 
 def made_up_pair(rng: random.Random, source_size: int, target_size: int) -> tuple[list[int], list[int]]:
-    """A source and its translation: each word has two translations, and a particle that may follow."""
+    """Make a source and its translation. Each source word has two possible translations, and a particle may
+    follow.
+    """
     source = [rng.randrange(3, source_size) for _ in range(rng.randint(1, 7))]
     target = []
     for word in source:

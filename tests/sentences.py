@@ -2,7 +2,7 @@
 
 
 def contains(sentence: str, parts: str) -> bool:
-    """True if one sentence contains all parts, which " ... " separates, in this order."""
+    """True if the text is one line that contains all parts in this order. " ... " separates the parts."""
     position = 0
     for part in parts.split(" ... "):
         position = sentence.find(part, position)

@@ -1,4 +1,6 @@
-"""Rules that ruff, mypy and import-linter cannot check: docstrings of methods, hidden calls, the travelling files, the map."""
+"""Rules that ruff, mypy and import-linter cannot check: docstrings of methods, hidden calls, imports of the
+files that are copied into checkpoints, and the list of files in CONTRIBUTING.
+"""
 
 import ast
 import importlib
@@ -54,9 +56,10 @@ def test_only_the_run_receives_the_whole_recipe():
 
 
 def hidden_calls_of(tree: ast.Module) -> list[str]:
-    """Names of modules that are looked up, and of tables of other modules that are filled.
+    """Return the names that show a hidden call: `__import__`, and imported tables that the module fills.
 
-    Both call code upwards without an import that a reader or import-linter could see. ruff bans `import_module`.
+    With both, a module can call code of a higher layer without an import that a reader or import-linter could
+    see. ruff bans `import_module`.
     """
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     imported = {alias.asname or alias.name for node in imports for alias in node.names}

@@ -67,7 +67,9 @@ os._exit(code)
 
 @contextlib.contextmanager
 def warm_pythons(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the paths of the two executables in a folder with a short path. The servers end with the block."""
+    """Yield the paths of the two executables in a folder with a short path. The servers end when the `with`
+    block ends.
+    """
     listeners = []
     executables = []
     for name in ("python", "fresh_python"):

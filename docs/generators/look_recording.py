@@ -1,4 +1,4 @@
-"""Writes docs/look.webp, the animated picture in README.md. The picture shows a page of `vaswani look`.
+"""Writes docs/look.webp, the animated picture of a page of `vaswani look` in README.md.
 
     vaswani look CHECKPOINT --text "..." --output page.html
     python docs/generators/look_recording.py page.html docs/look.webp

@@ -29,8 +29,8 @@ PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
 KEYS = PACKAGE / "cli" / "recipe_keys.json"
-# For each section: the names of the variables that hold the settings of the section, and the files and
-# folders in which the script looks for uses of the keys. The page lists the files in this order.
+# For each section: the names of the variables that contain the settings of the section, and the files and
+# folders in which the script searches for uses of a key. The page lists the files in this order.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": (
@@ -48,7 +48,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     ),
 }
 # Files whose classes have both fields and methods. In these files, a read of `self.KEY` counts as a use of
-# the key, because a method may be the only reader of the key.
+# the key, because sometimes only a method of the same class uses the key.
 FIELDS_AND_METHODS = (
     "model/configuration_vaswani.py",
     "optimization/section.py",
@@ -67,7 +67,7 @@ A key on the command line replaces the key of the file: `vaswani train RECIPE --
 
 
 def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
-    """Return the keys of each section of the recipes of a task. The keys outside of sections are in the
+    """Return the keys of each section of the recipes of a task. The top-level keys of a recipe are in the
     section "".
     """
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
@@ -81,7 +81,7 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
 
 @cache
 def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
-    """Return for each section and key the tasks that have the key, and the field of the key in each task."""
+    """Return each key of each section with its tasks. For each task, also return the field of the key."""
     found: dict[str, dict[str, list[tuple[str, FieldInfo]]]] = {}
     for task in RECIPES:
         for section, keys in sections_of(task).items():
@@ -177,8 +177,8 @@ def type_words(kind: Any) -> str:
 
 
 def facts_of(field: FieldInfo) -> dict[str, str]:
-    """Return a dict with the unit of a key ("unit") and the possible values of a key in words ("range"), if
-    the field of the key defines them.
+    """Return the unit and the range of a key, such as {"unit": "tokens"}. The dict is empty if the field of
+    the key defines neither.
     """
     facts: Any = field.json_schema_extra
     return facts or {}

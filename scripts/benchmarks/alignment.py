@@ -4,10 +4,10 @@
 
 `PAIRS` contains English sentences with German translations. For each German word, `PAIRS` states the numbers
 of the English words that the German word translates. The script prints the percentage of German words that
-the translator aligns with a wrong English word. Then the script puts a tag around one phrase of one to three
-English words at a time, and inserts the tag into the German translation as the translator does. The script
-leaves out phrases whose German words are not contiguous. The script prints the percentage of tags that
-enclose exactly the German words of the phrase.
+the translator aligns with a wrong English word. Then the script tests the transfer of tags. For each phrase
+of one to three English words, the script puts a tag around the phrase and lets the package insert the tag
+into the German translation. Phrases whose German words are not contiguous are left out. The script prints the
+percentage of tags that enclose exactly the German words of the phrase.
 """
 
 import argparse
@@ -16,8 +16,9 @@ from vaswani_hf import Translator
 from vaswani_hf.markup.passages import Passage, Piece, translate_passages
 from vaswani_hf.model.translator_vaswani import Translation
 
-# Each line has an English sentence, a German sentence, and for each German word the numbers of the
-# corresponding English words. If several English words are correct, their numbers are separated by "/".
+# Each line has an English sentence, its German translation, and for each German word the numbers of the
+# English words that the German word translates. If several English words are correct, their numbers are
+# separated by "/".
 PAIRS = """
 A man in a red shirt is riding a bike. | Ein Mann in einem roten Hemd fährt Fahrrad. | 0 1 2 3 4 5 6/7 8/9
 Two children are playing with a ball in the park. | Zwei Kinder spielen im Park mit einem Ball. | 0 1 2/3 7/8 9 4 5 6

@@ -3,9 +3,9 @@
     python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] \
         [--part steps products]
 
-Prints the median times of both dtypes, and the median and the range of the ratio float32 time / bfloat16
-time. The training steps are the steps of `vaswani train` on the corpus of number words. The file bf16.md has
-the measurements.
+Prints the median time with each dtype, and the ratio float32 time / bfloat16 time (median, smallest,
+largest). The training steps are those of `vaswani train` on the corpus of number words. The file bf16.md
+contains the results.
 """
 
 import argparse
@@ -36,14 +36,14 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 WARM_UP_STEPS = 3
 # A measurement of training steps ends after this number of seconds.
 SECONDS = 0.5
-# Two shapes use several batches for one optimizer step, as the recipes with the same names do. All other
-# shapes use one batch.
+# The number of batches per optimizer step, as in the recipes with these names. All other shapes use one batch
+# per step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
 def shapes() -> dict[str, Shape]:
-    """Return the shapes (model size and batch size) to measure: the shapes of two recipes, and all
-    combinations of several widths, vocabulary sizes and batch sizes.
+    """Return the model sizes and batch sizes to measure: those of two recipes, and all combinations of
+    several widths, vocabulary sizes and batch sizes.
     """
     found = {
         "numbers.yaml": Shape(128, 256, 2, 4, 500, 512, turn=0),
@@ -80,8 +80,8 @@ class _StepTimes(TrainerCallback):
 
 
 def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
-    """Return a recipe that trains a model of this shape on number words. `step_seconds` then enlarges the
-    embedding to the vocabulary size of the shape.
+    """Return a recipe that trains a model of this shape on number words. The tokenizer has at most 500
+    tokens, and `step_seconds` resizes the embedding to the vocabulary size of the shape.
     """
     data = {
         "source_language": "en",

@@ -4,13 +4,13 @@
 
 The script exports the checkpoint to an HTML page with float32 weights, and to an HTML page with int8 weights.
 The script translates the lines of SOURCE in Python, in Node.js and in headless Chromium. Python computes in
-float32 with the same weights as the page: for a page with int8 weights, the script rounds the weights of the
-Python model to the values that the page stores.
+float32 with the same weights as the page. For a page with int8 weights, the script first rounds the weights
+of the Python model to the int8 values of the page.
 
-For each page, the script prints three results of Node.js and three results of Chromium: the number of
-translations that differ from Python, the largest difference of two scores, and the median wall-clock time of
-a sentence of 13 words. For Node.js, the script also prints the CPU time, because other programs on the
-machine can increase the wall-clock time. JavaScript uses one thread.
+For each page, the script prints three results of Node.js and of Chromium: the number of translations that
+differ from Python, the largest difference of a score from Python, and the median wall-clock time of a
+sentence of 13 words. For Node.js, the script also prints the CPU time, because other programs on the machine
+can increase the wall-clock time. JavaScript uses one thread.
 """
 
 import argparse
@@ -81,8 +81,8 @@ def in_chromium(folder: Path, job: dict[str, Any], executable: str) -> list[dict
 
 def print_comparison(name: str, texts: list[str], expected: list[Any], found: list[dict[str, Any]]) -> int:
     """Print the results of one program, and each text whose translation differs from Python. Return the
-    number of different translations, plus 1 if the scores differ by more than `TOLERANCE`. The result is 0 if
-    the program agrees with Python.
+    number of different translations, plus 1 if a score differs by more than `TOLERANCE`. The number 0 means
+    that the program agrees with Python.
     """
     num_different = 0
     largest = 0.0

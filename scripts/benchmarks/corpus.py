@@ -3,13 +3,13 @@
     python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]
 
 The script generates the sentence pairs from artificial words. The frequencies of the words follow Zipf's law,
-and the sentences are as long as the sentences of WMT 2014. The script measures `vaswani train` three times: a
-first run, a second run on the corpus that the first run has prepared, and a continuation of the first run.
-The model is tiny, so that most of the measured time is spent on reading and encoding the data.
+and the sentences are as long as the sentences of WMT 2014. The script measures three runs of `vaswani train`:
+a first run, a second run that reuses the encoded corpus of the first run, and a run that resumes the first
+run. The model is tiny, so that reading and encoding the data takes most of the measured time.
 
-The memory is the sum over the process and its children, read twice a second from /proc/PID/smaps_rollup. Rss
-counts the resident pages of each process. Pss counts shared pages only once. Pss_Anon is the part of Pss that
-does not belong to files.
+Twice a second, the script adds up the memory of all processes of the run, from /proc/PID/smaps_rollup. The
+sum of Rss counts a page once for each process that shares the page. The sum of Pss counts shared pages only
+once. Pss_Anon is the part of Pss that does not belong to files.
 """
 
 import argparse
@@ -135,7 +135,7 @@ def run_recorded(arguments: list[str]) -> int:
 
 
 def resident(pid: int) -> np.ndarray:
-    """Return the sums [3] of Rss, Pss and Pss_Anon (kB) over a process and its children."""
+    """Return Rss, Pss and Pss_Anon [3] in kB, each summed over a process and its child processes."""
     sizes = np.zeros(3)
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
@@ -145,8 +145,7 @@ def resident(pid: int) -> np.ndarray:
             for child in (task / "children").read_text(encoding="ascii").split():
                 sizes += resident(int(child))
     except (OSError, ValueError):
-        # Ignore the error. If a process ends while its memory is read, the files of the process in /proc
-        # disappear.
+        # Ignore the error, because a process may end while the script reads its files in /proc.
         pass
     return sizes
 
@@ -154,8 +153,8 @@ def resident(pid: int) -> np.ndarray:
 def watch(
     command: list[str], environment: dict[str, str], log: Path
 ) -> tuple[list[dict], list[tuple], float]:
-    """Start a training run, and wait until the run ends. Return the phases of the run, its memory samples
-    (time, sizes), and its start time.
+    """Start a training run, and wait until the run ends. Return the phases of the run, tuples (time, Rss,
+    Pss, Pss_Anon) with the memory of the run, and the start time of the run.
     """
     began = time.monotonic()
     samples = []
@@ -172,7 +171,7 @@ def watch(
 
 
 def table(name: str, phases: list[dict], samples: list[tuple], began: float) -> list[str]:
-    """Return the rows for one run in the table of results, in Markdown."""
+    """Return the rows of the Markdown table of results that describe one run."""
     first_step = next(phase["end"] for phase in phases if phase["phase"] == "step")
     imports = next(phase["end"] for phase in phases if phase["phase"] == "imports")
     spans: dict[str, list[tuple[float, float]]] = {}

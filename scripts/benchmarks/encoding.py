@@ -80,7 +80,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--repeat", type=int, default=6, help="how many times the corpus is repeated; default: 6"
     )
-    parser.add_argument("--num_proc", type=int, default=1, help="processes that encode; default: 1")
+    parser.add_argument(
+        "--num_proc", type=int, default=1, help="number of processes that encode the corpus; default: 1"
+    )
     parser.add_argument(
         "--rounds", type=int, default=4, help="number of measurements of each encoder; default: 4"
     )

@@ -7,9 +7,9 @@ shows the median time. The column "same" shows how many translations are equal t
 MarianMT. The column "changed" shows how many translations differ from the translations of this package in
 float32. The column "peak MiB" shows the peak memory minus the memory of the loaded model. The column "ratio"
 shows the speed divided by the speed of the engine in the first row. By default, the script also measures the
-search of this package in bfloat16, and on a CPU also with int8 weights. `--base` measures a model of the
-paper's base size that computes the same function as the checkpoint (see `widened`), so that the translations
-have realistic lengths.
+search of this package in bfloat16, and on a CPU with int8 weights. With `--base`, the script measures a model
+of the paper's base size. `widened` makes this model from the checkpoint. Both models compute the same logits,
+so the translations have realistic lengths.
 """
 
 import argparse
@@ -138,8 +138,8 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     """
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
-    # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
-    # positions, because transformers does not load learned positions into a MarianMT model.
+    # Export the model with sinusoids and set the learned positions afterwards. The export does not support
+    # learned positions, because transformers does not load learned positions into a MarianMT model.
     config = copy.deepcopy(model.config)
     config.position_embedding = "sinusoidal"
     twin = VaswaniForSeq2SeqLM(config).eval()
@@ -229,8 +229,8 @@ class Benchmark:
             self.references = references[: arguments.sentences]
 
     def bleu(self, translations: Ids) -> str:
-        """Return the BLEU score of the translations as text. Return an empty text if the sentences have no
-        references.
+        """Return the BLEU score of the translations as text. Return an empty string if there are no reference
+        translations.
         """
         if len(self.references) != len(translations):
             return ""
@@ -238,7 +238,7 @@ class Benchmark:
         return f"{score_translations(texts, self.references)['bleu']:.2f}"
 
     def model_of(self, name: str) -> Any:
-        """Return the model for an engine that uses PyTorch."""
+        """Return the PyTorch model of an engine: MarianMT or this package, in float32, bfloat16 or int8."""
         if name.startswith("marian"):
             model: Any = marian_of(self.model)
         elif "bf16" in name:
@@ -251,8 +251,8 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """Return the engine `name`. If the engine sorts sentences by length, the batch size is the fastest
-        batch size for the sentences `ids`. If `ids` is empty, the batch size is fixed.
+        """Return the engine `name`. For an engine that sorts sentences by length, try all batch sizes on the
+        sentences `ids`, and use the fastest batch size. If `ids` is empty, use batches of 2,048 tokens.
         """
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2
@@ -286,8 +286,8 @@ class Benchmark:
 
 
 def print_table(names: list[str], benchmark: Benchmark, ids: Ids, memory: dict[str, float]) -> None:
-    """Measure the engines alternately, and print one line per engine. The speed of each engine is divided by
-    the speed of the first engine.
+    """Measure the engines alternately, and print one line per engine. The ratio of an engine is its speed
+    divided by the speed of the first engine.
     """
     translations: dict[str, Ids] = {}
 

@@ -1,7 +1,8 @@
 """Prints for each import format the largest difference between an original model and the imported model.
 
 Run `python scripts/benchmarks/imports.py` from a clone. The script runs the tests of the imports that call
-`record_parity` of tests/parity.py. A test whose library is not installed is skipped, and its row is missing.
+`record_parity` of tests/parity.py. If the library of a format is not installed, pytest skips the test, and
+the table has no row for the format.
 """
 
 import argparse
@@ -18,7 +19,9 @@ _TESTS = Path(__file__).parents[2] / "tests" / "convert"
 
 
 def measured(files: list[Path]) -> dict[tuple[str, str], list[float]]:
-    """Run tests, and return the recorded differences (nats) by format and original."""
+    """Run the tests in `files`. Return for each pair (format, original model) the recorded differences in
+    nats.
+    """
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-p", "no:xdist", "-k", "compute", "-o", "junit_family=xunit1"]

@@ -3,9 +3,9 @@
     python scripts/benchmarks/language_detection.py en=val.en de=val.de fr=val.fr [--lines 1000]
 
 Each argument names a language and a file that has one text in this language per line (plain or .gz). The
-script measures the detectors that are installed. "All languages" means that the detector chooses among all
-languages that it knows, and "given languages" that it chooses only among the languages of the arguments. The
-script prints the share of correct answers and the time per text.
+script measures the detectors that are installed. In a row "all languages", the detector chooses among all
+languages that the detector knows. In a row "given languages", the detector chooses only among the languages
+of the arguments. The script prints the share of correct answers and the time per text.
 """
 
 import argparse

@@ -50,8 +50,8 @@ class Served(NamedTuple):
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU time of the service since its start, in seconds. Other programs on the machine hardly
-        change the CPU time.
+        """The CPU time of the service since its start, in seconds. The load of other programs has little
+        effect on this CPU time.
         """
         fields = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -87,7 +87,8 @@ async def load(address: str, target: str, texts: list[str], num_clients: int, la
     place = urlsplit(address)
 
     async def one_client() -> None:
-        # Do not use httpx: httpx needs 2.5 ms of CPU time for a request, more than a small model needs.
+        # Do not use httpx, because httpx needs 2.5 ms of CPU time for a request, and a small model needs
+        # less.
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         for text in remaining:
             start = time.perf_counter()
@@ -131,9 +132,7 @@ def measure_load(
 
 
 def measure_sentence(service: Served, target: str, sentence: str, num_requests: int) -> None:
-    """Measure the latency and the CPU time of one sentence, which is sent several times, one request after
-    the other.
-    """
+    """Send one sentence several times, one request after the other, and print the latency and the CPU time."""
     asyncio.run(load(service.address, target, [sentence] * 10, 1, []))
     latencies: list[float] = []
     before = service.cpu_seconds

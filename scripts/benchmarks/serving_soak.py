@@ -138,7 +138,7 @@ def main() -> int:
         asyncio.run(soak.run(arguments.requests, arguments.clients))
     for name, number in sorted(soak.counts.items()):
         print(f"{number:7,} {name}")
-    print(f"MiB after each tenth: {', '.join(f'{size:.0f}' for size in soak.memory)}")
+    print(f"MiB after each tenth of the requests: {', '.join(f'{size:.0f}' for size in soak.memory)}")
     growth = soak.memory[-1] / soak.memory[len(soak.memory) // 2]
     print(f"memory at the end / memory after half of the requests: {growth:.3f}")
     faults = [soak.counts[name] for name in ("wrong", "lost", "invalid request with another status")]

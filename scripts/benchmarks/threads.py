@@ -72,8 +72,8 @@ WORK = {"train": train, "translate": translate}
 
 
 def serve(work: str, shape: str, tokens: int) -> None:
-    """For each number of seconds in the standard input, work for this time, and print the target tokens per
-    second.
+    """Read numbers of seconds from the standard input. Work for each number of seconds, and print the target
+    tokens per second.
     """
     measure = WORK[work](SHAPES[shape], tokens)
     measure(0.1)
@@ -166,7 +166,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "base"])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["one", "before", "after"])
-    parser.add_argument("--tokens", type=int, default=512, help="source (and target) positions of a batch")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=512,
+        help="number of source (and target) positions of a batch",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each measurement")
     parser.add_argument("--serve", nargs=2, metavar=("WORK", "SHAPE"), help=argparse.SUPPRESS)
@@ -177,7 +182,7 @@ def main(words: list[str] | None = None) -> None:
         return
     print_header()
     print(f"load average of the last minute: {os.getloadavg()[0]:.1f}")
-    # Exit with an exception after a SIGTERM, so that `finally` also ends the workers.
+    # Raise an exception after a SIGTERM, so that the `finally` block ends the worker processes.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     for shape in arguments.shapes:
         for work in arguments.work:

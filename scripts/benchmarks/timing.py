@@ -1,5 +1,5 @@
-"""Functions for all benchmarks: alternating measurements, medians and ratios of times, peak memory, and the
-header of a log.
+"""Functions that the benchmarks share: measure functions alternately, compute medians and ratios of times,
+measure the peak memory, and print the conditions of a measurement.
 """
 
 import platform
@@ -21,7 +21,7 @@ from vaswani_hf.training.hardware import hardware_name
 
 
 def print_header() -> None:
-    """Print the facts that every log needs: date, command, processor and versions."""
+    """Print the date, the command, the processor and the versions of a measurement."""
     versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
     print(f"{date.today()}: python {shlex.join(sys.argv)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -71,7 +71,7 @@ def in_turns(
 
 
 class Ratio(NamedTuple):
-    """The median, the smallest and the largest ratio of two times that were measured in the same round."""
+    """The median, the smallest and the largest of the ratios of two functions' times, one ratio per round."""
 
     median: float
     lowest: float
@@ -99,9 +99,8 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """Return the peak of the memory (MiB) during a call, minus the memory before the call. Call `peak_memory`
-    in a new process. In the same process, the call could reuse memory that earlier calls have freed, so the
-    measured peak would be too small.
+    """Return the peak of the memory (MiB) during a call, minus the memory before the call. Call this function
+    in a new process, because memory that earlier calls have freed would make the result too small.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

@@ -49,7 +49,7 @@ VALIDATION_PAIRS = 500
 COLUMNS = (
     "competitor",
     "tokens/s",
-    "our speed / its speed",
+    "speed of this package / its speed",
     "filled",
     "peak MiB",
     "of float32 rate",
@@ -65,7 +65,7 @@ class Competitor:
     competitor.
 
     `words` contains the name of a module in the folder training_peers, and then the arguments of the module.
-    `python` is the Python interpreter that runs the module. If the competitor is not measured, `missing` is
+    `python` is the Python interpreter that runs the module. If the competitor cannot run, `missing` contains
     the reason. `turns` contains the measurements that the competitor prints after the warm-up and after each
     turn.
     """
@@ -93,8 +93,8 @@ class Competitor:
             )
 
     def answer(self, command: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send `command` to the process, and return the answer. If the process has ended, set `missing` to
-        the last line of its log.
+        """Send `command` to the process, and return the answer. If the process has ended, store the last line
+        of its log in `missing`.
         """
         if self.missing or self.process is None:
             return {}
@@ -139,7 +139,7 @@ def competitors(arguments: argparse.Namespace) -> list[Competitor]:
         marian.missing = "no --pymarian PYTHON"
     if arguments.device != "cpu":
         marian.python = None
-        marian.missing = "its wheel is for CPUs"
+        marian.missing = "the wheel of pymarian is for CPUs"
     return [
         Competitor("vaswani_hf, by recipe", ["vaswani"], arguments.python),
         Competitor("MarianMT, Seq2SeqTrainer", ["marian_mt"], arguments.python),
@@ -160,8 +160,8 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
         while sum(seconds) < 0.5:
             seconds.append(seconds_of(product))
         best = max(best, 2 * size**3 / statistics.median(seconds))
-        # If a product is slow, skip larger matrices, because the hardware does not support the dtype and
-        # larger matrices would not reach a higher rate.
+        # If a product is slow, skip larger matrices. The hardware does not support the dtype, so larger
+        # matrices would not reach a higher rate.
         if statistics.median(seconds) > 0.1:
             break
     return best
@@ -188,7 +188,7 @@ def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
 
 def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
     """Let the competitors train one after the other. In each turn, a competitor trains on `tokens` tokens.
-    Return the median rate of large matrix products (FLOP/s) for each dtype, as a measure of the hardware.
+    Also measure large matrix products in each round, and return their median rate (FLOP/s) for each dtype.
     """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
@@ -198,8 +198,8 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
         if warm_up:
             competitor.turns.append(warm_up)
-    # End each turn at the same total number of tokens for all competitors, because the competitors have
-    # trained on different numbers of tokens in the warm-up.
+    # A turn of a competitor ends at a total number of tokens that is the same for all competitors, because
+    # the competitors have trained on different numbers of tokens in the warm-up.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
     for turn in range(1, arguments.turns + 1):
         # Measure the speed of matrix products in each round, because the speed of a shared machine changes.

@@ -60,7 +60,9 @@ class Step:
 
 
 def random_batch(shape: Shape, length: int, device: str) -> dict[str, torch.Tensor]:
-    """Generate a batch [B, L] of random sentences with L tokens. Every seventh sentence has L - 1 tokens."""
+    """Generate a batch [B, L] of random sentences with L tokens. Every seventh sentence has only L - 1
+    tokens, so that the batch contains padding.
+    """
     size = (max(1, shape.tokens // length), length)
     input_ids = torch.randint(4, shape.vocabulary, size)
     labels = torch.randint(4, shape.vocabulary, size)

@@ -46,7 +46,7 @@ def run(attention: VaswaniAttention, length: int) -> None:
 
 
 def slope(lengths: list[int], values: list[float]) -> float:
-    """Fit a power law to values as a function of the length, by least squares on the logarithms. Return the
+    """Fit a power law of the length to measured values, by linear regression of the logarithms. Return the
     exponent.
     """
     return float(np.polyfit(np.log(lengths), np.log(np.maximum(values, 1e-9)), 1)[0])

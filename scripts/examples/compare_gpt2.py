@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> None:
             f"| {name} | {model.num_parameters():,} | {', '.join(perplexities[name])} | {seconds_of_step} |"
         )
     ours, theirs = times.values()
-    print(f"time per step, GPT-2 / ours: {ratio(theirs, ours).median:.2f}")
+    print(f"time of a step of GPT-2 / time of a step of this package: {ratio(theirs, ours).median:.2f}")
 
 
 if __name__ == "__main__":

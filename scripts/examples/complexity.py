@@ -74,7 +74,8 @@ class SelfAttention(nn.Module):
 
 class AttentionCore(SelfAttention):
     """Self-attention without projections: only scores, weights and weighted sum. The cost n^2 d in the
-    paper's Table 1 does not include the projections. The queries, the keys and the values are the states.
+    paper's Table 1 does not include the projections. The inputs of the layer are the queries, the keys and
+    the values.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -112,9 +113,9 @@ class Convolution(nn.Module):
 class Row:
     """A row of the table: a type of layer, the entries in the paper's Table 1, and the sizes to measure.
 
-    `layer` builds a layer from a size, the number of the layer in a stack and the implementation of
-    attention. `path` computes the length of the longest path between two positions, in sequential operations.
-    `path` uses only the size of the layer, and measures nothing.
+    `layer` builds a layer. Its arguments are the size, the number of the layer in a stack, and the
+    implementation of attention. `path` computes the length of the longest path between two positions, in
+    sequential operations. `path` uses only the size of the layer, and measures nothing.
     """
 
     name: str
@@ -136,11 +137,11 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# The smallest size is large enough that the leading term of the cost dominates. The largest size is small
-# enough that one layer takes about a second.
+# At the smallest size, the leading term of the cost is already much larger than the other terms. At the
+# largest size, one layer takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
-# Limit the width of the LSTM, because the matrices of a wider LSTM would not fit into the processor cache,
-# and the time would follow another power law.
+# Limit the width of the LSTM, so that its matrices fit into the processor cache. The time of a wider LSTM
+# follows another power law.
 CACHED = (128, 256, 512)
 ROWS = (
     Row(
@@ -254,7 +255,7 @@ def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[
 
 class Fit(NamedTuple):
     """A power law, cost = factor · n^a · d^b …, fitted to the logarithms by least squares. `r_squared` is the
-    fraction of the variance in the logarithms of the costs that the power law explains.
+    coefficient of determination R² of this fit.
     """
 
     factor: float
@@ -270,8 +271,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law to the costs. Each of the numbers n, d, k and r is a variable of the power law if the
-    number differs between the `sizes`.
+    """Fit a power law to the costs. The variables of the power law are those of the numbers n, d, k and r
+    that differ between the `sizes`.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])

@@ -3,8 +3,8 @@
 Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are the queries of the attention,
 and statements are the keys and values. The script generates stories about people, places, things and colours.
 The answer to a question depends on one, two or three statements of the story. The script trains a network for
-each number of hops. For each network, the script prints the accuracy on held-out stories, separately for
-answers that depend on one, two and three statements. The script also prints one story with the attention
+each number of hops. For each network, the script prints three accuracies on held-out stories: for answers
+that depend on one, on two and on three statements. The script also prints one story with the attention
 weights of its statements. In shapes, B is the number of questions, S the number of statements, J the number
 of words and D the width.
 """
@@ -31,8 +31,8 @@ WORDS = [
 ]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
-# A story has statements and questions. For each question, the story also has the answer, and the number of
-# statements that the answer depends on.
+# A tuple of statements, and a list of tuples (question, answer, number of statements that the answer depends
+# on).
 Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
@@ -78,8 +78,8 @@ def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
 
 
 def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
-    """Return statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B],
-    all int64.
+    """Return four int64 tensors: statements [B, S, J], questions [B, J], answers [B] and the number of
+    supporting statements of each question [B].
     """
 
     def ids_of(sentence: str) -> list[int]:
@@ -97,7 +97,8 @@ def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
 
 class MemoryNetwork(nn.Module):
     """The network of Sukhbaatar et al. 2015, Section 2.2: each hop adds the output of attention to the
-    question. Words are weighted by position (Section 4.1).
+    question. The embedding of a word is multiplied by weights that depend on the position of the word
+    (Section 4.1).
     """
 
     def __init__(self, hops: int):

@@ -4,10 +4,11 @@
 # ## What the script does
 #
 # The script computes each equation of Vaswani et al. 2017, *Attention Is All You Need*
-# ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)), on one sentence pair. For each equation the script prints
-# the lines of the package that compute the equation, the numbers for the sentence pair, and the same numbers from
-# `tests/reference.py`. The reference shares no code with the package. The reference uses slow loops over positions
-# and heads, so that each line can be compared with an equation. The script stops if the numbers differ.
+# ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)), on one sentence pair. For each equation, the script
+# prints the lines of the package that compute the equation, and the results for the sentence pair. The script
+# compares the results with `tests/reference.py`. The reference shares no code with the package. The reference
+# uses slow loops over positions and heads, so that each line can be compared with an equation. The script
+# stops if the numbers differ.
 #
 # The script takes less than two minutes on a CPU.
 #
@@ -61,7 +62,9 @@ def show(code) -> None:
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Print the largest difference between the package and the reference, and stop if the numbers differ."""
+    """Print the largest difference between the outputs of the package and of tests/reference.py. Stop if the
+    outputs differ.
+    """
     difference = (ours.detach() - theirs.detach()).abs().max().item()
     assert difference < 1e-6, difference
     print(f"shape {list(ours.shape)}, largest difference from tests/reference.py: {difference:.0e}")
@@ -405,8 +408,8 @@ show_picture(cross_sheet)
 #
 # Many implementations differ from the paper. For each difference, the following table names the field of
 # `VaswaniConfig`. The table also shows the number of parameters of a model that has the difference, and the
-# largest change of a log-probability on the sentence pair. The model with the difference starts from the
-# weights of the model above; weights that the model above does not have keep their initial values.
+# largest change of a log-probability on the sentence pair. Each of these models starts from the weights of
+# the model above. Weights that the model above does not have keep their initial values.
 
 # %%
 DIFFERENCES: list[tuple[str, dict[str, Any]]] = [

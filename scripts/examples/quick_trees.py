@@ -1,4 +1,4 @@
-"""Print random trees of the toy grammar on which the quick recipe trains a parser, one tree per line."""
+"""Print random trees, one per line, of the grammar on which `configuration/parsing.yaml` trains a parser."""
 
 import argparse
 

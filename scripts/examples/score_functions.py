@@ -38,7 +38,7 @@ SOURCES = {
     "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Equation 3, linear"),
     "additive": ("v tanh(W q + U k)", "Bahdanau et al. 2015, A.1.2"),
 }
-# The score functions that only multiply the dot product by a factor.
+# The score functions that are the dot product times a factor.
 FACTORS = ("dot", "scaled_dot", "dot_mean")
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 NUM_KEYS = 64
@@ -51,7 +51,7 @@ QUANTITIES = {
 
 def scaling_row(score: str, d_k: int, num_queries: int) -> dict[str, float]:
     """Compute statistics of the softmax over 64 random keys. The features of queries and keys are independent
-    and have variance 1.
+    random numbers with variance 1.
 
     Returns the standard deviation of the scores, the mean entropy of the weights in nats (4.16 if all weights
     are equal), and the mean norm of the Jacobian of the softmax.
@@ -144,7 +144,9 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument(
         "--max_steps", type=int, help="steps of each training; default: `max_steps` of the recipe"
     )
-    parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed; default: 40")
+    parser.add_argument(
+        "--repetitions", type=int, default=40, help="number of steps whose time is measured; default: 40"
+    )
     arguments = parser.parse_args(given)
     arguments.output.mkdir(parents=True, exist_ok=True)
     if arguments.what == "scaling":

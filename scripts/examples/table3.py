@@ -66,8 +66,8 @@ PAPER = {
 
 
 class PlannedRow(NamedTuple):
-    """A row of the paper's Table 3, its recipe, and the numbers of parameters and FLOPs that follow from the
-    recipe.
+    """A row of the paper's Table 3, its recipe, and the numbers of parameters and FLOPs that are computed
+    from the recipe.
     """
 
     paper: PaperRow
@@ -82,8 +82,8 @@ class PlannedRow(NamedTuple):
 
     @property
     def classes(self) -> tuple[float, float] | None:
-        """The smallest and the largest vocabulary size with which the model has as many million parameters as
-        in the paper, after rounding.
+        """The smallest and the largest vocabulary size with which the number of parameters, rounded to
+        millions, equals the paper's number.
         """
         if self.paper.millions is None:
             return None
@@ -95,7 +95,7 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
-    """Return a dict that maps the name of each recipe to the row of Table 3 that is computed from the recipe."""
+    """Return a dict from the name of each recipe to its row of Table 3."""
     rows = {}
     for name in names:
         paper = PAPER[name]

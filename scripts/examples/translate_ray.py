@@ -2,13 +2,13 @@
 
 Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
 install '.[ray]'` in the folder of the project. INPUT is a Parquet file or a folder of Parquet files. OUTPUT
-is another folder. All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep their
-order and are written to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file
-and an additional column `translation`. If a text is null, its translation is null. Each worker has one model
-and one processor. Each output file gets its name only when the file is complete. To continue after an
-interruption, repeat the command; the command translates only missing or damaged files. If RAY_ADDRESS is set,
-Ray joins the cluster at the address in RAY_ADDRESS. If RAY_ADDRESS is not set, Ray runs on this machine only,
-and its processes listen on the loopback interface.
+is another folder. All machines must have access to INPUT and OUTPUT. The script writes the rows of
+NAME.parquet in the same order to NAME-00000-of-00003.parquet and so on, and adds the column `translation`.
+Each output file has at most `--rows_per_file` rows. If a text is null, its translation is null. Each worker
+has one model and one processor. The script writes an output file under a temporary name, and renames the
+complete file. To continue after an interruption, run the same command again. The script then translates only
+missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at the address in RAY_ADDRESS. If
+RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the loopback interface.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def refuse(sentence: str, is_so: bool = True) -> None:
-    """If `is_so` is True, end the process with the message `sentence`."""
+    """End the process with the error message `sentence`, if `is_so` is True."""
     if is_so:
         sys.exit(f"translate_ray: {sentence}")
 
@@ -113,7 +113,7 @@ def input_files(source: Path, output: Path) -> list[Path]:
     refuse(f"OUTPUT must not be the folder of INPUT, but is '{output}'.", is_input)
     refuse(f"OUTPUT must be a folder, but '{output}' is a file.", output.is_file())
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
-    refuse(f"INPUT must hold .parquet files, but '{source}' has none.", not files)
+    refuse(f"INPUT must contain .parquet files, but '{source}' contains none.", not files)
     return files
 
 
@@ -133,7 +133,7 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     )
     kind = schema.field(column).type
     is_text = kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.null())
-    refuse(f"The column `{column}` of '{path}' must hold text, but holds {kind}.", not is_text)
+    refuse(f"The column `{column}` of '{path}' must contain text, but contains {kind}.", not is_text)
     has_output = output_column in names
     refuse(f"`--output_column` must be a new column, but '{path}' has `{output_column}` already.", has_output)
     weights = [
@@ -151,8 +151,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
     starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
     for number, start in enumerate(starts):
-        # Write a number into the name even if there is only one output file, so that two input files never
-        # have the same output file.
+        # Number the output file even if there is only one, so that two input files never have the same output
+        # file.
         name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
         part = {
             "path": str(path.resolve()),
@@ -226,7 +226,7 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
         f"`--num_gpus` must be at most the number of GPUs of this machine, but is {arguments.num_gpus:g}.",
         lacks,
     )
-    # Use one block for each range of rows (`part`), because otherwise one worker may get several ranges while
+    # Give Ray one block for each range of rows (`part`). Otherwise one worker may get several ranges while
     # another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
@@ -255,12 +255,15 @@ def main(words: list[str] | None = None) -> None:
         help="the maximum number of rows of an output file; default: 100000",
     )
     parser.add_argument(
-        "--workers", type=int, default=1, help="parallel models, each on one processor; default: 1"
+        "--workers",
+        type=int,
+        default=1,
+        help="number of workers, each with one model; default: 1",
     )
     parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker; default: 0")
     parser.add_argument("--device", help="cpu or cuda; default: a GPU if the worker has one")
     parser.add_argument(
-        "--num_beams", type=int, help="beams of the search; default: `num_beams` of the checkpoint"
+        "--num_beams", type=int, help="number of beams; default: `num_beams` of the checkpoint"
     )
     parser.add_argument(
         "--engine",

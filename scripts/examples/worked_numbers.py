@@ -56,8 +56,8 @@ def masked_softmax_example() -> dict[str, torch.Tensor]:
     length = len(SCORES)
     attention = attention_of(length, is_causal=True)
     mask = attention_masks([attention], torch.zeros(1, length, attention.config.d_model), None)[0]
-    # The keys are unit vectors, and the queries are divided by the scaling, so that the scores of the
-    # attention are exactly the numbers of the table.
+    # Use unit vectors as keys, and divide the queries by the scaling, so that the attention scores are
+    # exactly the numbers in SCORES.
     query, key = table[None, None] / attention.scaling, torch.eye(length)[None, None]
     weights = attention.weights(query, key, mask)[0, 0]
     return {"mask": mask[0, 0], "masked": table.masked_fill(mask[0, 0] != 0, -math.inf), "weights": weights}
@@ -70,7 +70,7 @@ def smoothing_example(form: str) -> dict[str, torch.Tensor]:
     gold, other = target_probabilities(SMOOTHING, form, len(PROBABILITIES))
     target = torch.tensor([[gold, *[other] * (len(PROBABILITIES) - 1)]])
     log_probs = torch.tensor([PROBABILITIES]).log()
-    # The softmax of log-probabilities gives the probabilities, so that log-probabilities can serve as logits.
+    # Use log-probabilities as logits, because the softmax of log-probabilities gives the probabilities.
     loss = smoothed_cross_entropy(log_probs, torch.tensor([0]), None, SMOOTHING, form)
     return {
         "target": target,
@@ -107,8 +107,8 @@ def schedule_example() -> dict[int, float]:
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotations,
-    and the entries of the rotations are entries of PE(shift).
+    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotation
+    matrices, whose entries are entries of PE(shift).
     """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [

@@ -1,4 +1,6 @@
-"""A page in headless Chromium without a network, and small models whose searches are uncertain."""
+"""Fixtures: a page in headless Chromium without a network, and small models whose beams differ from each
+other.
+"""
 
 import shutil
 
@@ -37,7 +39,7 @@ def browser_page(_browser):
     """
     context = _browser.new_context(viewport={"width": 1200, "height": 900})
     context.set_offline(True)
-    # The machine of the tests may be busy.
+    # Wait up to two minutes, because the machine of the tests may be busy.
     context.set_default_timeout(120_000)
     page = context.new_page()
     errors: list[str] = []

@@ -245,7 +245,7 @@ def with_lengths(explanation, num_source: int, num_target: int):
 
 def test_a_text_that_is_too_long_for_a_page(word_translator):
     message = r"^`text` must be short enough for a page of 1.5 MB, .* tokens on each side fit"
-    # The attention of the encoder alone is too large.
+    # The attention weights of the encoder alone are too large for the page.
     with pytest.raises(ValueError, match=message) as error:
         explain(word_translator, "one " * 500)
     with pytest.raises(ValueError, match="its translation has"):
@@ -253,7 +253,7 @@ def test_a_text_that_is_too_long_for_a_page(word_translator):
     fitting = int(str(error.value).split("about ")[1].split()[0])
     explanation = explain(word_translator, TEXT, num_beams=2)
     assert len(page_of(with_lengths(explanation, fitting, fitting)).encode()) <= MAX_PAGE_SIZE
-    # The attention of the encoder fits, but all attention together does not fit.
+    # The attention weights of the encoder fit into the page, but all attention weights together do not fit.
     with pytest.raises(ValueError, match="its translation has 300 tokens"):
         page_of(with_lengths(explanation, fitting, 300))
 

@@ -66,6 +66,6 @@ def test_the_page_explains_a_translation(page, translator):
     page.get_by_role("button", name="Explain this translation").click()
     page.locator("#view h1", has_text=expected).wait_for()
     page.locator("#view h2", has_text="beam search").wait_for()
-    # A new text replaces the explanation.
+    # A new translation removes the explanation of the previous translation.
     translate(page, "five")
     page.wait_for_function("document.getElementById('view').childElementCount === 0")

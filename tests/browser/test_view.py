@@ -131,7 +131,7 @@ def test_the_keyboard_reaches_every_part(look):
     assert "heads=4" in page.url
     page.get_by_label("Sub-words").focus()
     page.keyboard.press("ArrowLeft")
-    # Every control has a name.
+    # Every control has an accessible name.
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("button, input")].filter((one) =>
             !one.textContent.trim() && !one.getAttribute("aria-label") && !one.closest("label")).length"""

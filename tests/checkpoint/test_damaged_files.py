@@ -41,7 +41,7 @@ def without_a_bias(content: bytes) -> bytes:
 
 
 def with_key(**changes):
-    """Change these keys of a JSON file."""
+    """Return a function that sets these keys in a JSON file."""
     return lambda content: json.dumps(json.loads(content) | changes).encode()
 
 
@@ -100,7 +100,8 @@ def test_a_damaged_checkpoint_is_not_loaded(tiny_checkpoint, vaswani, file, how,
     elif how is not None:
         path.write_bytes(how(content) if callable(how) else how)
     before = files_in(folder)
-    # A file can be damaged in the right folder. `model` names a wrong folder.
+    # The exit code is 1 if a file in the right folder is damaged. The exit code is 2 if `model` names a wrong
+    # folder.
     code = 2 if sentence.startswith("`model`") else 1
     expected = (code, "", sentence.format(file=file, folder=folder))
     assert vaswani("translate", folder, "--text", "der Hund") == expected

@@ -72,7 +72,7 @@ for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline
 """
     name = copier_repository.id
     again, options = f"{name}-again", json.dumps({"revision": commit})
-    # The whole search travels.
+    # The code in the repository contains the whole search, with ensembles and phrases.
     push = """
 phrase = ids[0, :1].tolist()
 both = translator.model.generate(ids, ensemble=[model], must_contain=[[phrase]], num_beams=2)
@@ -87,7 +87,7 @@ translator.push_to_hub(again)
     )
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
-    # transformers prints its questions before the result.
+    # transformers prints its own questions before the program prints the result.
     found = json.loads(result.stdout[result.stdout.index('{"config"') :].splitlines()[0])
     assert found["code"].startswith("transformers_modules.") and commit in found["code"]
     ids = copier.source_tokenizer(TEXT, return_tensors="pt")["input_ids"]

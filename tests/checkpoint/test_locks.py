@@ -19,7 +19,7 @@ from vaswani_hf.checkpoint import locks
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.locks import InUseError, check_not_in_use, is_replaced, locked_output, locked_run
 
-# Import only the modules of the package without torch.
+# Import only modules of the package that do not import torch.
 LOCKS = Path(locks.__file__)
 HOLD = f"""
 import importlib.util, os, sys, time
@@ -174,13 +174,14 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
         assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err
     assert re.fullmatch(
-        rf"'{tmp_path}' has no locks \(.*\): make sure that no other process writes there\n", said
+        rf"'{tmp_path}' has no file locks \(.*\): make sure that no other process writes into this folder\n",
+        said,
     )
     left = tmp_path / ".out.0a1b2c3d.vaswani-unfinished"
     left.mkdir()
     with new_folder(tmp_path / "other") as folder:
         folder.mkdir()
-    # Another process may still use the folder.
+    # The folder stays, because another process may still use the folder.
     assert left.exists()
 
 

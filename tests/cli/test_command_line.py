@@ -175,7 +175,7 @@ def test_a_wrong_value_in_a_recipe_is_a_usage_error(vaswani, words):
 
 
 def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
-    """A name is a switch everywhere or nowhere, and takes one value everywhere or several values everywhere."""
+    """An option has the same kind in all commands and recipe keys: a switch, one value, or several values."""
     kinds = {}
     for name, command in COMMANDS.items():
         options, _ = command.load()
@@ -508,7 +508,9 @@ assert "torch._dynamo" in sys.modules
 
 
 def test_a_command_that_only_infers_imports_no_slow_part_of_torch(copier_checkpoint):
-    """A new interpreter, because the warm interpreters have imported all parts. The compiler is loaded when it is used."""
+    """Start a new interpreter, because the interpreters of the fixtures have already imported all parts of
+    torch. A command loads the compiler of torch only when the command uses the compiler.
+    """
     command = [sys.executable, "-c", QUICK, copier_checkpoint]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (done.stdout, done.stderr) == ("der Hund\n", "")

@@ -179,7 +179,7 @@ def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpo
         "would override the recipe."
     )
     assert scores["recipe_note"] == note and f"\n{note}" in evaluate("one", *short)[1]
-    # The options of the user win.
+    # The options of the user take precedence over the recipe.
     out = evaluate("one", *short, "--lowercase", "false", "--tokenize", "13a")[1]
     assert "case:mixed" in out and "tok:13a" in out and "recipe" not in out
     out = evaluate("one", *short, "--tokenize", "13a")[1]

@@ -35,7 +35,7 @@ def test_all_keys(capsys):
     assert (code, out) == (0, describe_all_keys() + "\n")
     assert "\n\ntraining.warmup_steps  (integer; default: 4000; unit: steps; range: above 0)\n" in out
     assert "\n\nmodel.d_model  (" in out
-    # Facts that a key does not have are left out.
+    # The output leaves out the default, unit or range if a key has none.
     assert not re.search(r"(default|unit|range): [;)]", out)
 
 

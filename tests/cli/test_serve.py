@@ -42,7 +42,7 @@ def translate(client, text: str):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, copier, tmp_path, number):
-    """The checkpoint disappears, and a signal arrives during a request."""
+    """The checkpoint is deleted while the service runs, and a signal arrives during a request."""
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(copier_checkpoint, checkpoint)
     with served(python, str(checkpoint), "--languages", "en:de", "--batch_wait", "1000") as (
@@ -123,7 +123,9 @@ def test_quantization_and_search_options(python, copier_checkpoint, copier):
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement():
-    """The connections of clients inherit the option of the listening socket."""
+    """The service sets TCP_NODELAY on the listening socket, and the connections of clients inherit this
+    option.
+    """
     with _listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:

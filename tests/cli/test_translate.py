@@ -391,7 +391,7 @@ def test_without_work_for_two_no_process_starts(translate, source, tmp_path, mon
     argv = ("--workers", "2", "--input", tmp_path / "empty", "--output", tmp_path / "nothing")
     assert translate(*argv)[0] == 0
     assert (tmp_path / "nothing").read_bytes() == b""
-    # The main process translates a single window, and texts that a user types.
+    # If there is only one window, or if a user types the texts, the main process translates without workers.
     assert translate("--workers", "2", stdin=b"eins\nja?\n")[:2] == (0, "eins\nja?\n")
     assert (
         translate("--workers", "2", "--window", "5", "--input", source, "--output", output, "--resume")[0]

@@ -44,7 +44,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_has_chosen_how_they_wait(cho
     ids=["nobody else", "one busy program", "many busy programs", "a little work"],
 )
 def test_free_cores_are_those_that_other_programs_leave(idle, own, expected):
-    """Two cores have 20 seconds together in 10 seconds."""
+    """In 10 seconds, two cores have 20 seconds of processor time together."""
     before = ProcessorTimes(total=1000, idle=300, own=5)
     after = ProcessorTimes(total=1020, idle=300 + idle, own=5 + own)
     assert free_cores(before, after, 2) == pytest.approx(expected)
@@ -62,7 +62,9 @@ def test_the_times_of_the_processor_grow(tmp_path, monkeypatch):
 
 @pytest.fixture
 def imported(monkeypatch, tmp_path):
-    """Import torch in a block of `leaving_busy_cores` with this number of free cores of 8; the numbers of threads that are set."""
+    """Return a function that imports torch while this number of 8 cores is free, and returns the numbers of
+    threads that were set.
+    """
 
     def imported(free):
         times = iter([ProcessorTimes(0, 0, 0), ProcessorTimes(8, free, 0)])

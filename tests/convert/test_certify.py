@@ -150,7 +150,8 @@ def test_int8_may_change_a_twentieth_of_the_translations():
     assert module._exceeded_limit(row, own) == ""
     assert "6.0% of the translations" in module._exceeded_limit(replace(row, changed=6), own)
     assert "BLEU is lower by 0.40" in module._exceeded_limit(replace(row, bleu=29.8), own)
-    # A float32 engine may change a hundredth, because equal scores may change places.
+    # A float32 engine may change one of 100 translations, because two translations with equal scores may
+    # change places.
     row = replace(row, weights="float32", changed=1, largest_difference=1e-5)
     assert module._exceeded_limit(row, own) == ""
     assert "2.0% of the translations" in module._exceeded_limit(replace(row, changed=2), own)

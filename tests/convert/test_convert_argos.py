@@ -52,7 +52,9 @@ def package(opus):
 
 @pytest.fixture(scope="module")
 def argos(tmp_path_factory):
-    """Modules of Argos Translate. An import of Argos Translate creates folders."""
+    """Modules of Argos Translate. Use a temporary home folder, because an import of Argos Translate creates
+    folders.
+    """
     if find_spec("argostranslate") is None:
         pytest.skip("needs Argos Translate: pip install argostranslate")
     folder = tmp_path_factory.mktemp("home")

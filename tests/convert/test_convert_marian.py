@@ -229,7 +229,8 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     "fields",
     [
         {"tie_word_embeddings": False, "pad_token_id": 0},
-        # As in Marian's own models, the decoder starts with `<pad>`, and no word is `<pad>`.
+        # As in Marian's own models, the decoder starts with `<pad>`, and `bad_words_ids` forbids `<pad>` as a
+        # word.
         {"decoder_start_token_id": 1, "bad_words_ids": [[1]]},
         {"decoder_start_token_id": 2, "two_vocabularies": True, "tie_word_embeddings": False},
     ],

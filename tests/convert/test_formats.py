@@ -1,4 +1,5 @@
-"""A new format is its file and one line in the table; formats refuse a new field of the config.
+"""A new export format needs only its own file and one line in the table. A format refuses a new field of the
+config.
 
 All models are in float32.
 """

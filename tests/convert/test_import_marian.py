@@ -69,7 +69,8 @@ def test_an_imported_model_computes_the_same_and_returns_with_equal_tensors(
     excluded = config.pad_token_id if start != config.pad_token_id else None
     for name, tensor in after.items():
         if excluded is not None and name in ("final_logits_bias", "model.shared.weight"):
-            # The export excludes `<pad>` with a low bias if the decoder does not start from `<pad>`.
+            # Skip these tensors, because the export excludes `<pad>` with a low bias if the decoder does not
+            # start from `<pad>`.
             continue
         assert torch.equal(tensor, before[name]), name
     assert before.keys() - after.keys() <= {"model.shared.weight"}

@@ -42,7 +42,9 @@ def import_recorded(name, folder):
 
 
 def changed(name, path, options=None, **arrays):
-    """Write a recorded model with other options and other arrays. The array None removes an entry."""
+    """Write a recorded model with other options and other arrays. An array that is None removes the entry of
+    its name.
+    """
     weights, settings = read_npz(RECORDED / f"{name}.npz")
     text = yaml.safe_dump(settings | (options or {})).encode() + b"\0"
     weights = {**weights, OPTIONS_ENTRY: numpy.frombuffer(text, dtype=numpy.int8), **arrays}
@@ -85,7 +87,7 @@ def test_a_folder_with_decoder_yml_needs_no_options(tmp_path, capsys):
     folder.mkdir()
     for file in ("post.npz", "post.npz.decoder.yml", "joint.spm"):
         shutil.copy(RECORDED / file, folder)
-    # Files of a training without the options of the model.
+    # Add a file with the state of the optimizer, which does not contain the options of the model.
     numpy.savez(folder / "post.npz.optimizer.npz", adam_mt=numpy.zeros(3))
     assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
     settings = json.loads((tmp_path / "ours" / "generation_config.json").read_text())

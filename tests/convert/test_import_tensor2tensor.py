@@ -112,7 +112,7 @@ def write(folder, found, hparams):
 
 
 def log_probs(found, source, target, is_pre, target_space):
-    """The log-probabilities [T, V] of one sentence pair without padding. `target` begins with the first token."""
+    """The log-probabilities [T, V] of one sentence pair without padding. `target` has no start token."""
 
     def table(kind):
         shards = [

@@ -79,7 +79,9 @@ class Seq2SeqTransformer(nn.Module):
 
 
 def write_model(folder, layout="interleaved", facts=None, **arguments):
-    """Write a model with random weights and its facts, and return the model."""
+    """Write a model with random weights and the facts about the model that the import needs. Return the
+    model.
+    """
     torch.manual_seed(0)
     model = Seq2SeqTransformer(layout, **arguments).eval()
     with torch.no_grad():

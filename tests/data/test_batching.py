@@ -45,8 +45,9 @@ def flat(batches) -> list[int]:
 
 
 def test_neighbours_in_length_share_a_batch():
-    # In the order of target lengths 2, 3, 4, with source lengths rising, falling, rising, the pairs are (source,
-    # target) = (1,2) (4,2) | (5,3) (1,3) | (2,4) (6,4): numbers 5 1 | 0 4 | 2 3.
+    # The sampler sorts the pairs by target length (2, 3, 4). For these target lengths, the source lengths
+    # rise, fall and rise. The pairs (source, target) are (1,2) (4,2) | (5,3) (1,3) | (2,4) (6,4), and their
+    # numbers are 5 1 | 0 4 | 2 3.
     source, target = np.array([5, 4, 2, 6, 1, 1]), np.array([3, 2, 4, 4, 3, 2])
     assert list(TokenBudgetSampler(source, target, 100, 100, seed=None)) == [[5, 1, 0, 4, 2, 3]]
     # The target side allows six positions: 3 x 2, 2 x 3 or 1 x 4.
@@ -56,7 +57,9 @@ def test_neighbours_in_length_share_a_batch():
 
 
 def filled(batches, lengths, budgets) -> list[float]:
-    """The share of the nearer budget that each batch takes."""
+    """Return for each batch the used share of the source budget or of the target budget, whichever share is
+    larger.
+    """
     return [
         max(len(rows) * side[rows].max() / budget for side, budget in zip(lengths, budgets, strict=True))
         for rows in batches

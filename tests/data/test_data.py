@@ -559,8 +559,8 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
 def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(
     tmp_path, streaming, is_shared
 ):
-    # With 4 tokens a side may have 64 characters. Without this limit the line of 1,000 characters had 2
-    # tokens.
+    # With 4 tokens a side may have 64 characters. Without this limit, the line of 1,000 characters would be
+    # kept, because the line has only 2 tokens.
     good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
     odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
 

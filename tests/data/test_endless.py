@@ -31,7 +31,7 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
 
 
 def prepared(lengths) -> Dataset:
-    """Prepared pairs whose token ids are their number in the corpus, over and over."""
+    """Return prepared pairs. Each token id of a pair is the number of the pair in the corpus."""
     columns = {
         "input_ids": [[row] * length for row, length in enumerate(lengths[0].tolist())],
         "labels": [[row] * length for row, length in enumerate(lengths[1].tolist())],
@@ -153,7 +153,7 @@ def test_a_stream_is_batched_window_by_window(lengths):
     for batch in batches:
         assert len(batch) * source[batch].max() <= BUDGETS[0]
         assert len(batch) * target[batch].max() <= BUDGETS[1]
-    # Windows: the pairs of the first 15 batches stand at the beginning of the stream, but not in its order.
+    # Windows: the first 15 batches have the pairs from the beginning of the stream, but in another order.
     beginning = [row for batch in batches[:15] for row in batch]
     assert max(beginning) < 150
     assert beginning != sorted(beginning)
@@ -163,7 +163,7 @@ def test_a_stream_is_batched_window_by_window(lengths):
 
 @pytest.mark.parametrize("rest", [1, 3, 12, 13, 40])
 def test_the_last_window_of_an_epoch_takes_a_rest_of_less_than_a_batch(rest):
-    # Ten pairs of nine tokens fill a batch, 40 pairs a window of four batches.
+    # Ten pairs of nine tokens fill a batch, and 40 pairs fill a window of four batches.
     stream = streamed((np.full(40 + rest, 9), np.full(40 + rest, 7)), window_batches=4)
     sizes, windows = [], []
     for batch in stream:
@@ -225,7 +225,7 @@ def test_an_epoch_takes_shards_in_another_order_and_each_pair_once(counts):
     # In each epoch, pairs of equal length are in other batches.
     assert batches[0] != batches[1] != batches[2]
     if len(counts) == 25:
-        # A window mixes several shards, and in each epoch other shards.
+        # A window mixes pairs of several shards, and each epoch begins with other shards.
         begins = [{row // 1000 for row in epoch[:30]} for epoch in epochs]
         assert all(len(begin) >= 6 for begin in begins)
         assert begins[0] != begins[1] != begins[2]
@@ -274,12 +274,13 @@ def test_resuming_encodes_no_more_than_a_window_again():
         return EndlessStream(pairs, 40, 40, seed=1, window_batches=100), report
 
     stopped, _ = made()
-    # Ten pairs of four tokens make a batch: 1750 batches are 17,500 pairs, the eighteenth window half done.
+    # Ten pairs of four tokens make a batch, so 1,750 batches have 17,500 pairs and end in the middle of the
+    # eighteenth window.
     first(stopped, 1750)
     resumed, report = made()
     resumed.load_state_dict(stopped.state_dict())
     next(iter(resumed))
-    # One window of 1000 pairs and a batch, in steps of the 1000 that map() encodes at once.
+    # The resumed stream needs one window of 1,000 pairs and one batch, and map() encodes 1,000 pairs at once.
     assert report.read <= 3000
 
 

@@ -83,7 +83,7 @@ def test_special_tokens_have_the_order_of_bart_and_only_the_end_is_marked(tokeni
         assert token_ids[-1] == 2
         assert min(token_ids[:-1], default=4) >= 4
     assert tokenizer("")["input_ids"] == [2]
-    # A word is one token at the beginning and inside of a sentence.
+    # A word is the same token at the beginning and in the middle of a sentence.
     cat, eos = tokenizer("cat")["input_ids"]
     assert eos == 2
     assert tokenizer("cat cat")["input_ids"] == [cat, cat, 2]
@@ -258,7 +258,8 @@ def test_without_merges_it_is_characters_and_bytes(tokenizer):
 
 
 def test_a_tokenizer_of_an_earlier_version_keeps_its_splits():
-    # Bytes of letters were merged with their neighbours: "r" with the first of "ü" before that with the second.
+    # In an earlier version, a merge could join a byte of a letter with a neighbouring letter: here "r" with
+    # the first byte of "ü", before the two bytes of "ü" are joined.
     tokenizer = train_tokenizer(["x"], 260)
     vocabulary = tokenizer.get_vocab() | {"rÃ": 260, "Ã¼": 261}
     tokenizer.backend_tokenizer.model = models.BPE(vocab=vocabulary, merges=[("r", "Ã"), ("Ã", "¼")])

@@ -54,7 +54,7 @@ def test_a_penn_file_loses_traces_function_tags_and_wrappers():
 )
 def test_labels_and_brackets_are_cleaned(text, cleaned):
     assert str(tree_from_text(text)) == cleaned
-    # What is clean stays.
+    # Cleaning a clean tree changes nothing.
     assert str(tree_from_text(cleaned)) == cleaned
 
 

@@ -29,7 +29,7 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def corpora() -> np.ndarray:
-    # The pairs of a corpus need not be neighbours.
+    # Mix the pairs of all corpora, because the pairs of a corpus need not be neighbours.
     return np.random.default_rng(2).permutation(np.repeat(range(len(SIZES)), SIZES))
 
 
@@ -137,7 +137,7 @@ def test_an_entry_with_all_of_its_files_is_a_corpus(load, both):
     assert pair_corpora(corpus.train).tolist() == [0] * 3 * times + [1] * 3 * times
     assert (corpus.weighted.num_pairs, corpus.weighted.num_places) == ([3 * times] * 2, [2 + both, 9 * times])
     assert corpus.reports["train"].read == 7 * times
-    # Found in the cache.
+    # The second call finds the prepared pairs in the cache.
     assert load(both_directions=both).train.cache_files == corpus.train.cache_files
 
 

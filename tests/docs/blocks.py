@@ -10,7 +10,7 @@ MARK = re.compile(
 # Blocks of these languages run. Blocks of "text" show output or a sketch and do not run.
 RUNNABLE = ("bash", "python", "yaml")
 LANGUAGES = (*RUNNABLE, "text")
-# Directives of MyST whose content is no code that a user runs.
+# These directives of MyST contain no code that a user runs.
 DIRECTIVES = (
     "{toctree}",
     "{eval-rst}",

@@ -21,7 +21,8 @@ from vaswani_hf.training import train
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).parent / "page_runner.py"
 WARM_COMMAND = Path(__file__).parent / "warm_command.py"
-# Pages that scripts generate. The generated pages have no other code blocks than the pages of the manual.
+# Pages that scripts generate. Do not run these pages, because they have no other code blocks than the pages
+# of the manual.
 GENERATED = {"commands.md", "recipe_keys.md"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)
@@ -91,7 +92,9 @@ def folder_of_page(prepared, tmp_path):
 
 @pytest.fixture
 def environment(python, hub, tmp_path):
-    """The variables of the commands: the warm interpreter under every name, and a user who is logged in to the local Hub."""
+    """The environment variables of a code block: the commands start the interpreter that has imported the
+    package, and a user is logged in to the local Hub.
+    """
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, arguments in COMMANDS.items():

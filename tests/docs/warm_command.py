@@ -1,7 +1,7 @@
 """Runs `vaswani` or `hf` in an interpreter that has imported everything: `python warm_command.py COMMAND ARGUMENTS`.
 
-huggingface_hub reads its environment variables when it is imported, so that this file sets its constants again. The
-corpora of numbers and trees have few examples for validation and test.
+huggingface_hub reads its environment variables when it is imported, and therefore this file sets its
+constants again. The corpora of numbers and trees have few examples for validation and test.
 """
 
 import os

@@ -23,7 +23,7 @@ def test_a_fitted_calibration_finds_the_probabilities_of_the_data():
     results = reliability(fitted, translations[2000:], good[2000:])
     assert results["calibration_error"] < 5
     assert sum(point["sentences"] for point in results["curve"]) == 2000
-    # A calibration that is always sure has an error as large as the share of bad translations.
+    # If a calibration always reports full confidence, its error is the share of bad translations.
     sure = reliability(Calibration([100.0, 0.0, 0.0, 0.0]), translations, good)
     assert sure["calibration_error"] == pytest.approx(100 * (1 - sum(good) / 4000))
 
@@ -71,7 +71,7 @@ def test_a_calibration_is_written_checked_and_withholds_translations(
     lines.write_text(f"{sources[0]}\n\n")
     words = ["translate", str(folder), "--input", str(lines), "--min_confidence"]
     assert vaswani(*words, "0.1")[1] == f"{sources[0]}\n\n"
-    # A blank line has a correct, empty translation.
+    # The translation of a blank line is empty, and its confidence is 1.
     (blank,) = translator.translate([" "], min_confidence=1.0)
     assert (blank.text, blank.error, blank.calibrated_confidence) == ("", None, 1.0)
 

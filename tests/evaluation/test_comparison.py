@@ -36,7 +36,7 @@ def texts():
     worse = [noisy(sentence, 0.8, chance) for sentence in references]
     better = [noisy(sentence, 0.86, chance) for sentence in references[:DIFFERING]] + worse[DIFFERING:]
     assert sum(map(str.__ne__, worse, better)) == DIFFERING
-    # A source with one word more than its reference.
+    # Each source has one word more than its reference.
     return [f"the {sentence}" for sentence in references], references, {"worse": worse, "better": better}
 
 
@@ -70,7 +70,9 @@ def statistics_of(hypotheses, references):
 
 
 def bleu(sums):
-    """Papineni et al. (2002), for each row of summed statistics; these texts have matches of each length."""
+    """Compute BLEU (Papineni et al. 2002) for each row of summed statistics. The texts must have matching
+    n-grams of each length.
+    """
     assert (sums > 0).all()
     precision = np.exp(np.log(sums[..., 2::2] / sums[..., 3::2]).mean(-1))
     return 100 * precision * np.exp(np.minimum(0, 1 - sums[..., 1] / sums[..., 0]))
@@ -196,7 +198,7 @@ def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_sample
     terminal, bars = io.StringIO(), []
     settings = {"disable": False, "file": terminal, "ncols": 100, "mininterval": 0}
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **given: bars.append(tqdm(**given | settings)) or bars[-1])
-    # One system with p-values and one without.
+    # Compare one system with p-values and one system without p-values.
     compare_systems({**systems, "same": systems["worse"]}, sources, references)
     assert bars[0].n == bars[0].total > 0
     assert "\rcomparing chrF: " in terminal.getvalue()

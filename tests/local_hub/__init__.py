@@ -1,4 +1,4 @@
-"""A Hub on loopback for the tests. It speaks the HTTP of the real Hub, as far as the package uses it."""
+"""A Hub on loopback for the tests. It has the parts of the Hub's HTTP interface that the package uses."""
 
 from local_hub.server import LocalHub
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# The Hub stores files with these names by their sha256. Clients upload them with Git LFS or xet.
+# The Hub stores files with these names by their sha256. Clients upload these files with Git LFS or xet.
 LARGE_FILES = (".arrow", ".bin", ".onnx", ".parquet", ".png", ".pt", ".pth", ".safetensors")
 
 

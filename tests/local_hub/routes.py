@@ -78,7 +78,8 @@ def repository_of(hub, call: Call, types: str, id: str) -> Repository:
     """The repository of a request, if the sender may know that the repository exists."""
     repository = hub.repositories.get((types.removesuffix("s"), id))
     if repository is None or (repository.private and call.user != repository.owner):
-        # The real Hub sends no error code in an answer with 401, but the client reads the code only at https addresses.
+        # The real Hub sends no error code with the status 401. The difference has no effect, because the
+        # client reads the code only at https addresses.
         raise RefusalError(404 if call.user else 401, "Repository not found", "RepoNotFound")
     return repository
 
@@ -114,7 +115,9 @@ def create_repo(hub, call: Call) -> Reply:
 
 
 def validate_yaml(hub, call: Call) -> Reply:
-    """The Hub accepts the metadata of every model card. A test that needs a rejection adds a fault."""
+    """The Hub accepts the metadata of every model card. A test that needs a rejection of the metadata adds a
+    `Fault`.
+    """
     return json_reply({"errors": [], "warnings": []})
 
 

@@ -34,7 +34,7 @@ class Fault:
     change: Callable[[bytes], bytes] | None = None
 
     def strikes(self, method: str, path: str) -> bool:
-        """True if the fault is for this request. The request is counted."""
+        """Return True if the fault applies to this request, and count the request."""
         if self.times == 0 or not re.fullmatch(self.method, method) or not re.search(self.pattern, path):
             return False
         if self.times is not None:
@@ -46,7 +46,7 @@ NO_FAULT = Fault("", "")
 
 
 class CutError(Exception):
-    """The connection is to be closed at once."""
+    """Raised to close the connection at once."""
 
 
 def part_of(reply: Reply, range_header: str | None) -> Reply:
@@ -171,7 +171,7 @@ class LocalHub:
         return environment
 
     def add_token(self, name: str, role: str = "write") -> str:
-        """Make a token of a user, who may be new."""
+        """Make an access token of a user. A new name makes a new user."""
         token = "hf_" + secrets.token_hex(17)
         self.users[token] = (name, role)
         return token

@@ -79,7 +79,9 @@ class OtherForward(VaswaniAttention):
 
 
 class RampPositions(nn.Module):
-    """A position encoding that nobody knows: a learned direction times the position, and at most 24 positions."""
+    """A position encoding that the package does not know: a learned direction times the position, for at most
+    24 positions.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -121,7 +123,8 @@ WAYS = [
 
 @pytest.fixture(params=["default", *FIELDS, *VALUES])
 def model(request):
-    # Processors add in different orders. In float32 the outputs of these random models differ by up to 3.4e-5.
+    # Use float64, because processors add float32 numbers in different orders. In float32 the outputs of these
+    # random models differ by up to 3.4e-5.
     return tiny_model(**(FIELDS | VALUES).get(request.param, {})).double()
 
 
@@ -171,7 +174,7 @@ def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, 
     sequences = prompt.unsqueeze(1).expand(-1, num_beams, -1)
     logits = [decoder.start(prompt.repeat_interleave(num_beams, dim=0)) for decoder in (tree, rows)]
     close(*(value.expand(-1, num_beams, -1) for value in logits))
-    # In 18 steps the tree is pruned, and sentences are removed.
+    # Take 18 steps, so that the decoder prunes the tree and removes sentences.
     for step in range(18):
         parents = torch.randint(num_beams, (len(sequences), num_beams), generator=generator)
         tokens = torch.randint(3, 23, (len(sequences), num_beams, 1), generator=generator)

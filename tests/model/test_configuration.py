@@ -258,7 +258,7 @@ ALL_CHANGED = {
     "vocab_size": 50,
     "decoder_vocab_size": 40,
     "d_model": 24,
-    # This is its default.
+    # The value 6 is also the default of `d_k`.
     "d_k": 6,
     "d_v": 5,
     "encoder_layers": 1,
@@ -325,7 +325,7 @@ def test_all_fields_are_changed_in_the_test_above():
     assert same == ["is_encoder_decoder"]
 
 
-# Another value of each field than that of the tiny config.
+# For each field, a value that differs from the value in the tiny config.
 CHANGES = ALL_CHANGED | {
     "dropout": 0.5,
     "attention_window": 1,

@@ -201,7 +201,7 @@ def test_phrases_that_just_fit_are_there_and_more_are_refused(model):
         options = {"num_beams": num_beams, "must_contain": phrases}
         found = new_tokens(model.generate(**batch_of(SOURCES), **options, max_new_tokens=7))[2]
         assert all(contains(found, phrase) for phrase in phrases[2])
-        # The third sentence has four tokens.
+        # The third sentence has four tokens, so both limits are four tokens.
         for limit in ({"max_new_tokens": 4}, {"max_length_a": 1.0, "max_length_b": 0}):
             with pytest.raises(
                 ValueError, match="these phrases have 6 tokens, and the .* room for at most 4"

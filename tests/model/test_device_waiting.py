@@ -41,7 +41,8 @@ def arguments(options, models, most=40, never_ends=False):
     batch = batch_of(SOURCES, "left", options.pop("prefixes", None))
     if options.get("ensemble"):
         options["ensemble"] = models[1:]
-    # The start token as `</s>`: no search finds an end, because the start token is never the best next token.
+    # If `never_ends` is true, the start token is the end token. No search then finds an end, because the
+    # start token is never the best next token.
     return batch | options | ({"eos_token_id": 0} if never_ends else {})
 
 
@@ -164,6 +165,6 @@ def test_training_never_waits_and_computes_the_same(fields, targets, num_items, 
                 loss = model(**batch).loss
                 loss.backward()
             found.append([loss, *(parameter.grad for parameter in model.parameters())])
-            # If reading from the device does not synchronise, the training reads values.
+            # The training reads values from the device only if reading does not make the program wait.
             assert (not waiting.places) == bool(devices), waiting.places
         torch.testing.assert_close(*found, atol=1e-6, rtol=1e-5)

@@ -1,4 +1,6 @@
-"""The Examples in the docstrings of public names run, without a network. Every public class and function has one."""
+"""The Examples in the docstrings of public names run, without a network. Every public class and function has
+an Example.
+"""
 
 import doctest
 import inspect

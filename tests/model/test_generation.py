@@ -126,7 +126,7 @@ def test_padding_is_never_generated(search):
     model = model_that_prefers_padding(eos_token_id=None)
     torch.manual_seed(0)
     assert PAD not in model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
-    # Without the exclusion, every token is padding:
+    # If the padding token is not excluded, every token of the output is padding:
     model.config.pad_token_id = None
     sequences = model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
     assert torch.all(sequences[:, 1:] == PAD)

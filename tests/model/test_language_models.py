@@ -64,7 +64,9 @@ def padded(texts, side="right"):
 
 
 def reference_logits(model, ids):
-    """Logits [T, V] of one text in slow loops: the paper's decoder without its second sub-layer, or its encoder."""
+    """Compute the logits [T, V] of one text in slow loops, with the paper's encoder or with its decoder
+    without cross-attention.
+    """
     stack = f"model.{model.config.stack}"
     weights = {
         name.replace("model.", f"{stack}.", 1) if name.startswith("model.") else name: value

@@ -78,7 +78,8 @@ def test_decoder_inputs_from_labels():
 def test_smoothing_on_a_table_to_check_by_hand(smoothing, form):
     logits = torch.tensor([[1 / 2, 1 / 4, 1 / 8, 1 / 8], [1 / 4, 1 / 4, 1 / 4, 1 / 4]]).log()
     labels = torch.tensor([0, 3])
-    # In bits: 0.7 * 1 + 0.1 * 2 + 0.1 * 3 + 0.1 * 3 = 1.5 for the first row, and 2 for the second whatever the targets.
+    # The cross-entropy in bits is 0.7 * 1 + 0.1 * 2 + 0.1 * 3 + 0.1 * 3 = 1.5 for the first row. For the
+    # second row, the cross-entropy is 2 bits with any targets.
     bits = (1.5 + 2) / 2
     for num_items, factor in ((None, 1), (7, 2 / 7)):
         expected = torch.tensor(bits * math.log(2) * factor)

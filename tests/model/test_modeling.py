@@ -440,7 +440,7 @@ def test_initialisation_as_gpt2(kind):
     model = kind(VaswaniConfig(vocab_size=3000, d_model=256, encoder_layers=2, decoder_layers=3, **fields))
     num_sublayers = {"encoder": 2 * 2, "decoder": 3 * 3}
     if kind is not VaswaniForSeq2SeqLM:
-        # Without an attention to the source.
+        # A model with one stack has no cross-attention.
         num_sublayers = {"model": 2 * 2 if kind is VaswaniForMaskedLM else 3 * 2}
     seen = set()
     for name, module in model.named_modules():

@@ -74,7 +74,7 @@ def test_settings_of_sampling_need_sampling():
         {"top_k": None},
     ):
         assert TranslationOptions.of(**settings).generate == settings
-    # A checkpoint may recommend settings to users who sample.
+    # A generation config may have settings that only sampling uses.
     TranslationOptions.of(generation_config=GenerationConfig(temperature=0.0))
 
 

@@ -359,7 +359,7 @@ def test_two_vocabularies(two_vocabularies, tmp_path):
     translator = pipeline("translation", model=two_vocabularies, device="cpu")
     source_tokenizer, target_tokenizer = translator.tokenizer, translator.target_tokenizer
     assert len(source_tokenizer) != len(target_tokenizer)
-    # One beam, because transformers 5.17 searches with the size of the source vocabulary.
+    # Use one beam, because the beam search of transformers 5.17 assumes the size of the source vocabulary.
     assert translator(TEXTS, batch_size=3, num_beams=1) == RECORDS
     translator.save_pretrained(tmp_path)
     assert pipeline("translation", model=str(tmp_path), device="cpu")(TEXTS, num_beams=1) == RECORDS

@@ -56,7 +56,8 @@ def check_against_transformers(model, batch, **options):
     assert torch.equal(outputs.sequences, expected.sequences)
     close(outputs.sequences_scores, expected.sequences_scores)
     assert torch.equal(outputs.beam_indices, expected.beam_indices)
-    # The search is free in how it computes when only the sequences are asked for.
+    # If only the sequences are requested, the search may compute in another way, so compare these sequences
+    # too.
     plain = searched(model, batch, **options | PLAIN)
     assert torch.equal(plain, expected.sequences)
     return expected
@@ -485,6 +486,6 @@ def test_finished_sentences_leave_the_batch(model):
     assert len(rows) == max(num_steps)
     for step, num_rows in enumerate(rows):
         assert num_rows <= num_beams * sum(steps > step for steps in num_steps)
-    # The outputs of each step come for all rows.
+    # The outputs of each step have all rows, including the rows of removed sentences.
     outputs = searched(model, batch_of(SOURCES), **options)
     assert {len(scores) for scores in outputs.scores} == {num_beams * len(SOURCES)}

@@ -40,7 +40,7 @@ SHAPES = {name: fields for name, fields in VARIANTS.items() if name != "padding 
 
 @pytest.fixture(scope="module")
 def model():
-    """For tests that do not change it."""
+    """A model for the tests that do not change the model."""
     return translator()
 
 
@@ -56,19 +56,20 @@ def slow_best(model, sources, prefixes=None, a=1.0, b=TIGHT, log_probs=None, **o
 
 
 def check_against_slow(model, batch, expected, num_best=1, prompt_length=1, **options):
-    """Tokens and scores of the first hypotheses; `expected` holds those of each sentence."""
+    """Compare tokens and scores of the best hypotheses. `expected` has the hypotheses of each sentence."""
     options = PAPER | options | {"num_return_sequences": num_best}
     wanted = [hypothesis for best in expected for hypothesis in best[:num_best]]
     outputs = model.generate(**batch, **options, **SCORED)
     assert new_tokens(outputs.sequences, prompt_length) == [hypothesis.tokens for hypothesis in wanted]
     scores = torch.tensor([hypothesis.score for hypothesis in wanted])
     torch.testing.assert_close(outputs.sequences_scores, scores, atol=1e-5, rtol=1e-5)
-    # The search is free in how it computes when only the sequences are asked for.
+    # If only the sequences are requested, the search may compute in another way, so compare these sequences
+    # too.
     assert torch.equal(model.generate(**batch, **options), outputs.sequences)
 
 
 PENALTIES = [-1.0, 0.0, 0.6, 2.0]
-# Each beam size has two penalties, each penalty several beam sizes.
+# Each beam size is tested with two penalties, and each penalty with two beam sizes.
 PAIRS = [(k, p) for k in (2, 3, 6, 7) for i, p in enumerate(PENALTIES) if (k + i) % 2 == 0]
 
 
@@ -248,7 +249,7 @@ def test_every_search_goes_to_the_limit_and_no_further(model, search, asked):
     expected = [min(5, len(source) + 1) for source in SOURCES for _ in range(copies)]
     for together in ({"max_new_tokens": 5}, {"max_length": 6}):
         assert lengths(max_length_a=1.0, max_length_b=1, **together) == expected
-    # Without any length the limit is the source and 50 tokens.
+    # If no length is set, a translation has at most the number of source tokens plus 50 tokens.
     assert lengths() == [len(source) + 50 for source in SOURCES for _ in range(copies)]
 
 

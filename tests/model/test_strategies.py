@@ -29,7 +29,7 @@ def searched(model, strategies, **options):
 
 
 def reward_per_token(log_probs, length, coverage=None):
-    """A scorer that wants long translations."""
+    """A scorer that prefers long translations."""
     return log_probs + 0.8 * length
 
 

@@ -45,7 +45,7 @@ def attention_of(window, is_causal=False, **fields):
 
 
 def band(length, window, is_causal):
-    """[T, T] bool, by loops."""
+    """Return the band mask [T, T] (bool), computed by loops."""
     return torch.tensor(
         [
             [abs(query - key) <= window and (key <= query or not is_causal) for key in range(length)]
@@ -217,7 +217,7 @@ def test_generate_gives_back_a_cache_of_the_window(settings):
 @pytest.mark.parametrize("windows", [(None, 2), (2, 3)])
 def test_an_assistant_with_a_window_goes_back_in_its_cache(windows):
     model, assistant = (tiny_model(attention_window=window) for window in windows)
-    # Most guesses of the assistant are wrong.
+    # The assistant has random weights, so most guesses of the assistant are wrong.
     for parameter in assistant.parameters():
         parameter.copy_(torch.randn_like(parameter))
     model.generation_config.eos_token_id = None

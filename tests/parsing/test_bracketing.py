@@ -14,14 +14,14 @@ def scores(gold, predicted):
 @pytest.mark.parametrize(
     ("gold", "predicted", "counts"),
     [
-        # Function tags, ADVP = PRT, TOP, punctuation.
+        # Cases with function tags, with PRT counted as ADVP, with TOP, and with punctuation.
         (
             "(S (NP-SBJ (PRP He)) (VP (VBD gave) (PRT (RP up))) (. .))",
             "(TOP (S (NP (PRP He)) (VP (VBD gave) (ADVP (RB up))) (. .)))",
             (4, 4, 4),
         ),
         ("(S (NP (NN a)) (VP (VB b)))", "(S (NP (NN a)) (VP (VB b)))", (3, 3, 3)),
-        # Another label, another span.
+        # Cases with a wrong label and with a wrong span.
         ("(S (NP (NN a)) (VP (VB b)))", "(S (ADJP (NN a)) (VP (VB b)))", (3, 3, 2)),
         ("(S (NP (NN a)) (VP (VB b) (NP (NN c))))", "(S (NP (NN a)) (VP (VB b)) (NP (NN c)))", (4, 4, 3)),
         # Brackets are a multiset: if a bracket occurs twice in one tree and once in the other tree, one match

@@ -93,7 +93,7 @@ def test_a_parser_and_finished_trees_are_scored(checkpoint, vaswani, tmp_path):
     )
     scores = json.loads(out)
     assert code == 0 and scores["gold_brackets"] == 7 and scores["sentences"] == 2
-    # The file of trees that the command wrote has the same scores.
+    # `vaswani evaluate` gives the same scores for the file of trees that the command wrote.
     again = json.loads(vaswani("evaluate", tmp_path / "trees.txt", "--trees", gold, "--json")[1])
     assert again.items() <= scores.items()
 
@@ -191,7 +191,7 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
     assert vaswani("train", recipe)[0] == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["test"]["gold_brackets"] == 7
-    # A tree without words keeps its line.
+    # A tree without words is written as an empty line.
     lines = (tmp_path / "run" / "test_trees.txt").read_text().split("\n")
     assert [bool(line) for line in lines] == [True, True, False, False]
     code, out, _ = vaswani("evaluate", tmp_path / "run" / "test_trees.txt", "--trees", treebank, "--json")

@@ -25,7 +25,7 @@ def test_weights_are_those_of_the_model(copier):
 
 
 def test_words_of_tokens(copier):
-    """A word has all its tokens, punctuation marks and special tokens are words."""
+    """A word consists of all its tokens. Punctuation marks and special tokens are words."""
     tokens = read_tokens("eins zwei, größer!", copier.source_tokenizer)
     assert tokens.words == ["eins", "zwei", ",", "größer", "!", "</s>"]
     of_word = [""] * len(tokens.words)

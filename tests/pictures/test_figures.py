@@ -70,7 +70,9 @@ def test_all_pictures(copier, tmp_path):
 
 @pytest.mark.parametrize(("weight", "sentence"), [(0.31, ""), (0.29, " No trained head prefers these pairs")])
 def test_no_head_prefers_the_pairs(weight, sentence):
-    """A caption says so if all heads have similar weights for other words at the same distance."""
+    """The caption says that no head prefers the pairs if all heads give similar weights to other words at the
+    same distance.
+    """
     heads = [
         {"mean_weight": 0.1, "mean_weight_same_distance": 0.1},
         {"mean_weight": weight, "mean_weight_same_distance": 0.2},
@@ -86,8 +88,8 @@ def no_files(monkeypatch):
 
 
 def test_left_out_pictures(copier, tmp_path, no_files):
-    """Without a record and without words of the lists, the other pictures are drawn, and lines name those left
-    out.
+    """If there is no record and no word of the lists, the other pictures are drawn, and lines name the
+    missing pictures.
     """
     lines = []
     draw_figures(copier, TEXTS, tmp_path / "out", report=lines.append)
@@ -126,7 +128,7 @@ def test_positions():
 
 
 def test_schedule():
-    """The line shows the rates of all steps, the crosses those of the log."""
+    """The line shows the learning rates of all steps, and the crosses show the learning rates in the log."""
     picture = draw_schedule(RECORD.rate, RECORD.num_steps, RECORD.metrics, RECORD.schedule)
     line, crosses = picture.figure.axes[0].lines
     assert list(line.get_xdata()) == list(range(1, 21))
@@ -137,7 +139,7 @@ def test_schedule():
 
 @pytest.mark.parametrize("form", ["t2t", "torch"])
 def test_targets(form):
-    """The heat map has the targets of the loss, and the smoothed loss is lowest at the target probability."""
+    """The heat map shows the target probabilities. The smoothed loss is lowest at the target probability."""
     picture = draw_targets(0.1, form)
     targets = torch.tensor(picture.figure.axes[0].images[0].get_array())
     gold, other = target_probabilities(0.4, form, 6)
@@ -196,7 +198,7 @@ def test_bad_input(vaswani, copier_checkpoint, tmp_path, monkeypatch, words, cod
 
 
 def test_existing_output(vaswani, copier_checkpoint, tmp_path):
-    """The files of an existing folder stay."""
+    """The command refuses an existing folder that is not empty, and keeps the files of the folder."""
     (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
     code, _, message = vaswani("figures", copier_checkpoint, tmp_path, "--texts", tmp_path / "texts.txt")
     assert code == 2

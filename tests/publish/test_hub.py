@@ -40,7 +40,7 @@ def test_a_push_leaves_a_whole_repository_in_one_commit(
     hub, repo_id, alice, transfer, tiny_checkpoint, vaswani
 ):
     folder = tiny_checkpoint(two_vocabularies=True)
-    # A checkpoint without the code gets the code.
+    # A push adds the code to a checkpoint without code.
     for path in folder.glob("*.py"):
         path.unlink()
     config = json.loads((folder / "config.json").read_text())
@@ -71,7 +71,7 @@ def test_a_push_leaves_a_whole_repository_in_one_commit(
 
 @pytest.fixture
 def train(repo_id, few_numbers, tmp_path):
-    """The words of a training run that pushes to a private repository."""
+    """The arguments of the command that trains and pushes to a private repository."""
     path = write_recipe(tmp_path / "recipe.yaml", {"training.max_steps": 2}, output_dir=str(tmp_path / "run"))
     return ("train", path, "--push_to_hub", "true", "--hub_model_id", repo_id, "--hub_private_repo", "true")
 

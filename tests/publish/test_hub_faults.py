@@ -18,7 +18,7 @@ from vaswani_hf.translation.translator import Translator
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    """Shorten the waiting times of the package and of the client."""
+    """Shorten the times for which the package and the client wait before they repeat a request."""
     monkeypatch.setattr(requests, "WAITS", (0.01,) * 4)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
@@ -202,7 +202,8 @@ def test_a_hub_that_cannot_be_reached(cache, alice, tiny_checkpoint, vaswani, mo
 def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, cache, vaswani, monkeypatch):
     def said(name, *words):
         code, out, sentence = vaswani("translate", name, "--text", "der Hund", *words)
-        # A name that does not exist is a usage error. A missing permission or file is failed work.
+        # A name that does not exist gives the exit code 2. A missing permission or a missing file gives the
+        # exit code 1.
         is_unknown = sentence.startswith(("There is no repository", "404 Client Error. Revision"))
         assert (code, out) == (2 if is_unknown else 1, "")
         return sentence

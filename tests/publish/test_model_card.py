@@ -394,7 +394,7 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
         model_card(folder, "alice/words", license="apache-2.0")
     sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
     assert str(caught.value) == sentence
-    # A handwritten card with such a licence is refused, too.
+    # The check also refuses a handwritten card with such a licence.
     path = folder / "README.md"
     for text in (str(card), "# No metadata"):
         path.write_text(text)

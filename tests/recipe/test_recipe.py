@@ -1,7 +1,7 @@
 """Recipes: the files of the project, YAML and the command line, and sentences for wrong values.
 
-The types and ranges of single fields are pydantic's; tests/settings shows the sentences. This file tests
-rules that concern several keys.
+pydantic checks the types and ranges of single fields, and tests/settings shows the error messages. This file
+tests rules that concern several keys.
 """
 
 import functools
@@ -139,7 +139,8 @@ def test_table_3_has_no_other_rows():
 def test_the_models_of_the_paper_differ_in_what_it_says():
     assert differences("wmt14/big_en_de", "wmt14/base_en_de") == BIG
     assert differences("wmt14/base_en_fr", "wmt14/base_en_de") == FRENCH
-    # Section 6.1: "used dropout rate P_drop = 0.1, instead of 0.3".
+    # For English-French, Section 6.1 says that the big model "used dropout rate P_drop = 0.1, instead of
+    # 0.3".
     assert differences("wmt14/big_en_fr", "wmt14/big_en_de") == FRENCH | {"model.dropout": 0.1}
     expected = {f"{size}_en_{language}" for size in ("base", "big") for language in ("de", "fr")}
     assert {path.stem for path in recipe_files("wmt14")} == expected
@@ -408,7 +409,8 @@ def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
     assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
 
 
-# These licences of data permit these licences of a model, or do not say whether they apply to a model.
+# Each row has a licence of the data and a licence of a model. The data permits the licence of the model, or
+# does not say whether its licence applies to a model.
 PERMITTED = """
     research-only | research-only
     research-only | null

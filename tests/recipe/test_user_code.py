@@ -71,7 +71,7 @@ def test_a_resumed_run_may_name_another_file(recipe, tmp_path):
     )
     recorded = loaded.replace(output_dir=str(tmp_path / "run"))
     refuse_another_run(moved, recorded)
-    # Another attention function is another model.
+    # A model with another attention function is another model, so the run is refused.
     other = moved.replace(model=moved.model.replace(code=None, attention_score="dot"))
     with pytest.raises(ValueError, match="attention_score"):
         refuse_another_run(other, recorded)
@@ -112,7 +112,7 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     words = ("translate", run, "--input", tmp_path / "texts", "--window", 1, "--device", "cpu", *code)
     expected = vaswani(*words)
     assert expected[0] == 0 and vaswani(*words, "--workers", 2) == expected
-    # MarianMT has no attention functions of users.
+    # MarianMT cannot contain an attention function that a user defines.
     exported = tmp_path / "exported"
     exit_code, _, message = vaswani("export", run, exported, "--format", "marian", *code)
     assert exit_code == 2 and "which MarianMT cannot express" in message

@@ -1,5 +1,6 @@
 """Each benchmark and each example runs once with tiny sizes. Other tests check the computations of the scripts."""
 
+import gzip
 import json
 import math
 import os
@@ -59,7 +60,7 @@ RUNS = {
     ),
     "serving_soak.py": (
         "{checkpoint} {source} --requests 60 --clients 4",
-        [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth: \d"],
+        [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth of the requests: \d"],
     ),
     "startup.py": ("{checkpoint} --rounds 1", [r"vaswani translate .* imports takes"]),
     "threads.py": (
@@ -80,7 +81,7 @@ RUNS = {
     ),
     "compare_gpt2.py": (
         "--train {source} --test {source} --steps 2 --seeds 1 --vocab_size 300",
-        [r"\| GPT2LMHeadModel \| [\d,]+ \|", r"time per step, GPT-2 / ours: \d"],
+        [r"\| GPT2LMHeadModel \| [\d,]+ \|", r"GPT-2 / time of a step of this package: \d"],
     ),
     "quick_trees.py": ("3", [r"\(S "]),
 }
@@ -114,6 +115,17 @@ def test_each_script_runs(run, name):
     output = run(name, words)
     for pattern in patterns:
         assert re.search(pattern, output), output
+
+
+def test_the_speedrun(run, tmp_path):
+    lines = "".join(f"{pair['source']}\n" for pair in number_pairs(100, 1, "train")).encode()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (tmp_path / f"{split}.lc.norm.tok.{language}.gz").write_bytes(gzip.compress(lines))
+    tiny = "--vocab_size 300 --d_model 8 --encoder_ffn_dim 8 --decoder_ffn_dim 8 --encoder_layers 1 --decoder_layers 1"
+    output = run("speedrun.py", f"{tmp_path} --seeds 1 --processes 1 --max_steps 1 --num_beams 1 {tiny}")
+    assert re.search(r"float32: \d+ GFLOP/s, bfloat16: \d+ GFLOP/s", output), output
+    assert re.search(r"\| 1 \| \d+\.\d\d \| \d+\.\d\d \| \d\.\d{3}e\+\d+ \| 0\.000 \| \d", output), output
 
 
 @pytest.mark.slow
@@ -318,7 +330,7 @@ def test_a_memory_network_attends_to_the_statement_that_decides_the_answer(memor
     monkeypatch.setattr(memory, "train", lambda *given: found.append(train(*given)) or found[0])
     memory.main(["--hops", "1", "--seed", "1"])
     accuracy = re.search(r"hops 1: (\S+) (\S+) (\S+)", capsys.readouterr().out)
-    # One hop finds one statement.
+    # With one hop, a model finds only one supporting statement.
     assert float(accuracy[1]) > 95 and max(float(accuracy[2]), float(accuracy[3])) < 75
     _, held_out = memory.make_stories(seed=1)
     asked = [
@@ -347,5 +359,6 @@ def test_train_has_the_header_that_uv_reads():
     (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
     header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
     project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # The name of the package is free on PyPI. The header must not install the package by its name.
+    # The name of the package is free on PyPI. The header must not install the package by its name, because
+    # somebody else could take this name.
     assert header == {"requires-python": project["requires-python"], "dependencies": []}

@@ -145,12 +145,12 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
             "OUTPUT must not be the folder of INPUT, but is '{0}/in'.",
         ),
         ({"output": "in/a.parquet"}, "OUTPUT must be a folder, but '{0}/in/a.parquet' is a file."),
-        ({"input": "."}, "INPUT must hold .parquet files, but '{0}' has none."),
+        ({"input": "."}, "INPUT must contain .parquet files, but '{0}' contains none."),
         (
             {"column": "texts"},
             "`--column` must be one of the columns of '{0}/in/a.parquet' (id, text), but is texts.",
         ),
-        ({"column": "id"}, "The column `id` of '{0}/in/a.parquet' must hold text, but holds int64."),
+        ({"column": "id"}, "The column `id` of '{0}/in/a.parquet' must contain text, but contains int64."),
         (
             {"output_column": "id"},
             "`--output_column` must be a new column, but '{0}/in/a.parquet' has `id` already.",

@@ -1,4 +1,6 @@
-"""The worked numbers against those of the notes, and against plain arithmetic that shares no code with the package."""
+"""The worked numbers equal the numbers of the notes, and the results of arithmetic that shares no code with
+the package.
+"""
 
 import math
 import re

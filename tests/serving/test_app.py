@@ -346,7 +346,9 @@ def test_language_check(serve, copier):
 
 
 def test_a_client_cannot_choose_the_language_by_a_tag(serve):
-    """The model of both directions has random weights. A tag in a text is written as »en«."""
+    """The model of both directions has random weights. The service writes a tag in a text as »en«, so that
+    the tag is ordinary text.
+    """
     tokenizer = factories.tiny_tokenizer(vocab_size=290, tags=(">>en<<",))
     torch.manual_seed(0)
     model = VaswaniForSeq2SeqLM(factories.tiny_config(vocab_size=len(tokenizer))).eval()

@@ -118,7 +118,9 @@ def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
 
 
 def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
-    """The short text is in the next batch, although the long text came first. Each options group gets turns."""
+    """The short text is in the next batch, although the long text came first. Each group of requests with
+    equal options gets turns.
+    """
     recorded.proceed.clear()
     started = engine(max_batch=2)
     (long,) = submitted(started, job_of(recorded, "eins. " * 8))
@@ -172,7 +174,7 @@ def test_a_text_that_cannot_be_tokenized_fails_alone(copier, engine):
 def test_a_full_queue_refuses_a_request(recorded, engine):
     recorded.proceed.clear()
     started = engine(max_waiting=6)
-    # A request that is alone is accepted, however long it is.
+    # If no other request waits, a request is accepted even if it is longer than the limit.
     (first,) = submitted(started, job_of(recorded, "eins nein"))
     with pytest.raises(QueueFullError):
         started.submit(job_of(recorded, "Hund"))

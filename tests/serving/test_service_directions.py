@@ -100,7 +100,8 @@ def test_recorded_languages(tmp_path):
     results = {"data": {"source_language": "eng", "target_language": "deu"}}
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert recorded_languages(tmp_path) == ("eng", "deu")
-    # The recipe comes first, also for a numbered checkpoint.
+    # The languages in the recipe take precedence over the languages in the results, also for a numbered
+    # checkpoint.
     write_recipe(tmp_path / "recipe.yaml")
     (tmp_path / "checkpoint-3").mkdir()
     assert recorded_languages(tmp_path) == recorded_languages(tmp_path / "checkpoint-3") == ("en", "de")

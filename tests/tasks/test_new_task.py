@@ -1,4 +1,6 @@
-"""A new task is one class and one entry of the table: here summarisation, scored by ROUGE (Lin 2004)."""
+"""A new task needs only one class and one entry in the table. The example is summarisation, scored by ROUGE
+(Lin 2004).
+"""
 
 import dataclasses
 import json

@@ -45,7 +45,7 @@ def train_natively(folder: Path) -> None:
         losses = torch.tensor(train_steps(model, rank, 2))
         torch.distributed.all_reduce(losses)
         model.save_pretrained(start.parent / "end")
-        # The processes take different numbers of steps.
+        # The processes generate different numbers of tokens, so one process ends its search earlier.
         source = torch.tensor([[5, 6, 7, 2]])
         sequences = model.eval().generate(source, num_beams=2, max_new_tokens=3 + 4 * rank, min_new_tokens=3)
         if rank == 0:

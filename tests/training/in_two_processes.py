@@ -95,7 +95,7 @@ def wait_for_the_first(rank, folder) -> list:
 
 
 def fail_in_first(rank, folder) -> str | int:
-    """The error, or the exit code."""
+    """Return the message of the error, or the exit code."""
 
     def refuse():
         raise ValueError("The corpus is empty.")
@@ -104,7 +104,7 @@ def fail_in_first(rank, folder) -> str | int:
 
 
 def fail_in_second(rank, folder) -> str | int:
-    """The error, or the exit code."""
+    """Return the message of the error, or the exit code."""
 
     def write():
         if rank == 1:

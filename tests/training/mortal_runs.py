@@ -31,7 +31,9 @@ _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chm
 
 
 class Moment(NamedTuple):
-    """A process of a run (None for all processes), and the function that prepares the process for its death."""
+    """The moment of a kill: the rank of a process (None for all processes), and the function that prepares
+    the kill.
+    """
 
     rank: int | None
     arrange: Callable[[str], None]
@@ -151,7 +153,7 @@ class Life(NamedTuple):
         return [process.exitcode for process in self.processes]
 
     def said(self) -> str:
-        """All that the processes have written so far."""
+        """Return the text that the processes have written so far."""
         return "".join(path.read_text() for path in self.outputs if path.exists())
 
 

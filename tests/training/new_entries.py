@@ -13,7 +13,8 @@ from unittest.mock import patch
 import torch
 from pydantic import Field
 
-# The Python of the tests has imported the package before. Import the package again after the new entries.
+# The Python of the tests has imported the package before. Delete the package from `sys.modules`, so that
+# Python imports the package again after the new entries.
 for name in [name for name in sys.modules if name.split(".")[0] == "vaswani_hf"]:
     del sys.modules[name]
 
@@ -67,7 +68,7 @@ REGULARIZERS["z_loss"] = Regularizer(
 
 
 def main(recipe, text_recipe, folder):
-    """Train with each entry, plan with each, and note the errors that name them."""
+    """Train and plan with each new entry, and record the error messages that name the entries."""
     from vaswani_hf.recipe import load_recipe
     from vaswani_hf.training import train
     from vaswani_hf.training.plan import plan_run

@@ -172,8 +172,8 @@ def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[i
 
 @pytest.mark.parametrize("streaming", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, folder, streaming):
-    """A step has six batches, for one process, for three processes, and for two processes that continue the
-    run. The number of steps of an epoch is not a whole number.
+    """A step has six batches with one process, with three processes, and with two processes that continue the
+    run. The number of steps of an epoch is not a whole number, so an epoch can end inside a step.
     """
 
     def run(output, processes, *overrides):

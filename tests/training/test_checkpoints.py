@@ -99,7 +99,7 @@ def test_a_checkpoint_that_was_saved_for_a_signal_takes_no_part_in_the_average(
     before_method(6, send(signal.SIGTERM))
     with pytest.raises(InterruptedRunError):
         run("part", AVERAGED)
-    # The checkpoint does not displace a scheduled checkpoint either.
+    # The additional checkpoint of an interruption does not cause the deletion of a scheduled checkpoint.
     assert names(tmp_path / "part") == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-7"]
     part = run("part", AVERAGED, "--resume=true")
     assert names(part) == names(expected) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
@@ -203,7 +203,7 @@ def test_a_path_through_a_folder_that_does_not_exist_leads_to_the_run(run, copie
     assert same(weights(copied), before) and not (tmp_path / "new").exists()
 
 
-# The loss of a run without learning never falls below the first loss.
+# With the learning rate 0, no validation is better than the first, so the run stops early.
 STOPPING = "--learning_rate_factor=0 --metric_for_best_model=bleu --validation_bleu=true --eval_steps=2 --save_steps=2"
 
 
@@ -217,7 +217,7 @@ def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_r
     assert names(moved) == ["checkpoint-2", "checkpoint-4"]
     assert eval_steps(moved, "eval_bleu") == [2, 4]
     assert same(weights(moved), weights(moved / "checkpoint-2"))
-    # The patience is larger than that of the saved checkpoint.
+    # The resumed run has a larger patience than the saved checkpoint, so the run trains further.
     unfinished(moved)
     run("moved", STOPPING, patience.format(2), "--resume=true")
     assert eval_steps(moved, "eval_bleu") == [2, 4, 6]

@@ -69,7 +69,7 @@ def test_the_loss_of_two_passes_is_what_its_paper_says(fields, cut_rate, keeps_i
     monkeypatch.setattr(
         "vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored
     )
-    # More than one chunk.
+    # Use two rows per chunk, so that the loss has more than one chunk.
     monkeypatch.setattr(
         "vaswani_hf.optimization.regularizers.two_passes.rows_per_chunk", lambda device, classes: 2
     )
@@ -146,7 +146,7 @@ def test_a_resumed_run_uses_the_number_of_threads_of_the_earlier_run(whole, monk
     assert metadata_of(checkpoint)["threads"] == 1
     chosen = []
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    # The tests set OMP_NUM_THREADS.
+    # The tests set OMP_NUM_THREADS, so the function must not change the number of threads.
     keep_number_of_threads(checkpoint)
     assert chosen == []
     monkeypatch.delenv("OMP_NUM_THREADS")

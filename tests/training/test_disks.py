@@ -15,7 +15,8 @@ from vaswani_hf.training.trainer import VaswaniTrainer
 
 SLOW = pytest.mark.slow
 BOTH = ["checkpoint-4", "checkpoint-8"]
-# The owner and the name of a function, the number of its call, and the checkpoints that stay.
+# For each stage: the owner and the name of a function, the number of the call that fails, and the checkpoints
+# that stay.
 STAGES = {
     "a checkpoint": (VaswaniTrainer, "_save_checkpoint", 2, BOTH[:1]),
     "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, BOTH[:1]),
@@ -27,7 +28,7 @@ STAGES = {
 
 
 def stages(*fast):
-    """Mark the stages that are not named as slow tests."""
+    """Mark each stage that is not an argument as a slow test."""
     return [pytest.param(stage, marks=[] if stage in fast else SLOW) for stage in STAGES]
 
 

@@ -31,8 +31,8 @@ def falling(steps, low=2.0, noise=0.0):
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        # Losses far above the loss of a guess, with and without a good phase before; a loss near a guess is
-        # detected later.
+        # The loss rises far above the loss of a guess, with and without earlier progress. A loss near the
+        # loss of a guess is detected later.
         ([*falling(300), *[40.0] * 50], (310, 301)),
         ([*[8.0] * 20, *[40.0] * 50], (30, 21)),
         ([*falling(300), *[6.6] * 200], (400, 301)),

@@ -23,7 +23,7 @@ CONFIGURATION = Path(__file__).parents[2] / "configuration"
 
 @pytest.fixture
 def machine(monkeypatch, set_bfloat16):
-    """Let the machine have an accelerator, or not, and bfloat16 in hardware, or not."""
+    """A function that makes PyTorch report this device, and bfloat16 in hardware as present or absent."""
 
     def found(device: str, bf16: bool):
         accelerator = None if device == "cpu" else torch.device(device)
@@ -37,7 +37,7 @@ def machine(monkeypatch, set_bfloat16):
 
 # The recipe of these tests says `bf16: false`.
 AUTO = ["--bf16", "auto"]
-# The tiny model with the batches of a large one.
+# Larger widths and larger batches than in the recipe.
 LARGE = [*AUTO, "--source_tokens_per_batch=1000000", "--model.d_model=256", "--model.encoder_ffn_dim=2048"]
 
 
@@ -94,7 +94,9 @@ def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine
     machine("cpu", True)
     words = ["--vocab_size=2000", "--source_tokens_per_batch=1000000", "--target_tokens_per_batch=1000000"]
     recipe = load_recipe(CONFIGURATION / "numbers.yaml", words)
-    # 2**19 / 128 positions; 6 operations for each of the 393,216 weights of attention, 262,144 of feed-forward, and the output.
+    # A part has 2**19 / 128 = 4,096 positions. Each position takes 6 operations for each weight: 393,216
+    # weights of attention, 262,144 weights of feed-forward networks, and the weights of the output
+    # projection.
     assert hardware._flops_at_once(recipe.training, model_of(recipe)) == 6 * 4096 * (655_360 + 2000 * 128)
 
 

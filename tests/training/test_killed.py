@@ -54,7 +54,7 @@ def lasting(folder):
     for section, name in (("training", "seconds"), ("training", "resumed_at_step"), ("test", "seconds")):
         found[section].pop(name)
     found["test"].pop("sentences_per_second")
-    # A process counts the pairs of a stream that it reads itself.
+    # Each process counts only the pairs of a stream that it reads itself, so do not compare these counts.
     found["corpus"].pop("train")
     return found
 
@@ -76,7 +76,7 @@ def assert_same_run(part, whole):
 
 
 def draw(choice, processes):
-    """The moment at which a process is killed, or the seconds after which a process is killed."""
+    """Draw the moment at which a process is killed, or the seconds after which a process is killed."""
     if choice.random() < 0.5:
         return choice.uniform(0.05, 1.5)
     if processes == 2 and choice.random() < 0.5:

@@ -99,7 +99,7 @@ def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
         for text, begin in zip(texts, ("five =", "six"), strict=True):
             assert text[0]["generated_text"].startswith(begin)
         assert tokenizer("a")["input_ids"][0] == model.config.bos_token_id
-        # The pipeline decodes the new tokens alone: what it shows is the text of all.
+        # The pipeline decodes only the new tokens, but shows the same text as decoding all tokens.
         prompts = tokenizer(["five =", "twenty-one = ein"], padding=True, return_tensors="pt")
         together = tokenizer.decode(model.generate(**prompts, max_new_tokens=4), skip_special_tokens=True)
         for prompt, whole in zip(["five =", "twenty-one = ein"], together, strict=True):
@@ -139,7 +139,7 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone(masked_tokenizer)
     assert torch.equal(batch["labels"], again["labels"].flip(0))
     assert not torch.equal(batch["labels"], MaskingCollator(tokenizer, 4)(examples)["labels"])
     chosen = batch["labels"] != -100
-    # 15 % of 12 words are masked, rounded, and `</s>` is never masked.
+    # The collator masks 15 % of the 12 words, rounded to a whole number, and never masks `</s>`.
     words = len(ids) - 1
     assert set(chosen.sum(dim=1).tolist()) == {max(1, round(0.15 * words))} and not chosen[:, -1].any()
     hidden = (batch["input_ids"] == tokenizer.mask_token_id)[chosen].float().mean().item()
@@ -189,7 +189,7 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
     else:
         assert "bits per byte" not in scores_of_texts_as_text(scores)
         again = evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
-        # Batches of another size give other rounding errors.
+        # Batches of another size give other rounding errors, so allow a small difference.
         assert scores == pytest.approx(again, rel=1e-5)
     with pytest.raises(
         ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"

@@ -216,7 +216,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
     (folder / "checkpoint-1").mkdir()
     first, middle, last = checkpoints
-    # The averages become worse, and the weights become better.
+    # In this log, the loss of the averages rises, and the loss of the weights falls.
     state = read_state(last)
     state["log_history"] = [
         {"step": step, "eval_loss": step, "eval_raw_loss": -step} for step in range(2, 7, 2)
@@ -288,7 +288,7 @@ def test_impossible_averages_are_one_sentence_and_nothing_is_written(places, vas
     for name, place in (places | {"NEW": tmp_path}).items():
         words, parts = words.replace(name, str(place)), parts.replace(name, str(place))
     code, _, said = vaswani("average", *words.split())
-    # A damaged file is failed work, not a wrong option.
+    # The exit code is 1 for a damaged file, and 2 for a wrong option.
     assert code == (1 if "DAMAGED" in given or "BROKEN" in given else 2)
     assert contains(said, parts), said
     assert not list(tmp_path.iterdir()) and not list(places["RUN"].rglob("mean"))

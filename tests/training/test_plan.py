@@ -199,7 +199,7 @@ def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training)
 def test_the_operations_of_a_step_by_hand(on_accelerator):
     d, f, classes, positions = 128, 512, 4000, 3 * LENGTH
     matrices = 3 * (4 * d * d + 2 * d * f) + 3 * (8 * d * d + 2 * d * f) + classes * d
-    # Two operations for each number and position in the forward pass, four in the backward pass.
+    # Each weight takes two operations per position in the forward pass, and four in the backward pass.
     products = 6 * matrices * positions
     # Scores and weighted sums in nine attentions; a fused kernel computes the scores again in the backward pass.
     attention = 9 * 7 * 2 * positions * LENGTH * d
@@ -212,7 +212,7 @@ def test_a_window_leaves_a_query_fewer_keys():
         lengths = {"source_length": 256, "target_length": 256}
         return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
 
-    # 64 queries of a block have 68 keys in the encoder and 66 in the decoder instead of 256.
+    # In a block, 64 queries have 68 keys in the encoder and 66 keys in the decoder, instead of 256 keys.
     fewer = 3 * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
     assert flops() - flops(attention_window=2) == fewer
 
@@ -221,7 +221,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     ("fields", "rows", "training"),
     [
         ({}, 16, {"bf16": True}),
-        # The memory has its peak when all gradients exist.
+        # In this case, the memory is largest when all gradients exist.
         ({}, 2, {}),
         ({"norm_position": "pre", "d_k": 16, "activation_function": "gelu", "dropout": 0.0}, 16, {}),
         ({"attention_score": "additive"}, 8, {}),
@@ -250,7 +250,8 @@ def test_the_activations_on_an_accelerator_by_hand():
     matrix products.
     """
     d, f, heads, rows = 128, 512, 4, 32
-    # Queries, keys, values, output, a statistic of the softmax, and the additive mask.
+    # The bytes of attention: queries, keys, values and output, one softmax statistic per head, and the
+    # additive mask.
     attention = 4 * (4 * d) + 4 * heads + 4 * LENGTH
     feed_forward = 4 * (d + f)
     norm_and_mask = 4 * d + 8 + d
@@ -288,13 +289,14 @@ def base_plan():
 
 
 def test_a_processor_computes_parts_of_a_batch(base_plan):
-    # 781 sentences of 32 tokens, and 2**19 numbers of 512.
+    # An accelerator computes 781 sentences of 32 tokens at once. A processor computes 2**19 numbers at once,
+    # which are 1,024 positions of 512 numbers.
     assert base_plan["memory"]["accelerator"]["source_positions"] == 24_992
     assert base_plan["memory"]["processor"]["source_positions"] == 1024
 
 
 def test_the_paper_s_runs_take_the_paper_s_hours_and_operations(base_plan):
-    # Section 5.2: 0.4 and 1.0 seconds a step on eight P100 of 9.5 TFLOPS.
+    # Section 5.2: a step takes 0.4 seconds (base) or 1.0 seconds (big) on eight P100 GPUs of 9.5 TFLOPS each.
     assert base_plan["hours"] == pytest.approx(100_000 * 0.4 / 3600)
     assert base_plan["flops"]["paper"]["run"] == pytest.approx(100_000 * 0.4 * 8 * 9.5e12)
     assert base_plan["source_tokens"] == base_plan["target_tokens"] == 2_500_000_000

@@ -160,8 +160,8 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     class Two:
-        """A group of this process and of a process in another machine or container whose number is the number
-        of a child.
+        """A group of this process and of a process in another machine or container. The other process has the
+        same process number as a child of this process.
         """
 
         is_first = True

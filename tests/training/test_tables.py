@@ -1,5 +1,5 @@
-"""A new optimizer, schedule or regulariser is its file and one line in a table: training, plan and errors
-need no change.
+"""A new optimizer, schedule or regulariser needs only its own file and one line in a table: training, plan
+and errors need no change.
 
 The runs of new_entries.py compute in float32.
 """
@@ -37,7 +37,7 @@ def test_a_new_optimizer_is_one_entry(trained):
     assert all(set(of_weight) == {"momentum_buffer"} for of_weight in state.values())
     recorded = yaml.safe_load((folder / "recipe.yaml").read_text())["training"]
     assert (recorded["optimizer"], recorded["sgd_momentum"]) == ("sgd", 0.5)
-    # Adam has two numbers for each weight, and momentum has one.
+    # For each weight, Adam stores two numbers, and SGD with momentum stores one.
     assert seen["state"] == pytest.approx([2, 1], rel=0.01)
     assert seen["sharded"][0] == "`training.optimizer` must be adam or adamw with FSDP, but is sgd."
     assert seen["refused"][0] == (

@@ -38,7 +38,7 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_k
     first = live(run.recipe, folder, *options, processes=processes, moment=moment)
     wait_for(folder.with_suffix(".slow"))
     before = contents(folder)
-    # Another seed would give other weights.
+    # Use another seed, because another seed would give other weights.
     other = live(run.recipe, tmp_path / "run" / ".." / "run", *options, "--seed=2", processes=processes)
     assert other.wait() == [1] * processes
     assert re.fullmatch(
@@ -47,7 +47,7 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_k
         other.said(),
     )
     assert contents(folder) == before
-    # The workers and the other process of the run live longer.
+    # Kill the first process only, so that the workers and the other process of the run live longer.
     first.processes[0].kill()
     first.processes[0].join()
     again = live(run.recipe, folder, *options, processes=processes)

@@ -1,4 +1,4 @@
-"""From the text of prefixes and phrases to token ids, and from `generate` back to translations."""
+"""The text of prefixes and phrases becomes token ids, and the output of `generate` becomes translations."""
 
 import pytest
 import torch

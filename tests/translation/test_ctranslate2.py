@@ -76,8 +76,8 @@ def test_scores_words_and_alternatives_are_the_same(folders):
             assert b.confidence == pytest.approx(a.confidence, abs=1e-4)
             assert b.token_log_probs == pytest.approx(a.token_log_probs, abs=1e-4)
             assert [word.word for word in a.words] == [word.word for word in b.words]
-            # CTranslate2 aligns with one layer and PyTorch with two layers, so compare only the numbers of
-            # aligned pairs.
+            # CTranslate2 takes the alignments from one layer, and PyTorch takes them from two layers, so
+            # compare only the numbers of aligned pairs.
             assert len(a.alignment.split()) == len(b.alignment.split())
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, f
     if damage is not None:
         (folder / file).write_bytes(damage(content))
     code, out, found = vaswani("translate", folder, "--engine", "ctranslate2", "--text", "one two")
-    # `model` names a wrong folder. A damaged file is failed work.
+    # The exit code is 2 if `model` names a wrong folder. The exit code is 1 if a file is damaged.
     assert (
         (code, out) == (2 if found.startswith("`model`") else 1, "")
         and f"'{folder}'" in found

@@ -59,7 +59,7 @@ def test_a_translator_computes_in_the_dtype_that_is_asked_for(copier_checkpoint,
     translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype=dtype, ensemble=ensemble)
     assert list(translator.translate(TEXTS)) == TEXTS
     expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    # Scores add up in float32, over the fast steps.
+    # The search adds scores in float32 and takes the fast steps.
     assert used and set(used) == {(expected, True, torch.float32)}
 
 
@@ -215,6 +215,6 @@ def test_one_decision_is_made_for_a_file(
     output.write_bytes(b"".join(lines[:num_done]))
     options = (*options, "--dtype", "auto", "--output", output, "--resume", "--window", 2 * workers)
     assert vaswani(*options, "--workers", workers)[0] == 0
-    # The first lines of a file decide, also if the run is continued.
+    # The first lines of a file determine the precision, also if the run is continued.
     assert decided_by[0] == TEXTS[: 2 * workers]
     assert output.read_bytes() == b"".join(lines)

@@ -43,7 +43,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 def test_a_layer_multiplies_nearly_as_in_float32(kernel, bias):
     torch.manual_seed(0)
     layer = nn.Linear(96, 40, bias=bias)
-    # Rows of very different sizes, and a row of zeros.
+    # The rows have very different sizes, and one row is zero.
     states = torch.randn(5, 3, 96) * torch.tensor([1e-3, 1.0, 1e3]).view(1, 3, 1)
     states[2, 1] = 0
     with torch.inference_mode():
@@ -199,7 +199,7 @@ def test_without_torchao_one_sentence_says_what_brings_it(monkeypatch, vaswani):
     )
 
 
-# Python runs these lines in a fresh process. The second part of stderr follows a marker.
+# Python runs these lines in a fresh process. The program writes a marker to stderr before its second part.
 IN_A_FRESH_PROCESS = r"""
 import sys
 import warnings

@@ -66,7 +66,7 @@ def test_tokens_are_text_and_bytes_of_divided_characters_are_escaped():
     tokens = token_texts(ids, tokenizer)
     assert tokens == [" zwölf", " ", r"\xe6", r"\x97", r"\xa5", *tokens[5:-2], "«Ö»", "</s>"]
     assert "".join(tokens[5:-2]) == " Hund\\n "
-    # The entries of other vocabularies are text already.
+    # In other vocabularies, the entries are text already, so their text does not change.
     words = Tokenizer(models.WordLevel({"<unk>": 0, "▁Ã¤": 1, "<0xC3>": 2}, unk_token="<unk>"))
     words.decoder = decoders.Metaspace()
     assert token_texts([1, 2], PreTrainedTokenizerFast(tokenizer_object=words)) == ["▁Ã¤", "<0xC3>"]
@@ -269,7 +269,7 @@ def test_parts_are_joined():
 
 
 def slow_word_indices(token_ids, tokenizer):
-    """As `target_word_indices`, but decode every beginning of the text completely."""
+    """Compute `target_word_indices` in a slow way: decode every beginning of the text completely."""
     text, special = tokenizer.decode(token_ids, skip_special_tokens=True), set(tokenizer.all_special_ids)
     begun = [tokenizer.decode(token_ids[:i], skip_special_tokens=True) for i in range(len(token_ids))]
     starts = [len(os.path.commonprefix([text, beginning])) for beginning in begun]

@@ -18,7 +18,7 @@ TEXTS = ["eins zwei", "der Hund läuft über die", "ja? nein", "Mr. 3. Mai drei!
 
 
 def calls_of(translator, pipe, ensembled):
-    """Return functions of many kinds without arguments."""
+    """Return functions without arguments that use the translator, the pipeline and the model in many ways."""
     model, tokenizer = translator.model, translator.source_tokenizer
     batches = [tokenizer(texts, return_tensors="pt", padding=True) for texts in (TEXTS[:2], TEXTS[2:])]
     config = GenerationConfig(num_beams=2, length_penalty=0.5, num_return_sequences=2)
@@ -53,7 +53,7 @@ def calls_of(translator, pipe, ensembled):
             translated(texts, num_return_sequences=2),
             translated(texts, split_sentences=True, return_alignments=True),
             translated(texts, by=ensembled, return_scores=True),
-            # Tokenizers store their truncation setting.
+            # Tokenizers store their truncation setting, so this call could change the calls of other threads.
             translated(texts, tokenize={"truncation": True, "max_length": 4}),
             lambda texts=texts: [repr(found) for found in translator.score(texts, TEXTS[: len(texts)])],
             lambda texts=texts: list(map(repr, translator.score(texts, texts, coverage_penalty=0.7))),
@@ -87,7 +87,7 @@ def test_every_answer_is_the_one_alone(copier):
     pipe = pipeline("translation", model=copier.model, tokenizer=tokenizers[0], device="cpu")
     calls = calls_of(translator, pipe, ensembled)
     alone = [call() for call in calls]
-    # They are not vacuous.
+    # More than three quarters of the answers differ, so the test can detect exchanged answers.
     assert len({repr(answer) for answer in alone}) > 0.75 * len(calls)
     order = list(itertools.islice(itertools.cycle(range(len(calls))), NUM_CALLS))
     random.Random(0).shuffle(order)

@@ -1,4 +1,6 @@
-"""Translating streams: order, windows, over-long lines, constraints, records, loops, ensembles; evaluation."""
+"""Translation of streams of lines: order, windows, over-long lines, constraints, records, loops, ensembles,
+and evaluation.
+"""
 
 import copy
 import itertools
@@ -237,7 +239,8 @@ def test_a_tag_that_the_translator_adds_is_no_word_of_the_text():
         expected, found = (
             dict(reversed(pair.split("-")) for pair in one.alignment.split()) for one in (written, added)
         )
-        # Words that are aligned with the written tag are aligned with a word of the text if the tag is added.
+        # If the translator adds the tag, words that were aligned with the written tag are aligned with a word
+        # of the text.
         shifted = {target: str(int(source) - 1) for target, source in expected.items() if source != "0"}
         assert shifted and shifted == {target: found[target] for target in shifted}
     options = {"return_alignments": True, "tokenize": {"tgt_lang": "en"}}

@@ -30,14 +30,14 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     translations = translate_in_processes(load, endless(), TranslationOptions(window=5), num_workers=2)
     assert list(islice(translations, 30)) == [line.strip() for line in LINES] * 6
     assert len(read) <= 30 + 2 * 2 * 5 + 5
-    # One of them dies.
+    # Kill one of the workers.
     pids = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
     assert len(pids) == 2
     os.kill(pids[0], signal.SIGKILL)
     with pytest.raises(ChildProcessError) as raised:
         list(islice(translations, 100))
     assert str(raised.value) == (
-        "A worker process has ended before the end of its work (exit code -9); if memory has run out, use fewer `--workers` or a "
+        "A worker process ended before it had translated all texts (exit code -9); if memory has run out, use fewer `--workers` or a "
         "smaller `--tokens_per_batch`."
     )
     assert not any(map(is_worker, pids))

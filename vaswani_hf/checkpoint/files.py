@@ -21,20 +21,20 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# PEFT and transformers recognise a folder with an adapter by the file adapter_config.json. If the folder
-# contains both an adapter and a model, transformers adds the adapter to the model.
+# PEFT and transformers treat a folder that contains adapter_config.json as a PEFT adapter. If the folder also
+# contains a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files of the model and its settings. A model cannot translate without these files. It can translate
-# without the code, the model card and the recipe.
+# The files that are needed to compute with the model. The code, the model card and the recipe are not needed.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
-# The files that a run writes in addition to the model.
+# Files that a run writes in addition to the model, such as the model card and the recipe.
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
-# The handler for Inference Endpoints, and the libraries that the handler needs.
+# The Python code that serves the model on Hugging Face Inference Endpoints (the handler), and the list of
+# libraries that this code needs.
 HANDLER_FILE = "handler.py"
 REQUIREMENTS_FILE = "requirements.txt"
 # The licences of the model and of its code, in the repository of a model.
@@ -44,8 +44,8 @@ CURVE_FILE = "training_curve.png"
 ATTENTION_FILE = "attention.png"
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
-# calibration.json has the reliability curve of the model, and the weights that convert token probabilities to
-# a confidence. calibration.png is a picture of the reliability curve.
+# calibration.json contains the weights that convert the token probabilities of a translation to a confidence,
+# and the reliability curve of this confidence. calibration.png is a picture of the reliability curve.
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_PICTURE = "calibration.png"
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, ATTENTION_FILE, CALIBRATION_FILE)
@@ -72,8 +72,8 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
-    # Also look in the parent folder, because the recipe of a numbered checkpoint is in the parent folder.
-    # Resolve the path of the checkpoint, because the path may be a link or ".".
+    # Also look in the parent folder, because the recipe of a numbered checkpoint is in the folder of the run.
+    # Resolve the path first, because "." and links do not show the parent folder.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
@@ -85,19 +85,21 @@ def step_of(checkpoint: Path) -> int:
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Return the validation scores in the log of the Trainer. The result is a dictionary from the optimizer
+    """Return the validation scores in the log of the Trainer. The result maps the number of the optimizer
     step to the score.
 
-    `metric` is "loss", or the name of a score such as "bleu". The loss is multiplied by -1, so that a higher
-    value is better for every metric. In a run with a moving average of the weights, a `metric` with the
-    prefix "raw_" selects the score of the trained weights instead of the averaged weights.
+    `metric` is "loss" or the name of another score, such as "bleu". The loss is multiplied by -1, so that a
+    higher value is better for every metric. If the run computes a moving average of the weights, "bleu" is
+    the score of the averaged weights and "raw_bleu" the score of the trained weights.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
 
 
 def higher_is_better(metric: str, score: float) -> float:
-    """Return the score, or -1 times a loss, so that a higher value is better for every metric."""
+    """Return the value of a metric, so that a higher value is better: multiply a loss by -1, and return other
+    scores unchanged.
+    """
     return -score if metric.removeprefix("raw_") == "loss" else score
 
 
@@ -129,8 +131,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """Return the names of the weight files of a checkpoint. If the weights are split into several files, the
-    list also has the name of the index file.
+    """Return the names of the weight files of a checkpoint. If the weights are in several files, the list
+    also contains the index file, which says which file contains which weight.
     """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
@@ -188,11 +190,11 @@ def new_folder(output: Path) -> Iterator[Path]:
     folder in the parent folder of `output`, and yields its path. At the end of the `with` block, the
     temporary folder is renamed to `output`. If the block raises an error, the temporary folder is deleted.
 
-    Only one process at a time can create `output`. The function first deletes temporary folders that killed
-    processes have left.
+    Only one process at a time can create `output`. Before it creates the temporary folder, the function
+    deletes temporary folders that killed processes have left.
     """
-    # Make the path absolute, because the temporary folder needs a name, and the last part of a path such as
-    # "." or "x/.." is not a name.
+    # Make the path absolute, because the name of the temporary folder contains the last part of the path. In
+    # a path such as "." or "x/..", the last part is not a name.
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise ValueError(
@@ -208,8 +210,8 @@ def new_folder(output: Path) -> Iterator[Path]:
                 f"`output` must be a new or empty folder, but '{named}' exists and is not an empty folder; "
                 "give another name."
             )
-        # Use a random name for the temporary folder, because on a file system without locks two processes may
-        # create `output` at the same time.
+        # Use a random name for the temporary folder. On a file system without locks, two processes may create
+        # `output` at the same time, and must not share a temporary folder.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
             yield folder
@@ -227,8 +229,8 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # Lock the folder and release the lock at once, because the release deletes the lock file that the
-            # killed run has left.
+            # Lock the folder, and release the lock at once. The release deletes the lock file that the killed
+            # run has left.
             pass
     return True
 
@@ -257,13 +259,15 @@ def _delete_leftovers(parent: Path) -> None:
 
 
 class WriteError(OSError):
-    """Raised if writing into a folder fails. The message names the folder, and says what the user can do."""
+    """Raised if writing into a folder fails. The error message names the folder, and tells the user what to
+    do.
+    """
 
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Context manager that converts errors of a full or broken disk to a `WriteError`. The message names the
-    folder, because the messages of other libraries may not name it.
+    """Context manager that converts errors of a full or broken disk to a `WriteError`. The message of the
+    `WriteError` names the folder, which the messages of other libraries may not name.
     """
     try:
         yield
@@ -290,9 +294,9 @@ def _why_not_written(error: BaseException | None) -> str | None:
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
-    # Search the message for the error number, because libraries in Rust and C++ give the error number only in
-    # the message. If torch cannot write a file completely, its message contains no error number, but the name
-    # "inline_container" of the source file that reports the error.
+    # Search the error message for the error number, because exceptions of libraries in Rust and C++ have no
+    # attribute `errno`. If PyTorch cannot write a file completely, its message has no error number, but
+    # contains the name of a source file of PyTorch, "inline_container".
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

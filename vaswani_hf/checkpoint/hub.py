@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 
 class HubError(OSError):
-    """Raised if the Hub refuses a request or a transfer fails. The message is one sentence with a remedy."""
+    """Raised if the Hub refuses a request or a transfer fails. The error message is one sentence, and tells
+    the user what to do.
+    """
 
 
 @contextmanager
@@ -71,8 +73,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the number of seconds to wait before the next try (at least `pause`). Return None if the next
-    try would fail too.
+    """Return the number of seconds (at least `pause`) to wait before the request is sent again. Return None
+    for an error that would occur again.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -86,13 +88,14 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     limit = parse_ratelimit_headers(response.headers)
     if limit is None or limit.remaining > 0:
         return pause
-    # Wait one more second, because the Hub rounds down the number of seconds in the header of its answer.
+    # Wait one second longer than the header of the Hub's answer says, because the Hub rounds the number of
+    # seconds down.
     return max(pause, limit.reset_in_seconds + 1)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and its causes. The causes are needed because transformers and datasets wrap
-    exceptions of huggingface_hub.
+    """Return an exception and its causes. The libraries transformers and datasets wrap exceptions of
+    huggingface_hub, so an exception of huggingface_hub may be only a cause.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -144,7 +147,8 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # Use the message of huggingface_hub unchanged for a rejected model card, because the message is clear.
+    # If the Hub rejects a model card, use the error message of huggingface_hub unchanged, because it already
+    # explains what is wrong.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 
@@ -189,8 +193,8 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # If the command wanted to download (GET or HEAD), say that no local folder has this name either, because
-    # the user may have meant a local folder.
+    # If the request was a download (GET or HEAD), the error message also says that there is no local folder
+    # with this name, because the user may have meant a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (

@@ -33,8 +33,8 @@ from .tokenizers import read_json_object
 
 # A repository name: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# In the cache of the Hub, each file is named by the hash of its content: by the SHA-1 hash of git for a small
-# file, and by the SHA-256 hash for a large file.
+# In the cache of huggingface_hub, the name of each file is the hash of its content. A small file has the
+# SHA-1 hash of git, and a large file has the SHA-256 hash.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -74,9 +74,9 @@ def checkpoint_folder(
     """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
     checkpoint from the Hub first.
 
-    `option` is the option or argument that has the value `name`; error messages mention `option`. `files` are
-    the patterns of the files to download.
-    `hub_kwargs` are arguments of `snapshot_download`.
+    `option` is the name of the command-line option or argument that has the value `name`. Error messages
+    contain `option`. `files` are the patterns of the files to download. `hub_kwargs` are arguments of
+    `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -145,7 +145,7 @@ def load_model(
     """Load the model of a checkpoint on the CPU, in eval mode. Raise a ValueError if a file is damaged or
     missing.
 
-    `name` is the folder or repository that the user entered; error messages mention `name`. `kinds` are the
+    `name` is the folder or repository as the user has written it, for error messages. `kinds` are the
     accepted model types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
@@ -167,11 +167,11 @@ def load_model(
 
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """Call `from_pretrained`. Return the model, and the report of transformers about missing, unexpected and
-    mismatched weights. Do not print the report.
+    mismatched weights. transformers does not print the report.
     """
     logger = logging.getLogger("transformers.modeling_utils")
-    # Hide the table that transformers prints if the weights do not fit the config, because the error of the
-    # caller lists the weights that do not fit.
+    # If the weights do not fit the config, transformers prints a table of these weights. Hide the table,
+    # because the calling function raises an error that lists the same weights.
     logger.addFilter(_is_no_load_report)
     try:
         with _without_initial_values():
@@ -204,8 +204,8 @@ def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def load_faults(report: dict[str, Any]) -> str:
-    """Return a text about the weights that `from_pretrained` could not load. The text is empty if all weights
-    were loaded.
+    """Return a text that lists the weights that `from_pretrained` could not load. The text is empty if all
+    weights were loaded.
     """
     faults = [
         *_fault(report["missing_keys"], "missing"),
@@ -221,7 +221,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
     """Return a list with one text, such as "lm_head.weight and 3 more are missing". `keys` are the names of
-    the weights, and `what` is their fault, such as "missing". The list is empty if `keys` is empty.
+    the weights, and `what` describes what is wrong with these weights, such as "missing". If `keys` is empty,
+    return an empty list.
     """
     found = sorted(keys)
     if not found:
@@ -236,13 +237,13 @@ def check_config(
     """Return the model type of a checkpoint. Raise a ValueError if the folder has no checkpoint of an
     accepted kind.
 
-    `name` is the folder or repository that the user entered; error messages mention `name`. `needed` is the
-    description of the accepted kinds in the error message. By default, it is built from the field `words` of
-    each accepted kind.
+    `name` is the folder or repository that the user entered; error messages mention `name`. In the error
+    message, `needed` describes the accepted model types. By default, this description consists of the fields
+    `words` of the accepted model types.
     """
     path = folder / CONFIG_FILE
-    # Raise this error only if the user has given a local folder. For a repository of the Hub without files,
-    # the folder in the cache does not exist either, and this message would be wrong.
+    # Raise this error only if the user has given a local folder. For a Hub repository without files, the
+    # cache folder is missing too, but the message "there is no folder" would confuse the user.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
@@ -315,8 +316,8 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
                 f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."
             )
         try:
-            # Open the weight file to detect an incomplete file: opening compares the length in the header
-            # with the length of the file.
+            # Open the weight file to check that it is complete. Opening the file compares its size with the
+            # size in its header.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

@@ -2,14 +2,14 @@
 of a run.
 
 A process opens a lock file and asks the operating system to lock the file. The operating system releases the
-lock when the process ends, even if the process is killed. Therefore a killed process leaves no lock behind.
-The lock file contains the process ID and the machine of the process that has the lock. The lock file is
-deleted when the lock is released.
+lock when the process ends, even if the process is killed. Therefore a killed process does not block later
+processes. The lock file contains the process ID of the process that has the lock, and the name of its
+machine. The lock file is deleted when the lock is released.
 
-The lock file of a run is `.lock` in the output folder of the run. The lock file is inside the folder, so that
-the lock still works if the folder is renamed, or if another process uses another path to the folder. The lock
-file of an output is `.NAME.lock` in the folder that contains the output. The lock file is outside the output,
-because the output may not exist yet.
+The lock file of a run is `.lock` in the output folder of the run. It is inside the folder, so that the lock
+still works if the folder is renamed, or if another process uses another path to the folder. The lock file of
+an output is `.NAME.lock` in the folder that contains the output. The lock file is outside the output, because
+the output may not exist yet.
 """
 
 import contextlib
@@ -23,15 +23,14 @@ from datetime import datetime
 from pathlib import Path
 
 LOCK_FILE = ".lock"
-# The maximum time to wait for a lock, in seconds. The time is short, because waiting helps only in two cases:
-# another process is just checking whether the lock is free, or another process was killed and has not ended
-# yet.
+# The maximum time to wait for a lock, in seconds. The time is short. Waiting helps only if another process is
+# just checking whether the lock is free, or if a killed process has not ended yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The file descriptors of the lock files and folders that this process has open. Close the file descriptors in
-# forked processes. Otherwise, a data worker that runs longer than its parent would keep the lock of the
-# parent.
+# The file descriptors of the lock files and folders that this process has open. A forked process, such as a
+# data worker, closes these file descriptors. Otherwise the lock would still be held if the parent process
+# ends before the data worker.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each run folder that this process has locked to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -76,8 +75,8 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the folder of a run and lock the folder. Repeat the creation and the locking if another process
-    deletes the empty folder before this process has locked the folder.
+    """Create the output folder of a run, and lock the folder. Another process may delete the empty folder
+    before this process locks the folder. In this case, the function tries again.
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
@@ -163,8 +162,8 @@ def _acquire(path: Path, sentence: str) -> int | None:
     # Import filelock here, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor
 
-    # Open the lock file for reading first, because a file that is open for writing prevents a read-only
-    # remount of the disk. On NFS, open the lock file for writing, because NFS locks only files that are open
+    # First open the lock file for reading, because a disk with a file that is open for writing cannot be
+    # remounted read-only. On NFS, open the lock file for writing, because NFS locks only files that are open
     # for writing.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
@@ -204,18 +203,21 @@ def _open(path: Path, access: int) -> int | None:
 
 
 def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
-    reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
+    reason = (
+        f"'{path.parent}' has no file locks ({error.strerror}): make sure that no other process writes into "
+        "this folder"
+    )
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # Delete the lock file only if it is empty. If it is not empty, another process has written its name
-        # into the file and still needs the file.
+        # Delete the lock file only if it is empty. A lock file with content belongs to another process, which
+        # still needs the file.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still leads to the open lock file. If the process that had the lock before has
-    deleted the lock file, the path leads to no file or to a new lock file.
+    """Return True if the open lock file still exists at its path. The process that had the lock before
+    deletes the lock file, so the path may have no file or a new lock file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -225,6 +227,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _write_holder(path: Path) -> None:
     since = datetime.now().astimezone().isoformat(" ", "seconds")
-    # Ignore errors, because the lock also works with an empty lock file, for example on a full disk.
+    # Ignore errors, for example on a full disk, because the lock also works with an empty lock file.
     with contextlib.suppress(OSError):
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Writes and verifies the manifest of a checkpoint. A manifest contains the size and the hash of each file of
 the checkpoint, and a hash of the manifest itself.
 
-The manifest is the last file that is written. Therefore a checkpoint with a manifest is complete.
+The manifest is written last, so a checkpoint that has a manifest is complete.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ def write_manifest(
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Write each file to the disk before the manifest, because otherwise the disk could contain the
-        # manifest without the files after a power failure.
+        # Force each file onto the disk before the manifest is written. Otherwise, after a power failure, the
+        # disk could contain the manifest but not the files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -67,7 +67,7 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """Return the entries `facts` that the caller of `write_manifest` added to the manifest."""
+    """Return the additional entries of the manifest, that is, the argument `facts` of `write_manifest`."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
@@ -79,11 +79,11 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Compare a checkpoint with its manifest. The result is a dictionary from the name of a damaged file to a
-    description of the fault.
+    """Compare a checkpoint with its manifest. The result maps the name of each damaged file to a text that
+    says what is wrong.
 
-    The function checks the manifest and the files in `names`. By default, the function checks all files. In
-    the result, wrong sizes come before wrong hashes.
+    The function checks the manifest and the files in `names` (default: all files). In the result, files with
+    a wrong size come before files with a wrong hash.
     """
     try:
         expected = read_manifest(folder)["files"]

@@ -30,9 +30,9 @@ def save_tokenizers(
     folder: str | os.PathLike,
 ) -> None:
     """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load them."""
-    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The existence of the
-    # subfolder of the target tokenizer is not a reliable sign, because a request to the Hub may fail, and an
-    # earlier save may have left the subfolder.
+    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. Code that loads the
+    # tokenizers cannot rely on the subfolder of the target tokenizer: the subfolder may remain from an
+    # earlier save, and a request to the Hub for its files may fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -55,8 +55,8 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """Return the tag, such as `>>de<<`, that selects the target language. The tag is the first word of the
-    source sentence, as in OPUS-MT.
+    """Return the tag of a language, such as `>>de<<`. As in OPUS-MT, a source sentence can begin with such a
+    tag, which selects the target language.
     """
     return f">>{language}<<"
 
@@ -71,8 +71,8 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # Check for missing files before transformers does. If a file is missing, transformers suggests
-        # installing other libraries, or continues without a padding token.
+        # Raise an error for missing files here. transformers would suggest installing other libraries, or
+        # would continue without a padding token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise ValueError(

@@ -1,21 +1,23 @@
-"""Divides a corpus into batches. A batch contains sentence pairs of similar lengths as padded tensors, and a
-token budget limits the size of the tensors.
+"""Divides a corpus into batches. A batch contains sentence pairs of similar lengths, padded into tensors. A
+token budget limits the number of tokens in a batch, padding included.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
 1. `TokenBudgetSampler` sorts the encoded pairs of corpus.py by length and cuts the sorted pairs into batches.
-2. `EndlessSampler` concatenates the batches of all epochs, and yields the batches of one process.
+2. `EndlessSampler` concatenates the batches of all epochs. In a distributed run, each process gets its own
+   part of these batches.
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the tensors that the model
    receives.
 
 The method `get_train_dataloader` of the trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a
-subclass of `PairRows`) and `PairCollator`. To understand how the batches are made, you can skip the following
-files: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading
-memory-mapped files).
+subclass of `PairRows`) and `PairCollator`. The files streams.py, weighted_corpora.py, bpe_dropout.py and
+columns.py contain optional features and optimizations. To understand this module, you do not need to read
+these files.
 
-In shapes, N is the number of pairs of the corpus, B the number of pairs of a batch, S the source length of a
-batch, T the target length of a batch and L the length of a sentence; all lengths are in tokens.
+In array shapes, N is the number of sentence pairs in the corpus, and B is the number of pairs in a batch. S
+and T are the lengths of the padded source and target tensors of a batch, in tokens. L is the length of one
+sentence in tokens.
 """
 
 import bisect
@@ -40,11 +42,11 @@ from .text_encoder import serialize_tokenizer, text_encoder
 
 
 class _Packing(NamedTuple):
-    """The pair numbers of a corpus, sorted by length, and the positions at which the sorted numbers are
-    divided into batches.
+    """The indices of all sentence pairs of a corpus, sorted by sentence length, and the positions in this
+    array at which a new batch begins.
     """
 
-    # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
+    # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
     # The position in `order` at which each length bucket begins, and N at the end. The pairs of a bucket have
     # equal source lengths and equal target lengths.
@@ -54,15 +56,14 @@ class _Packing(NamedTuple):
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Yields batches of pairs of similar lengths. Each batch fits into a source token budget and a target
-    token budget.
+    """Yields batches of sentence pairs of similar lengths. Two token budgets limit the size of each batch,
+    one for the source tensor and one for the target tensor.
 
     A budget limits the size of a padded batch in tokens: the number of pairs of the batch times the length of
     the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and the batches
-    have almost the same size. The number of batches depends only on the sentence lengths; therefore each
-    epoch has the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths,
-    and then permutes the batches. If `seed` is None, as in a validation, the sampler permutes neither pairs
-    nor batches.
+    have almost the same size. All epochs have the same number of batches, because this number depends only on
+    the sentence lengths. In each epoch, the sampler shuffles pairs that have equal lengths, and then shuffles
+    the batches. If `seed` is None, as in a validation, the sampler does not shuffle.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """The lengths [N] and the two budgets are in tokens.
+        """The sentence lengths [N] and the two budgets `source_tokens` and `target_tokens` are in tokens.
 
-        `pairs_of` is None if the training corpora have no weights. Otherwise `pairs_of(epoch)` returns the
-        pair numbers [N] that the epoch contains.
+        `pairs_of` is None if the training corpora have no weights. If the corpora have weights,
+        `pairs_of(epoch)` returns the indices [N] of the sentence pairs that the epoch contains.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -86,7 +87,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. The permutations of pairs and batches depend on the seed and the epoch."""
+        """Set the epoch. The random order of pairs and batches depends on the seed and the epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -108,7 +109,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 def _permuted_within(
     order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return a copy of `order` [N] in which the pairs of each length bucket are permuted."""
+    """Return a copy of `order` [N] in which the sentence pairs of each length bucket are in random order."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
     for start, size in zip(bucket_bounds[:-1][sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
@@ -119,8 +120,8 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """Divide a window (consecutive pairs of a stream) into batches, short pairs first. Each batch is an array
-    [B] of pair numbers.
+    """Divide a window, that is, consecutive sentence pairs of a stream, into batches. The batches with short
+    sentences come first. Each batch is an array [B] of pair numbers.
     """
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
@@ -152,8 +153,8 @@ def _pack(
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """Return the pair numbers, [N] int64, sorted so that neighbouring pairs have similar lengths. Pairs of
-    equal lengths keep their order.
+    """Return the indices of the sentence pairs, [N] int64, sorted so that neighbouring pairs have similar
+    lengths. Pairs of equal lengths keep their order.
     """
     # Use 16-bit integers if the lengths fit, because NumPy sorts 16-bit integers several times as fast as
     # 64-bit integers.
@@ -168,10 +169,10 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Return the bounds of the batches. There are as few batches as both budgets allow, and the batches have
-    almost the same size. If all batches but the last used the whole budget, the last batch could have only a
-    few pairs. An optimizer step on these few pairs could change the weights as much as a step on a full
-    batch.
+    """Return the bounds of the batches. The function makes as few batches as the source budget and the target
+    budget allow, and gives all batches almost the same size. If the function filled each batch completely,
+    the last batch could have only a few sentence pairs. An optimizer step on these few pairs could change the
+    weights as much as a step on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -184,15 +185,15 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Return where each of `count` batches begins and ends. The token budgets of the batches add up to
-        # `total`. If `total` is not divisible by `count`, the budgets of the last batches are larger by one.
-        # If all batches had the same budget, reducing this budget by one token could remove a pair from every
-        # batch. Therefore two budgets that differ by one token are allowed.
+        # Return the batch bounds if the token budgets of `count` batches add up to `total`. If `total` is not
+        # divisible by `count`, the last batches get a budget that is larger by one token. A single budget for
+        # all batches would be too coarse: one token less could remove a sentence pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Use bisection, because the number of batches never increases if `total` increases.
+    # Find the smallest sufficient `total` by bisection. Bisection works, because a larger `total` never needs
+    # more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -204,7 +205,7 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill one batch after the other with the pairs of the length buckets. A bucket is a tuple (number of
+    """Fill one batch after the other with sentence pairs, bucket by bucket. A bucket is a tuple (number of
     pairs, source length, target length).
 
     The first `num_smaller` batches have the two token budgets (source, target) in `budgets`. The remaining
@@ -243,14 +244,14 @@ def _batch_bounds(
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
-    """Yields the batches of one process for an unlimited number of epochs. A batch is a list of tuples
-    (epoch, pair number).
+    """Yields the batches that one process trains on, for an unlimited number of epochs. A batch is a list of
+    tuples (epoch, index of a sentence pair).
 
-    The batches of all epochs form one sequence. The sequence does not depend on the number of processes.
-    Process `r` of `n` yields each batch whose number in the sequence has the remainder `r` when divided by
-    `n`. With `n` processes and gradient accumulation over `a` batches, optimizer step `s` (counted from 0)
-    uses `n * a` batches of the sequence, beginning with batch `s * n * a`. The batches of one optimizer step
-    may belong to two epochs. A resumed run continues with the next batch of the sequence.
+    The batches of all epochs form one sequence, which does not depend on the number of processes. With `n`
+    processes, process `r` yields the batches `r`, `r + n`, `r + 2n`, … of the sequence. With `n` processes
+    and gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a` batches of
+    the sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to two
+    epochs. A resumed run continues with the next batch of the sequence.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
         num_processes: int = 1,
         process_index: int = 0,
     ):
-        """`position` is the number of batches that are already finished, counted over all epochs and
+        """`position` is the number of batches that an earlier run has finished, counted over all epochs and
         processes.
         """
         self._sampler = sampler
@@ -290,7 +291,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class PairRows(torch.utils.data.Dataset):
-    """A dataset of encoded pairs for a `DataLoader`. One call of `__getitems__` reads all pairs of a batch.
+    """A dataset of tokenized sentence pairs for a `DataLoader`. One call of `__getitems__` reads all pairs of
+    a batch.
 
     `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus does not need
     to fit into memory. Each worker process of the `DataLoader` memory-maps the file.
@@ -308,8 +310,8 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Do not read the columns with lengths and corpus numbers, because a batch does not need these
-            # columns.
+            # Do not read the columns with the sentence lengths and the index of the corpus, because a batch
+            # does not need these columns.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
             self._rows = kept_rows(self._pairs)
@@ -323,13 +325,14 @@ class PairRows(torch.utils.data.Dataset):
         return pairs
 
     def __getstate__(self) -> dict[str, Any]:
-        # Do not pickle the views, because a pickled view would contain the whole file.
+        # Do not pickle the views of the memory-mapped file, because a pickled view would contain the whole
+        # file.
         return {"_pairs": self._pairs, "_columns": None}
 
 
 class EpochPairs(PairRows):
-    """Reads encoded pairs by the keys (epoch, pair number) of `EndlessSampler`. Each returned pair has the
-    additional keys `epoch` and `copy`.
+    """Reads tokenized sentence pairs by the tuples (epoch, index of a pair) that `EndlessSampler` yields.
+    Each returned pair has the additional keys `epoch` and `copy`.
 
     With weighted corpora an epoch may contain pair `n` several times. In a corpus of N pairs, the numbers
     `n`, `n + N`, `n + 2N`, … stand for the copies 0, 1, 2, … of pair `n`.
@@ -344,7 +347,9 @@ class EpochPairs(PairRows):
 
 
 class SentenceEncoder(Protocol):
-    """Encodes a sentence into token ids [L], with `</s>` at the end. The ids may depend on random numbers."""
+    """Encodes a sentence into token ids [L], with `</s>` at the end. The ids may depend on random numbers, as
+    in BPE-dropout.
+    """
 
     def encode(self, text: str, rng: Random) -> list[int]:
         """Return the token ids of a sentence."""
@@ -367,9 +372,9 @@ class PairCollator:
 
     If the collator has encoders, it encodes the text of each pair again in each epoch, for BPE-dropout or for
     augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
-    pair. Therefore the encoding of the pair does not depend on an interruption or on the number of data
-    workers. The new encoding may have more tokens than the encoding in the corpus. The token budgets count
-    the tokens of the encoding in the corpus, not the tokens of the new encoding.
+    pair. Therefore a resumed run, or a run with another number of data workers, encodes the pair in the same
+    way. The new encoding may have more tokens than the encoding in the corpus. A batch can then exceed its
+    token budget, because the sampler counts the tokens of the encoding in the corpus.
     """
 
     def __init__(
@@ -407,8 +412,8 @@ class PairCollator:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Read the epoch from the pair and not from the sampler, because the sampler may already be in the
-        # next epoch: a `DataLoader` prepares batches in advance.
+        # Read the epoch from the sentence pair and not from the sampler. The `DataLoader` prepares batches in
+        # advance, so the sampler may already be in the next epoch.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source, target = example["source"], example["target"]
         if self._augment is not None:
@@ -434,9 +439,9 @@ def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
     """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
-    has at most `positions` source tokens and at most `positions` target tokens, including padding. A pair
-    that is longer than `positions` tokens is a part of its own. `are_texts` is True if inputs and labels are
-    the same text. If the batch is small enough, the whole batch is the only part.
+    has at most `positions` source tokens and at most `positions` target tokens, including padding. A sentence
+    pair that is longer than `positions` tokens gets a part of its own. A batch that is small enough is not
+    divided. `are_texts` is True if inputs and labels are the same text.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))
@@ -447,7 +452,7 @@ def cut_into_parts(
 
 
 def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
-    """Remove the columns that are padding in all rows of a batch."""
+    """Remove the columns of a batch tensor that contain padding in every row."""
     source = int(batch["attention_mask"].sum(1).max())
     target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
     widths = {"input_ids": source, "attention_mask": source, "labels": target}

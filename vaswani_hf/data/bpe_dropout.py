@@ -1,6 +1,6 @@
 """BPE-dropout: a trained byte-level BPE splits texts at random (Provilkov et al. 2020, Algorithm 1).
 
-In shapes, L is the length of a sentence in tokens, `</s>` included.
+In the shape [L], L is the length of a sentence in tokens, `</s>` included.
 """
 
 import itertools
@@ -13,8 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ..model.translator_vaswani import tags_of
 
-# The cache of possible merges contains at most `_MAX_CACHED_WORDS` partly merged words, and only words with
-# at most `_MAX_CACHED_PIECES` pieces. For European text, the full cache needs about 30 MB of memory.
+# The cache stores the possible merges of partly merged words. The cache has at most `_MAX_CACHED_WORDS`
+# words, and each word has at most `_MAX_CACHED_PIECES` pieces. For European text, the full cache needs about
+# 30 MB of memory.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -28,8 +29,8 @@ class BpeDropout:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge.
 
-        Rate 0 gives the same split as the tokenizer. Rate 1 splits a text into characters, and splits a
-        character that is missing in the vocabulary into bytes.
+        With the rate 0, the text is split as by the tokenizer. With the rate 1, the text is split into
+        characters, and a character that is missing in the vocabulary is split into bytes.
         """
         backend = tokenizer.backend_tokenizer
         is_bpe = isinstance(backend.model, models.BPE)
@@ -45,14 +46,14 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # Put each tag in parentheses, so that `split` also returns the tags. Exclude \x1c to \x1f, because
-        # `tokenizers` does not count these characters as white space.
+        # Put each language tag in a group of the regular expression, so that `split` also returns the tags.
+        # Exclude the characters \x1c to \x1f from white space, as the library `tokenizers` does.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Never leave out a merge that joins the bytes of one character. If training texts were split inside a
-        # character, the model could write incomplete characters.
+        # Never leave out a merge that joins the bytes of one character. Otherwise the model would learn
+        # tokens that are only part of a character, and could write incomplete characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -70,8 +71,8 @@ class BpeDropout:
     def _split(self, word: str, rng: Random) -> tuple[str, ...]:
         pieces = tuple(word)
         while True:
-            # Draw a random number for each possible merge in the order of BPE, and stop at the first merge
-            # that is kept. The first kept merge is the merge that BPE would apply next.
+            # Decide at random for each possible merge whether to skip the merge. Apply the first merge that
+            # is not skipped, in the order in which BPE applies merges.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:
@@ -82,8 +83,8 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """Return the positions of pieces that can be merged with the next piece, sorted by the order of
-        merges in BPE.
+        """Return the positions of all pieces that BPE can merge with the next piece. The merge that BPE
+        learned first comes first.
         """
         positions = self._merges_of.get(pieces)
         if positions is not None:

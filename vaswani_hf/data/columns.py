@@ -1,9 +1,9 @@
-"""Reads columns of an encoded corpus from memory-mapped Arrow files.
+"""Reads columns of a tokenized corpus from memory-mapped Arrow files.
 
-Reading rows with this module is faster than reading rows with `datasets`. After `select`, `datasets` reads
-rows one by one and converts each token to a Python integer.
+This module reads rows faster than the library `datasets`: after `select`, `datasets` reads rows one by one
+and converts each token id to a Python integer.
 
-In shapes, N is the number of pairs of the corpus and B the number of pairs of a batch.
+In array shapes, N is the number of sentence pairs in the corpus, and B is the number of pairs in a batch.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow
 from datasets import Dataset
 
-# If the training corpora have weights, the column `corpus` contains the number of the corpus of each pair.
+# If the training corpora have weights, the column `corpus` contains the index of the corpus from which each
+# sentence pair comes.
 CORPUS_COLUMN = "corpus"
 
 
 def kept_rows(pairs: Dataset) -> np.ndarray:
-    """Return the rows of the Arrow table that belong to a dataset, in the order of the dataset, [N] int64."""
+    """Return the row numbers [N] int64 of a dataset in its Arrow table, in the order of the dataset."""
     # Read the row numbers from `_indices`, because `select` stores the row numbers in `_indices` and does not
     # change the table.
     if pairs._indices is None:
@@ -27,7 +28,9 @@ def kept_rows(pairs: Dataset) -> np.ndarray:
 
 
 def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the source lengths and the target lengths of encoded pairs, [N] int64 each, in tokens."""
+    """Return two arrays, [N] int64 each: the source lengths and the target lengths of tokenized sentence
+    pairs, in tokens.
+    """
     rows = kept_rows(pairs)
     source = pairs.data.column("source_length").to_numpy()[rows].astype(np.int64)
     target = pairs.data.column("target_length").to_numpy()[rows].astype(np.int64)
@@ -35,7 +38,7 @@ def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_corpora(pairs: Dataset) -> np.ndarray:
-    """Return the number of the training corpus of each encoded pair, [N] int64."""
+    """Return for each tokenized sentence pair the index of its training corpus, [N] int64."""
     return pairs.data.column(CORPUS_COLUMN).to_numpy()[kept_rows(pairs)].astype(np.int64)
 
 
@@ -54,7 +57,7 @@ class Column:
         return numbers, rows - self._starts[numbers]
 
     def cells(self, rows: np.ndarray) -> list[Any]:
-        """Return the cells of B rows."""
+        """Return the values of the column in B rows."""
         numbers, positions = (array.tolist() for array in self._positions(rows))
         places = list(zip(numbers, positions, strict=True))
         if not self._is_list:

@@ -2,15 +2,15 @@
 
 1. `load_pairs` reads files, a dataset of the Hub or a stream into a dataset with the columns `source` and
    `target`.
-2. `prepare_pairs` removes unsuitable pairs, and encodes the remaining pairs into token ids. The result is
-stored in the cache of `datasets`.
+2. `prepare_pairs` removes sentence pairs that are empty, too long or of very unequal lengths, and encodes the
+   other pairs into token ids. The library `datasets` stores the token ids in its cache.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). To understand how the corpus is made,
-you can skip the following files: pair_files.py (file formats), dataset_hub.py (datasets of the Hub),
-text_encoder.py (fast encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You can read this module without the
+details in pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
+tokenization), corpus_cache.py (a hash of the corpus), weighted_corpora.py and memory.py.
 
-In shapes, N is the number of pairs of a batch of text.
+In array shapes, N is the number of sentence pairs in a batch of text.
 """
 
 import itertools
@@ -53,9 +53,8 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. If the number of characters were not limited, a line of 100,000 equal characters would be kept,
-# because the line has only a few, very long tokens. A tokenizer that is trained on such a line has very long
-# tokens instead of words.
+# per token. The limit removes lines such as 100,000 equal characters. A tokenizer would learn a few very long
+# tokens from such a line, and with these tokens the line would be short enough to be kept.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -67,8 +66,8 @@ class PairSource:
     """Names the files or the dataset from which pairs are read. Give `source_file` and `target_file`, or
     `text_file`, or `pairs_file`, or `dataset`.
 
-    The value of a field for files is a path, a shell pattern, or a list of paths and patterns. `source_file`
-    and `target_file` need equally many files.
+    A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
+    `target_file` must name the same number of files.
     """
 
     # UTF-8 text files, uncompressed or `.gz`. `source_file` has one sentence per line. `target_file` has the
@@ -84,7 +83,8 @@ class PairSource:
     dataset_config: str | None = None
     dataset_revision: str | None = None
     split: str = "train"
-    # The languages of source and target, or the names of their columns.
+    # The languages of the source and the target. For data with one column per language, these are the names
+    # of the columns.
     source_language: str = "source"
     target_language: str = "target"
     # If true, read the pairs during the training instead of writing them into the cache of `datasets` first.
@@ -96,8 +96,8 @@ class PairSource:
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     """Return the pairs as a dataset with the text columns `source` and `target`.
 
-    `datasets` reads a file into its cache once, and reads the file again if the file has changed. Errors in
-    the content of a stream are raised during the iteration.
+    The library `datasets` reads a file into its cache once, and reads the file again if the file has changed.
+    A stream is read later, so an error in its content is raised only while the training reads the stream.
     """
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         if pair_source.dataset is not None:
@@ -194,8 +194,8 @@ def load_dataset_split(
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """Concatenate the pairs of several training corpora. The column `corpus` contains the corpus number of
-    each pair.
+    """Concatenate the sentence pairs of several training corpora. The column `corpus` contains the index of
+    the corpus from which each pair comes.
     """
     corpora = []
     for number, source in enumerate(sources):
@@ -210,7 +210,7 @@ def load_splits(
     data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """Load the texts of the training, validation and test split. The text of a missing split is None.
+    """Load the texts of the training, validation and test split. If a split is missing, its value is None.
 
     If `data.validation_size` or `data.test_size` is set, the validation split or the test split is taken out
     of the training split. The function calls `check_split` for each split that is not a stream.
@@ -225,17 +225,18 @@ def load_splits(
 
 
 def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or encodes a split. If the function fails, add the name of the split to the
-    error message.
+    """Call a function that reads or tokenizes a split. If the function raises an error, add the name of the
+    split to the error message.
     """
     try:
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:
-        # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
-        # `train_source`.
+        # In the error message, replace the name of a `PairSource` field, such as `source_file`, by the key of
+        # the recipe, such as `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        # A message about a key of the recipe begins with the key. A message about the content of a file
-        # begins with the file. `vaswani train` has the exit code 2 for wrong keys, and 1 for bad content.
+        # An error message about a recipe key begins with the key, and `vaswani train` then exits with code 2.
+        # An error message about the content of a file begins with the file name, and `vaswani train` then
+        # exits with code 1.
         place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
         raise ValueError(f"{place}: {words}") from error
 
@@ -255,8 +256,8 @@ def split_name(data: DataSettings, split: str) -> str:
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
     """Raise an error if a split has no text, or if all pairs of a training or validation split are empty or
-    have too many characters. `fault` is the error message for a split in which each pair has an empty source
-    or target.
+    have too many characters. `fault` is the error message for a split in which every sentence pair has an
+    empty source or an empty target.
     """
     name = split_name(data, split)
     max_length = data.max_length
@@ -265,7 +266,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # Do not check the lengths of a test split, because the test split is scored without a length limit.
+        # Do not check the sentence lengths of a test split, because sentences of any length are translated
+        # and scored.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
@@ -284,7 +286,7 @@ def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
     """Return True if the source or the target of a pair has more than `CHARACTERS_PER_TOKEN * max_length`
     characters.
 
-    The tokenizer and the model are not trained on a pair with too many characters.
+    Such a pair is used neither to train the tokenizer nor to train the model.
     """
     return max(len(source), len(target)) > CHARACTERS_PER_TOKEN * max_length
 
@@ -301,12 +303,12 @@ class CorpusReport:
 
     @property
     def read(self) -> int:
-        """The number of pairs before unsuitable pairs were removed."""
+        """The number of sentence pairs that were read, that is, kept and removed pairs together."""
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N pairs. `outcomes` contains for each pair the position of a field of this class, such as 0
-        for `kept`.
+        """Count N pairs. `outcomes` contains for each sentence pair the index of the field that counts the
+        pair, such as 0 for `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
@@ -316,7 +318,9 @@ class CorpusReport:
         return self.in_words()
 
     def in_words(self, are_texts: bool = False) -> str:
-        """Return the counts as a sentence. `are_texts` is true for a language model, which has no pairs."""
+        """Return the counts of kept and removed sentence pairs as one sentence. `are_texts` is true for a
+        language model, whose examples are texts and not pairs.
+        """
         counts = f"{self.read:,} {'texts' if are_texts else 'pairs'} read, {self.kept:,} kept; dropped: "
         if are_texts:
             counts += f"{self.empty:,} empty, {self.too_long:,} too long"
@@ -339,12 +343,13 @@ def prepare_pairs(
     num_proc: int | None = None,
     keep_text: bool = False,
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
-    """Remove unsuitable pairs, and encode the others. Return the kept pairs as token ids, and the numbers of
-    kept and removed pairs.
+    """Remove sentence pairs that are empty, too long or of very unequal lengths, and encode the other pairs.
+    Return the token ids of the kept pairs, and a report that counts the kept and the removed pairs.
 
     If `target_tokenizer` is None, the source and the target of a pair are the same text. A dataset is encoded
-    once, into the cache of `datasets`. A stream is encoded while it is read. For a stream, the function
-    returns before any pair is read. The process that reads the stream then adds each pair to the numbers.
+    once, and its token ids are stored in the cache of `datasets`. A stream is encoded while the training
+    reads it. For a stream, the function returns before any pair is read, and the report counts each pair when
+    the pair is read.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -379,16 +384,16 @@ def prepare_pairs(
         one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
         raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
     prepared = marked.remove_columns("outcome")
-    # Call `select` only if a pair was removed, because `select` takes time for each row.
+    # Call `select` only if a sentence pair was removed, because `select` is slow for many rows.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
 
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes batches of text pairs and decides which pairs to keep.
+    """Encodes batches of sentence pairs and decides which pairs to keep.
 
-    The cache of `datasets` identifies encoded pairs by a hash of the fields of this class. Every value that
-    changes the result must therefore be a field.
+    The library `datasets` finds encoded pairs in its cache by a hash of the fields of this class. Therefore
+    every value that changes the token ids must be a field.
     """
 
     source_tokenizer: SerializedTokenizer
@@ -424,8 +429,8 @@ class PairEncoder:
         target_lengths = target_ids.value_lengths().to_numpy()  # [N]
         longer = np.maximum(source_lengths, target_lengths)
         unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
-        # The outcome of a pair is the position of a field of `CorpusReport`. If a pair is removed for several
-        # reasons, only the first reason is counted.
+        # The outcome of a sentence pair is the index of the `CorpusReport` field that counts the pair. If
+        # there are several reasons to remove a pair, only the first reason is counted.
         position = {field.name: number for number, field in enumerate(fields(CorpusReport))}
         reasons = {
             "empty": empty,
@@ -448,8 +453,8 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """Return the kept pairs of a stream as token ids. While the stream is read, its pairs are counted in
-        `report`.
+        """Return the token ids of the kept sentence pairs of a stream. While the stream is read, `report`
+        counts its pairs.
         """
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
@@ -472,8 +477,8 @@ class PairEncoder:
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The texts, the tokenizers and the encoded pairs of a run. The constructor removes unsuitable pairs from
-    the training and the validation split, and encodes the others.
+    """The texts, the tokenizers and the encoded pairs of a run. The constructor removes empty and too long
+    sentence pairs from the training and the validation split, and encodes the other pairs.
     """
 
     # The splits "train", "validation" and "test" with the columns `source` and `target`; None if the split is
@@ -482,9 +487,9 @@ class Corpus:
     source_tokenizer: PreTrainedTokenizerFast
     # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
-    # The collators pad batches. `train_collator` also applies BPE-dropout and augmentation if the recipe
-    # turns BPE-dropout or augmentation on. In masked language modelling both collators also choose the masked
-    # tokens.
+    # The collators pad the sentence pairs of a batch into tensors. `train_collator` also applies BPE-dropout
+    # and `data.augment` if the recipe turns them on. For masked language models, both collators also choose
+    # the masked tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
     # The largest allowed length of training and validation sentences (tokens).
@@ -501,7 +506,7 @@ class Corpus:
     # If true, keep the text of the training pairs. BPE-dropout and augmentation need the text, because each
     # epoch encodes the text again.
     keep_text: bool = False
-    # If true, the training split also contains each pair with source and target exchanged.
+    # If true, the training split contains each sentence pair a second time, with source and target exchanged.
     both_directions: bool = False
     # The name and the weight of each training corpus; empty without weights.
     corpora: Sequence[tuple[str, float]] = ()
@@ -509,8 +514,8 @@ class Corpus:
     # The encoded pairs of the training and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # For each encoded split, the numbers of kept and removed pairs. If the training split is a stream, its
-    # pairs are counted while the stream is read.
+    # For each split, a report that counts the kept and the removed sentence pairs. If the training split is a
+    # stream, the report counts the pairs while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
     # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
     weighted: WeightedPairs | None = field(init=False, default=None)
@@ -552,6 +557,6 @@ class Corpus:
         """
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the text of a stream instead of the encoded pairs, because reading the encoded pairs would
-        # change the counts in the report.
+        # For a stream, hash the text instead of the token ids. Reading the token ids would count the sentence
+        # pairs a second time in the report.
         return corpus_digest(self.texts["train"])

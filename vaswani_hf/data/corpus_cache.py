@@ -20,8 +20,8 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The number of pairs of a stream that the digest covers. The number is small, because each start of a run
-# reads these pairs again.
+# The number of sentence pairs of a stream that are hashed. The number is small, because each run reads and
+# hashes these pairs again when it starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
@@ -29,12 +29,12 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
     """Return the `count` and the `sha256` of training pairs. A resumed run compares the `count` and the
     `sha256` with the values of the earlier run.
 
-    The digest depends neither on the cache folder nor on the time of the encoding. The `sha256` of a stream
-    is the hash of its first 1000 pairs, and the `count` of a stream is None.
+    The digest depends only on the content of the sentence pairs, not on the cache folder or on the time of
+    the tokenization. The `sha256` of a stream is the hash of its first 1000 pairs, and the `count` of a
+    stream is None.
     """
     if isinstance(pairs, IterableDataset):
-        # Read a copy of the stream, because reading the stream itself would change the position at which the
-        # training begins to read.
+        # Read a copy of the stream. Otherwise the training would not start at the beginning of the stream.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
         return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
@@ -49,19 +49,22 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     if CORPUS_COLUMN in pairs.column_names:
-        # Include the corpus numbers in the hash, because the weight of a corpus determines how often an epoch
-        # contains each pair.
+        # Include the index of the corpus of each sentence pair in the hash. The weight of the corpus
+        # determines how often an epoch contains the pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
 
 
 def cached_digest(pairs: Dataset) -> dict[str, Any]:
-    """Return the `corpus_digest` of encoded pairs, computed once and then read from the cache."""
+    """Return the `corpus_digest` of tokenized sentence pairs. The digest is computed once and then read from
+    the cache.
+    """
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)
     path = cache / f"digest-{cache_key(pairs, hashlib.sha256(kept_rows(pairs)).hexdigest())}.json"
-    # Ignore the error if the file with the digest is missing or damaged. The digest is computed below.
+    # Ignore the error if the file with the digest is missing or damaged, because the digest is then computed
+    # below.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         digest = json.loads(path.read_text(encoding="utf-8"))
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:

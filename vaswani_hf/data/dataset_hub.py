@@ -24,17 +24,18 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 
 
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """Return the section `data` with the commit of its dataset, and with the licence in the dataset card.
+    """Return the section `data` with the commit of its dataset, and with the licence that the dataset card
+    states.
 
-    If the recipe states a licence, that licence is kept. `earlier` is the section `data` in the saved recipe
-    of the run that is resumed. The commit in `earlier` is kept, unless the recipe names another dataset or
-    another commit.
+    A licence in the recipe has priority over the licence in the card. For a resumed run, `earlier` is the
+    section `data` of the recipe that the run saved when it started. The resumed run uses the commit in
+    `earlier`, unless the recipe now names another dataset or another commit.
     """
     if data.dataset is None:
         return data
     if os.path.isdir(data.dataset):
-        # Add "./", because the name without "./" would mean a Hub repository on a machine that does not have
-        # the folder.
+        # Put "./" before the name of a local folder. On a machine without this folder, the name without "./"
+        # would be read as a Hub repository.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
         return data.replace(dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None
@@ -68,8 +69,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
             return _cached_commit(dataset, config, revision), None
         raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
-    # Use the licence only if the card states a single licence. A card with several licences does not say
-    # which licence belongs to which part of the data.
+    # Use the licence only if the card states a single licence. A dataset card with several licences does not
+    # say which licence applies to which part of the data.
     listed = stated if isinstance(stated, list) else [stated]
     return info.sha, listed[0] if len(listed) == 1 else None
 
@@ -101,8 +102,8 @@ def open_dataset(
     # Read the commit from the name of the folder in which `datasets` caches the dataset.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # Refuse another commit than `revision`: if the Hub does not answer, `datasets` may load another
-        # commit from the cache.
+        # Raise an error if another commit than `revision` was loaded. If the Hub does not answer, `datasets`
+        # may load another commit from the cache.
         raise ValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."
@@ -111,5 +112,7 @@ def open_dataset(
 
 
 def _is_commit(revision: str | None) -> bool:
-    """Return True if a revision is the full hash of a commit, not a shortened hash, a branch or a tag."""
+    """Return True if a revision is the full hash of a commit. Return False for a shortened hash, a branch or
+    a tag.
+    """
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None

@@ -15,14 +15,15 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     """Take pairs out of the training data. Return a dict with the splits that `sizes` names, and with the
     remaining pairs as the split "train".
 
-    The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken.
+    The function hashes the text of each sentence pair, and takes the pairs with the smallest hashes.
     Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
-    same splits. The held-out pairs are distinct, and their sources and targets are not empty. The split
-    "train" contains no copy of a held-out pair.
+    same splits. The validation and test pairs contain no duplicates and no empty texts. The split "train"
+    contains no copy of a validation or test pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
-    # `np.unique` returns the distinct hashes in ascending order, and the first row of each hash.
+    # `np.unique` returns the distinct hashes in ascending order, and for each hash the first row that has
+    # this hash.
     distinct, first = np.unique(hashes[rows], return_index=True)
     total = sum(sizes.values())
     if total >= len(distinct):
@@ -35,7 +36,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     start = 0
     for split, size in sizes.items():
         held_out = pairs.select(np.sort(rows[first[start : start + size]]))
-        # Remove the corpus numbers from held-out pairs, because only the training needs the corpus numbers.
+        # Remove the column `corpus` from the validation and test pairs, because only the training needs this
+        # column.
         has_column = CORPUS_COLUMN in held_out.column_names
         splits[split] = held_out.remove_columns(CORPUS_COLUMN) if has_column else held_out
         start += size
@@ -45,8 +47,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: a hash of the two texts of each pair, [N] uint64, and True for each pair without an
-    empty text, [N] bool. Spaces at the ends of a text are ignored.
+    """Return two arrays for N sentence pairs: the hash of each pair, [N] uint64, and an array [N] bool that
+    is False if the source or the target of a pair is empty. Spaces at the ends of a text are ignored.
     """
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)

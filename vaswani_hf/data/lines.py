@@ -1,7 +1,7 @@
 """Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
-Only a line feed ends a line. Other line separators of Unicode do not end a line, so that parallel files stay
-aligned.
+Only a line feed ends a line. Other Unicode line separators, such as U+2028, are part of the line. If such a
+separator ended a line, a source file and its target file could have different numbers of lines.
 """
 
 import codecs
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a binary file without line ends and without a byte order mark."""
+    """Yield the lines of a binary file. Remove the line feeds and the byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
         # Yield no line for a file that contains only a byte order mark.
@@ -48,7 +48,9 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if all lines are empty. The error message says that `name` in the file `place` is empty."""
+    """Raise an error if all lines are empty. `name` and `place` are the key and the file that the error
+    message names.
+    """
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
@@ -72,8 +74,8 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # The error means that a number has too many digits. Python refuses to convert a number with too many
-        # digits, because the conversion would take a long time.
+        # Python raises a `ValueError` for an integer with too many digits, because the conversion would take
+        # a long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."

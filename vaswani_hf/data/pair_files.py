@@ -1,4 +1,4 @@
-"""Reads sentence pairs from files: aligned text, text of one language, JSON, CSV and Parquet.
+"""Reads sentence pairs from text, JSON, CSV and Parquet files, and texts from files of one language.
 
 `read_pairs` yields the pairs of files one by one. corpus.py converts the pairs to datasets.
 """
@@ -20,8 +20,8 @@ from .lines import parse_json, read_lines
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
-# Increase Python's limit for the size of a CSV field, because a field above the limit would stop the run.
-# corpus.py removes and counts pairs that are too long.
+# Increase Python's limit for the size of a CSV field, because a larger field would stop the run. corpus.py
+# later removes sentence pairs that are too long.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -50,8 +50,8 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return one dict for each file. If `vaswani distill` has written the file, the dict describes the
-    teachers and the search, and comes from the first line of the file. For other files, the dict is empty.
+    """Return one dict for each file. If `vaswani distill` has written the file, its first line contains this
+    dict, which describes the teacher models and the beam search. For other files, the dict is empty.
     """
     records = []
     try:
@@ -60,7 +60,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
             record = first_row.get("distillation")
             records.append(record if isinstance(record, dict) else {})
     except (OSError, ValueError):
-        # Ignore the error here, because `load_pairs` reports the error later.
+        # Ignore a file that cannot be read, because `load_pairs` raises an error for this file later.
         return []
     return records
 
@@ -68,10 +68,10 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
 def read_pairs(
     shards: list[dict[str, str]], languages: tuple[str, str], cache_key: tuple
 ) -> Iterator[dict[str, str]]:
-    """Yield the pairs of files, one shard after the other.
+    """Yield the sentence pairs of files, one shard after the other.
 
-    `datasets` hashes the arguments to find the pairs in its cache. `cache_key` changes the hash if a file has
-    changed.
+    The library `datasets` finds the pairs in its cache by a hash of the arguments. The argument `cache_key`
+    changes this hash if a file has changed.
     """
     for files in shards:
         is_empty = True
@@ -84,8 +84,8 @@ def read_pairs(
 
 
 def _read_shard(files: dict[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the pairs of one file, or of a source and a target file. `files` maps `PairSource` fields to
-    files.
+    """Yield the sentence pairs of one file, or of a source file and a target file. `files` maps names of
+    `PairSource` fields, such as `source_file`, to files.
     """
     if "text_file" in files:
         for line in read_lines(files["text_file"]):
@@ -121,7 +121,8 @@ def _read_json(path: str) -> Iterator[dict]:
     is_first = True
     for number, line in enumerate(lines, 1):
         if is_first and line.lstrip().startswith("["):
-            # Keep the blank lines before the array, so that line numbers in error messages are correct.
+            # Keep the blank lines before the JSON array, so that the line numbers in error messages are
+            # correct.
             yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, path)
         elif line.strip():
             is_first = False
@@ -136,8 +137,8 @@ def _read_csv(path: str) -> Iterator[dict]:
         if rows.fieldnames is not None:
             last_line = rows.line_num
         for row in rows:
-            # Raise an error for a row with surplus or missing fields. In `DictReader`, surplus fields have
-            # the key None and missing fields have the value None.
+            # Raise an error for a CSV row with too many or too few fields. `DictReader` gives additional
+            # fields the key None, and missing fields the value None.
             if None in row or None in row.values():
                 raise csv.Error("another number of fields than in the first line")
             yield row
@@ -166,8 +167,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """Return the two sentences of a row. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # If one of the languages has the name "translation", the column `translation` holds sentences of this
-    # language.
+    # If a language has the name "translation", the column `translation` contains sentences of this language,
+    # not a mapping from languages to sentences.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

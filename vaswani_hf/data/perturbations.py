@@ -2,9 +2,9 @@
 placeholders.
 
 Each function in the table `PERTURBATIONS` changes one sentence pair. Training with `data.augment` and the
-command `vaswani evaluate --robustness` use the same functions. Changes of the style, such as upper case, are
-made in the source and in the target. Errors, such as typos, are added only to the source, because the model
-should learn to correct errors.
+command `vaswani evaluate --robustness` use the same functions. Functions that change the style of a text, for
+example to upper case, change the source and the target. Functions that add errors, such as typos, change only
+the source, because the model should learn to translate a text with errors into a text without errors.
 """
 
 import re
@@ -15,15 +15,14 @@ from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
 
-# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words. A text with fewer words also gets
-# one typo or one wrong space.
+# A text gets one error (a typo or a wrong space) for each `_WORDS_PER_ERROR` words, and at least one error.
 _WORDS_PER_ERROR = 10
 # A typo changes a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
-# Matches a name or a number. A word without an initial capital does not match, because the word may have
-# another meaning in the other language: for example, "was" is an English and a German word.
+# Matches a number, or a word with an initial capital, such as a name. Other words do not match, because they
+# may exist in both languages with different meanings: for example, "was" is an English and a German word.
 _COPIED_WORD = re.compile(r"\b(?:\d+|[A-ZÀ-ÖØ-Þ]\w{2,})\b")
 _PLACEHOLDER_FORMS = ("{%s}", "{{%s}}", "%%(%s)s", "${%s}", "<%s>", "%%%s")
 
@@ -41,7 +40,7 @@ def title_case(source: str, target: str, rng: Random) -> tuple[str, str]:
 def typos(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Add typos to some words of the source."""
     words = list(_LONG_WORD.finditer(source))
-    # Change the last word first, because a change of a word moves all later words.
+    # Change the last word first, because a change of a word moves the positions of all later words.
     for word in sorted(_sample(words, source, rng), key=re.Match.start, reverse=True):
         source = source[: word.start()] + _with_typo(word[0], rng) + source[word.end() :]
     return source, target

@@ -1,9 +1,9 @@
-"""Divides a stream into batches with a token budget. A stream is a dataset of unknown size that is read
-during the training.
+"""Divides a stream of sentence pairs into batches, whose size a token budget limits. A stream is a dataset of
+unknown size that is read during the training.
 
-`EndlessStream` reads the stream in windows of consecutive pairs, and divides each window into batches in the
-same way as batching.py divides a corpus. A resumed run continues with exactly the next batch, because the
-checkpoint contains the position of the current window.
+`EndlessStream` reads the stream in windows of consecutive sentence pairs. It divides each window into batches
+in the same way as batching.py divides a corpus. The checkpoint contains the position of the current window,
+so a resumed run continues with exactly the next batch.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,12 @@ _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
-    """Yields the batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
+    """Yields the batches that one process trains on, for an unlimited number of epochs. The batches come from
+    a stream of tokenized sentence pairs.
 
-    The pairs of a window are permuted, sorted by length and divided into batches, and the batches are
-    permuted. If the remaining pairs at the end of an epoch fill less than one batch, the pairs are added to
-    the last full window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    The pairs of a window are shuffled, sorted by length and divided into batches, and then the batches are
+    shuffled. If the pairs at the end of an epoch fill less than one batch, these pairs are added to the last
+    window of the epoch. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
     collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
@@ -58,11 +59,11 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return the state for `load_state_dict`. The state is equal in all processes, and a run with another
+        """Return the state for `load_state_dict`. All processes return the same state, and a run with another
         number of processes can load the state.
 
-        `position` is the number of finished batches of all epochs and processes. The default is the number of
-        batches that the iterators of all processes have yielded.
+        `position` is the number of batches on which the run has trained, counted over all epochs and
+        processes. By default, it is the number of batches that the iterators of all processes have yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -73,29 +74,31 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the next iteration from the state that `state_dict` has returned. The iteration begins to
-        read at the start of the current window, and skips the batches that are already finished.
+        """Let the next iteration continue from a state that `state_dict` has returned. The iteration reads
+        the current window from its start, and skips the batches on which the run has already trained.
         """
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # With `n` processes, each process computes `n` consecutive batches and yields only its own batch, so
-        # that the state is equal in all processes.
+        # With `n` processes, each process computes all batches, and yields only every `n`-th batch. Therefore
+        # the state is the same in all processes.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
 
     def _sequence(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield all unfinished batches, of every epoch and for every process."""
+        """Yield the batches of all processes and all epochs, without the batches on which the run has already
+        trained.
+        """
         done = self._position
         number = self._window["first_batch"]
         epoch = self._window["epoch"]
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # Raise the error for an empty stream only after a whole epoch, because the first epoch of a
-            # resumed run may have no pairs left.
+            # Raise the error for an empty stream only after a complete epoch. A resumed run may begin at the
+            # end of an epoch, where no sentence pairs are left.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -117,8 +120,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         tuple: the position at which the window begins, and the pairs of the window.
         """
         source_tokens, target_tokens = self._budgets
-        # Count in integers, because the rounding error of a sum of fractions would depend on the batch at
-        # which a run was resumed.
+        # Measure the size of a window with integers. A sum of floating-point fractions would have rounding
+        # errors, and a resumed run could divide the stream into other windows.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
@@ -128,8 +131,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Yield the window only after the pairs of one more batch have been read. If the epoch ends
-            # earlier, these pairs are added to the window, because these pairs are too few for a batch.
+            # Read the sentence pairs of one more batch before the window is yielded. If the epoch ends
+            # earlier, the pairs after the window are too few for a batch, and are added to the window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -144,8 +147,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Permute the pairs, because without a permutation the same pairs of equal lengths would share a batch
-        # in each epoch.
+        # Shuffle the pairs. Otherwise pairs of equal lengths would be in the same batch in each epoch.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])
@@ -155,8 +157,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """Reads the pairs of a stream epoch by epoch, alternately from several shards. Reading can start at any
-    position.
+    """Reads the sentence pairs of a stream epoch by epoch, alternately from several shards. A resumed run can
+    start to read at any position.
 
     Each epoch reads the shards in a different order. The shuffle buffer of `datasets` is not used, because
     its content is lost when a run stops. A stream with a single shard is read in its stored order.
@@ -171,8 +173,8 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch: the open shards and the position in each open shard, the number
-        of shards opened so far, and the open shard that is read next.
+        """Return the position in the epoch: the open shards, the position in each open shard, the number of
+        shards that were opened in this epoch, and the index of the open shard that is read next.
         """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}

@@ -18,8 +18,9 @@ _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as plain values. `text` is the JSON text of the tokenizer without its settings of padding
-    and truncation, and `split_special_tokens` is the attribute of the tokenizer with this name.
+    """The settings of a tokenizer as plain values, from which another process can build the tokenizer again.
+    `text` is the JSON text of the tokenizer without its settings of padding and truncation, and
+    `split_special_tokens` is the attribute of the tokenizer with this name.
     """
 
     text: str
@@ -27,8 +28,8 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Two equal tokenizers have equal results, even if the tokenizers come from
-    different folders or have been called before.
+    """Serialize a tokenizer. Equal tokenizers give equal results, even if the tokenizers come from different
+    folders or have already encoded texts.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
@@ -46,8 +47,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that have already occurred in the texts. Looking up the ids
-    of words in a cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that have already occurred in the texts. With a cache of
+    words, this class needs a third of the time that the tokenizer needs (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -69,7 +70,9 @@ class TextEncoder:
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
-        """Return the token ids of each text as a list of int32. The texts have no outer white space."""
+        """Return the token ids of each text as a list of int32. The texts must not begin or end with white
+        space.
+        """
         words_of = []
         others = []
         for row, text in enumerate(texts):
@@ -123,7 +126,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if an added token includes the spaces around it and contains no space.
 
-    An added token that includes the spaces around it does not change the encoding of the neighbouring words.
+    Such a token does not change the token ids of the neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
@@ -132,8 +135,8 @@ def _separates_words(token: dict[str, Any]) -> bool:
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Return True if a pre-tokenizer, given as JSON, splits texts as the pre-tokenizer of `train_tokenizer`
-    does.
+    """Return True if a pre-tokenizer, given as JSON, splits texts in the same way as the tokenizers that
+    `train_tokenizer` returns.
     """
     parts = pre_tokenizer or {}
     return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

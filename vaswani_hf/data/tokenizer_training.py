@@ -1,14 +1,13 @@
-"""Trains subword tokenizers: byte-level BPE on the training text, either for source and target separately or
-for both together.
+"""Trains byte-level BPE tokenizers on the training text: either one tokenizer for the source and one for the
+target, or one tokenizer for both.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. Without the
-characters, a model could write an incomplete character. Without the bytes, a tokenizer could not encode a
-character that the training text does not contain. The tokenizer is trained on at most a million pairs: on
-evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many
-characters for
-`max_length` tokens (see corpus.py) are left out.
+Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. Without
+the characters, a model could write an incomplete character. Without the bytes, a tokenizer could not encode a
+character that the training text does not contain. A tokenizer is trained on at most a million sentence pairs.
+The pairs of a corpus are taken at regular intervals, and the pairs of a stream are taken from its beginning.
+Pairs with too many characters for `max_length` tokens (see corpus.py) are left out.
 """
 
 import copy
@@ -48,12 +47,12 @@ from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# Use the order of the special tokens of BART. `<pad>` must not have the id 0, because `generate` treats a pad
-# token with the id 0 as missing.
+# The special tokens have the same ids as in BART. `<pad>` must not have the id 0, because `generate` treats a
+# pad token with the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around
-# the tag. A tag therefore does not change the tokens of the words next to it (see `TextEncoder`).
+# the tag. Therefore a tag does not change how the words next to it are tokenized (see `TextEncoder`).
 _TAG_OPTIONS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -69,13 +68,14 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 class TextForm:
     """Describes which special tokens and which space a tokenizer adds to a text."""
 
-    # Add a space before the text, and remove the space in decoding, so that a word has the same tokens at the
-    # beginning of a sentence and after a space.
+    # If true, the tokenizer adds a space before a text, and removes this space in decoding. A word then has
+    # the same token ids at the beginning of a text as inside a text.
     begins_with_a_space: bool = True
-    # If true, the tokenizer begins a text with `<s>`, adds no `</s>`, so that a model can continue the text,
-    # and pads on the left. If false, the tokenizer ends a text with `</s>` and pads on the right.
+    # If true, a model continues the text: the tokenizer adds `<s>` at the beginning but no `</s>` at the end,
+    # and pads on the left. If false, the tokenizer adds `</s>` at the end and pads on the right.
     is_open: bool = False
-    # Add `<mask>` at the end of the vocabulary, and recognise special tokens in a text.
+    # If true, `<mask>` is added at the end of the vocabulary, and the tokenizer recognises special tokens in
+    # a text.
     has_mask: bool = False
 
 
@@ -94,8 +94,8 @@ def write_tokenizers(
 
     `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
     trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
-    `kind` contains all other values that influence the tokenizers, such as the name of the task. The name of
-    the tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
+    `kind` contains all other values on which the tokenizers depend, such as the name of the task. A hash of
+    the corpus files, the settings and `kind` identifies the tokenizers in the cache.
     """
 
     def train(place: Path) -> None:
@@ -129,8 +129,8 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write the tokenizers into the cache folder `kept`. Replace `kept` if it is
-    damaged.
+    """Train tokenizers, and write them into the cache folder `kept`. If this folder exists but its files are
+    damaged, replace the folder.
     """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -190,12 +190,11 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield evenly spaced batches of a dataset, or the first batches of a stream. The batches have at most
-    `TRAINING_PAIRS` pairs in all.
+    """Yield batches at regular intervals from a dataset, or the first batches of a stream. The batches have
+    at most `TRAINING_PAIRS` pairs in all.
     """
     if isinstance(pairs, IterableDataset):
-        # Read a copy of the stream, because reading the stream itself would change the position at which the
-        # training begins to read.
+        # Read a copy of the stream. Otherwise the training would not start at the beginning of the stream.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
         return
     count = -(-len(pairs) // _BATCH_SIZE)
@@ -253,8 +252,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     """Add `<mask>`, the decoder and the special tokens to a trained tokenizer, according to `form`."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # In decoding, remove each token that is a tag. If several tokens together spell a tag, keep these tokens,
-    # because the tokens are ordinary text.
+    # In decoding, remove each token that is a tag. If ordinary text contains the characters of a tag, keep
+    # this text.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
     # Remove the space before the text in decoding. Do not remove the space for a causal language model,
@@ -297,15 +296,15 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
     """Train BPE on characters, and convert the result to byte-level BPE. The first merges join the bytes of
-    characters.
+    each character.
     """
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # Sort the ASCII characters by their byte symbols, so that BPE merges equally frequent pairs in the order
-    # of their bytes. The BPE trainer learns enough merges to fill the vocabulary, because the BPE trainer
-    # reserves only 128 entries (ASCII characters), but the vocabulary reserves 256 entries (bytes).
+    # Sort the ASCII characters by their symbols in byte-level BPE, so that BPE merges equally frequent pairs
+    # in the order of their bytes. The BPE trainer learns enough merges to fill the vocabulary: it reserves
+    # only 128 entries for ASCII characters, but the vocabulary reserves 256 entries for bytes.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)
@@ -354,7 +353,7 @@ def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_byte_symbols(text: str) -> str:
-    """Return the text in the alphabet of byte-level BPE. The alphabet has one character for each byte."""
+    """Replace each byte of a UTF-8 text by the character that stands for this byte in byte-level BPE."""
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 
@@ -383,8 +382,8 @@ def with_transformers_interface(
         eos_token=eos,
         unk_token=unk,
         **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
-        # For a model that continues texts, pad on the left, so that no padding follows the last token of a
-        # text.
+        # Pad on the left for a model that continues texts, because the model must not see padding between the
+        # text and its continuation.
         padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],

@@ -7,16 +7,17 @@ and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Th
 to join words and to change the order of words.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
-has exactly one correct tree, because the words of the sentence decide the attachment of each phrase:
+has exactly one correct tree, because the words of the sentence show which word each phrase belongs to:
 
 - A determiner and its noun agree in number (singular or plural). A subject and its verb also agree in number.
-- The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
-  phrase attaches to "man". In "sees the man with the telescope" the phrase attaches to the verb. A phrase
-  with a place attaches to the verb if the phrase follows the verb ("sees the man in the garden"). The
-  phrase attaches to the noun if the phrase precedes the verb ("the man in the garden sleeps").
-- A relative clause after two nouns attaches to the noun that agrees with the verb of the clause. In "the dogs
-  near the cat that bark" the clause attaches to "dogs". In "the dogs near the cat that barks" the clause
-  attaches to "cat".
+- The noun in a prepositional phrase decides which word the phrase belongs to. In "sees the man with the
+  beard", the phrase "with the beard" belongs to "man". In "sees the man with the telescope", the phrase "with
+  the telescope" belongs to the verb "sees". A phrase that names a place belongs to the verb if the phrase
+  follows the verb ("sees the man in the garden"). It belongs to the noun before it if the phrase precedes the
+  verb ("the man in the garden sleeps").
+- A relative clause after two nouns belongs to the noun that has the same number (singular or plural) as the
+  verb of the clause. In "the dogs near the cat that bark", the clause "that bark" belongs to "dogs". In "the
+  dogs near the cat that barks", the clause "that barks" belongs to "cat".
 - "on" and "in" are particles in some sentences and prepositions in other sentences. In "puts the dog on", the
   word "on" is a particle. In "sleeps on Monday", the word "on" is a preposition.
 
@@ -37,7 +38,7 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
-# The number of examples in the validation split. The test split has the same number of examples.
+# The number of examples in the validation split, and also in the test split.
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 
@@ -45,9 +46,8 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of thousands and a remainder below 1000. The thousands are drawn from one of the ranges in
-# `_RANGES`, and the remainder is also drawn from one of these ranges. The ranges contain zero, and the
-# numbers of one, two and three digits.
+# A number consists of thousands and a remainder below 1000: 471,005 consists of 471 and 5. Each part is drawn
+# from one of four ranges: zero, and the numbers with one, two and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -59,7 +59,7 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # label NP, and `base` selects the rules of the symbol. The symbol `:base` has no label and adds no
 # constituent to the tree. A symbol without a colon is replaced by a word of the lexicon. `#` stands for `s`
 # (singular) or `p` (plural). All `#` of a rule have the same value. `@` stands for `p` if `#` is `s`, and for
-# `s` if `#` is `p`. `~` stands for `s` or `p`, with a separate random value for each symbol.
+# `s` if `#` is `p`. `~` stands for `s` or `p`. Each `~` gets its own random value.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -283,20 +283,21 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers that belong to one split, and return the numbers as sentence pairs. The `source` of
-    a pair is a number in English words, and the `target` is the same number as a German word.
+    """Draw random numbers that belong to one split, and return the pairs of an English number and its German
+    translation. The `source` of a pair is a number in English words, and the `target` is the same number as a
+    German word.
 
-    Each draw first chooses two counts of digits: 0 to 3 digits for the thousands, and 0 to 3 digits for the
-    remainder below 1000. All 16 choices have equal probability. In "validation" and "test", a choice is left
-    out after all of its numbers have been drawn. Each draw then takes a random number that has the two chosen
-    counts of digits. A uniform draw from all numbers would give few short numbers, because 90 % of all
-    numbers have six digits.
+    Each draw has two steps. The first step chooses how many digits (0 to 3) the thousands have, and how many
+    digits (0 to 3) the remainder below 1000 has. All 16 choices have equal probability. In "validation" and
+    "test", a choice is left out after all of its numbers have been drawn. The second step takes a random
+    number with the chosen numbers of digits. If all numbers had equal probability, 90 % of the drawn numbers
+    would have six digits.
 
     The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
-    "train" contains a number more than once. A number is repeated only after all numbers with the same counts
-    of digits have been drawn. The list for a smaller `num_pairs` is the beginning of the list for a larger
-    `num_pairs`.
+    "train" contains a number more than once. A number is repeated only after all numbers with the same number
+    of digits in the thousands and in the remainder have been drawn. A larger `num_pairs` only adds pairs at
+    the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -323,14 +324,14 @@ def _split_of(text: str) -> str:
 
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
-    # Use only the method `random` of the generator, because `random` returns the same sequence in every
-    # Python version. The results of `choice` and `shuffle` may change between versions.
+    # Call only the method `random` of the random generator, because `random` returns the same numbers in
+    # every Python version. The results of `choice` and `shuffle` may change between Python versions.
     return choices[int(generator.random() * len(choices))]
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers of all splits. After all numbers with the same counts of digits have been drawn,
-    draw these numbers again if `is_endless` is True.
+    """Yield random numbers of all splits. If `is_endless` is True, numbers of a certain length are drawn
+    again after all numbers of this length have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -359,8 +360,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """Yield each number `1000 * t + r` once, with `t` from `thousands` and `r` from `rests`, in random order.
 
-    The algorithm is a Fisher-Yates shuffle that stores only the numbers that have moved. Therefore the
-    function yields its first number equally fast for 810,000 numbers and for ten numbers.
+    The algorithm is a Fisher-Yates shuffle that stores only the numbers that have moved. Therefore the first
+    number is available at once, even if there are 810,000 numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -376,8 +377,8 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     different.
 
     The split of a sentence does not depend on the seed. The splits "validation" and "test" have about 5 % of
-    the sentences each. The split "train" has the remaining sentences. The list for a smaller `num_trees` is
-    the beginning of the list for a larger `num_trees`.
+    the sentences each. The split "train" has the remaining sentences. A larger `num_trees` only adds trees at
+    the end of the list.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -403,8 +404,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     # `pending` contains the symbols that are not expanded yet. The last symbol of `pending` is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw a random value even if the symbol has no `~`, because a change of the sequence of draws would
-        # change the corpus, and published scores belong to this corpus.
+        # Draw a random value even if the symbol has no `~`. Otherwise all later random values would change,
+        # and with them the corpus on which the published scores were measured.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

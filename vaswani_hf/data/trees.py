@@ -1,11 +1,13 @@
-"""Linearises constituency trees, and reads trees in bracket notation.
+"""Reads constituency trees in bracket notation, and converts each tree to a sequence of symbols (a
+linearisation).
 
 A tree is stored as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign Language", which Section 6.3
 follows): `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next
 word. The words and their tags are stored separately.
 
 Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
-label. A parsing model outputs the tag of each word instead of `XX`, as the code of the paper's authors does.
+label. A parsing model does not output `XX`, but the part-of-speech tag of each word, as in the code of the
+authors of the paper.
 """
 
 import os
@@ -21,11 +23,13 @@ from .lines import read_lines
 OPEN = "("
 CLOSE = ")"
 WORD = "XX"
-# Labels of the bracket around a whole sentence. In Penn files the bracket around a sentence has no label.
+# The labels of a bracket that only marks a whole sentence. In the files of the Penn Treebank, this bracket
+# has no label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
-# The tag of an empty element (a trace) in Penn files.
+# In the files of the Penn Treebank, this tag marks a trace, that is, an element without words.
 TRACE = "-NONE-"
-# Only ASCII white space separates words, because a French number such as 10 000 contains a no-break space.
+# Only ASCII white space separates words. A no-break space is part of a word, for example in the French number
+# 10 000.
 _TOKEN = re.compile(
     r"""
     \( \s* (?P<tag> [^()\s]+) \s+ (?P<word> [^()\s]+) \s* \)  # a word with its tag
@@ -36,14 +40,14 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-# The label of `NP-SBJ-1=2` and of `NP|ADJP` is NP. A label between hyphens, such as `-LRB-`, is kept
-# unchanged.
+# Matches the label NP in `NP-SBJ-1=2` and in `NP|ADJP`. A label between hyphens, such as `-LRB-`, is not
+# shortened.
 _LABEL = re.compile(r"-[^-]+-|[^-=|]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 
 
 class Constituent(NamedTuple):
-    """A constituent has a label and covers the words from `start` up to, but not including, `end`."""
+    """A constituent has a label and covers the words `start` to `end - 1` of the sentence."""
 
     label: str
     start: int
@@ -103,7 +107,7 @@ def escaped(word: str) -> str:
 
 
 def unescaped(word: str) -> str:
-    """Replace the escapes in a word of a treebank by brackets: for example, `-LRB-` becomes `(`."""
+    """Replace the codes for brackets in a word of a treebank: for example, `-LRB-` becomes `(`."""
     return re.sub("-[LR][RCS]B-", lambda escape: _ESCAPES[escape[0]], word)
 
 
@@ -119,7 +123,9 @@ def tree_from_symbols(
 
 
 def _is_constituent(symbols: Sequence[str]) -> bool:
-    """Return True if the last symbol closes the bracket that the first symbol opens, and no bracket is empty."""
+    """Return True if the symbols form exactly one tree, that is, if only the last symbol closes the first
+    bracket, and no bracket is empty.
+    """
     depth = 0
     previous = None
     for symbol in symbols:
@@ -139,7 +145,9 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_from_text(text: str) -> Tree:
-    """Read a text that contains one tree. Traces, function tags and wrappers are removed from the tree."""
+    """Read a text that contains one tree. The returned tree has no traces (empty elements), no function tags
+    (`-SBJ` in `NP-SBJ`), and no bracket around the whole sentence.
+    """
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")
@@ -147,7 +155,7 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """Yield the trees of a treebank, without traces, function tags and wrappers.
+    """Yield the trees of a treebank, without traces, function tags and the brackets around whole sentences.
 
     A tree is either on one line, or on several lines. In a tree on several lines, all lines after the first
     are indented, as in the files of the Penn Treebank. A tree that contains only traces becomes a tree
@@ -163,7 +171,7 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
             yield from _trees_of_block("\n".join(block), place, first_line, end)
             block = []
             first_line = number
-        # Skip the header of old Penn files. The lines of the header begin with `*x*`.
+        # Skip the header of old Penn Treebank files. The lines of the header begin with `*x*`.
         block.append("" if line.startswith("*x*") else line)
     yield from _trees_of_block("\n".join(block), place, first_line, "at the end of the file")
 
@@ -238,8 +246,8 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove the outer brackets of a tree whose label is in `WRAPPERS`. If a single word or several
-    constituents remain, put one bracket with the label TOP around the rest.
+    """Remove the outermost brackets of a tree if their label is in `WRAPPERS`. If a single word or several
+    constituents remain, put a new bracket with the label TOP around them.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
@@ -251,8 +259,8 @@ def _without_wrappers(symbols: list[str]) -> list[str]:
 
 
 def _cleaned_label(label: str) -> str:
-    """Return a label without function tags and indices. Of several alternative labels, as in `NP|ADJP`,
-    return the first label.
+    """Return a label without function tags and indices: `NP-SBJ-1` becomes `NP`. If the label has several
+    alternatives, as in `NP|ADJP`, return the first alternative.
     """
     found = _LABEL.match(label)
     return found[0] if found else label

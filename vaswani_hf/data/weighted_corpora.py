@@ -1,7 +1,7 @@
 """Chooses the pairs of each epoch from several training corpora with weights.
 
-In shapes, N is the number of pairs of all corpora, and P is the number of pairs that an epoch contains. An
-epoch may contain a pair several times.
+In array shapes, N is the number of sentence pairs of all corpora, and P is the number of pairs in an epoch. A
+pair that occurs several times in an epoch is counted each time.
 """
 
 import numpy as np
@@ -12,12 +12,13 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the pairs of each epoch if the training corpora have weights.
 
-    An epoch is a list of places, and each place contains one pair. A corpus with `n` pairs and the weight `w`
-    gets `m = round(w * n)` places in each epoch. The pairs of a corpus are sorted by length. Place `j` of the
-    `m` places gets the pair at position `floor((j * n + r) / m)` of the `n` pairs, where `r` is a random
-    integer from 0 to `n - 1` and is drawn for each epoch. Therefore each of the `n` pairs is in `m / n`
-    places of an epoch, rounded down or up. The length of a place is the length of the longest pair that can
-    fill the place in any epoch, so that all epochs have the same batch bounds.
+    An epoch is a list of places, and each place is filled by one sentence pair. A corpus with `n` pairs and
+    the weight `w` fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length.
+    Each epoch draws a random integer `r` from 0 to `n - 1`. Place `j` of the `m` places is filled by the pair
+    at position `floor((j * n + r) / m)` of the sorted pairs. Therefore each pair fills `m / n` places of an
+    epoch, rounded down or up. The length of a place is the length of the longest pair that can fill the place
+    in any epoch. Therefore the lengths of the places, and with them the bounds of the batches, are the same
+    in all epochs.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # The length (tokens) of each place, for all corpora.
+        # For each place, the length of the longest sentence pair that can fill the place, in tokens.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Return the index of the pair in each place, [P] int64.
+        """Return the index of the sentence pair that fills each place of an epoch, [P] int64.
 
         If an epoch contains pair `n` several times, its copies have the indices `n`, `n + N`, `n + 2N`, and
         so on.
@@ -78,11 +79,13 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return for each place the length of the longest pair that can fill the place, [num_places]."""
+    """Return for each place of an epoch the length of the longest sentence pair that can fill the place,
+    [num_places].
+    """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # For each place, `reduceat` computes the greatest length of its pairs before the first pair of the next
-    # place. The last pair of a place can also be the first pair of the next place, so also compare with the
-    # length of the last pair.
+    # `reduceat` computes the greatest length for each place, but only over the pairs before the first pair of
+    # the next place. The last pair of a place can be the first pair of the next place, so compare with the
+    # length of the last pair too.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

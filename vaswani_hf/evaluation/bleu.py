@@ -13,8 +13,8 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. Match bytes instead of characters, because the perl script matches bytes. Characters would give
-# another result if two hyphens surround a single non-ASCII letter.
+# $2}g'. The pattern matches bytes, as in the perl script. A pattern for characters would give another result
+# if a single non-ASCII letter is between two hyphens.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -44,8 +44,8 @@ class CompoundSplitBLEU(BLEU):
     """
 
     def __init__(self, tokenize: str, lowercase: bool):
-        # `force` turns off sacreBLEU's warning about tokenized text, because the input of this metric may be
-        # tokenized.
+        # `force` turns off sacreBLEU's warning about tokenized text, because tokenized text is a valid input
+        # of this metric.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
         # Replace the attribute `tokenizer` of the metric, because sacreBLEU calls `tokenizer` for each
@@ -55,8 +55,8 @@ class CompoundSplitBLEU(BLEU):
 
 
 def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
-    """Raise an error if sacreBLEU has no tokenizer with the name `tokenize`, or if the tokenizer needs a
-    package or a file that is missing.
+    """Raise an error if sacreBLEU has no tokenizer with the name `tokenize`. Also raise an error if a package
+    or a file for this tokenizer is missing.
     """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
@@ -75,8 +75,8 @@ def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dic
     `score_translations`.
     """
     check_tokenizer(tokenize)
-    # Turn off the warning about tokenized text (`force`) for the tokenizer "none", because the text is then
-    # already tokenized.
+    # With the tokenizer "none", the text is already tokenized, so `force` turns off sacreBLEU's warning about
+    # tokenized text.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -95,7 +95,8 @@ def score_translations(
 
     BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
     (Popović 2015) is chrF2 with character 6-grams. Each prediction has one reference text, or a list of
-    several reference texts. The entry `bleu_note` warns about a BLEU score that can be misunderstood.
+    several reference texts. The entry `bleu_note` of the result explains a BLEU score that users may
+    misunderstand.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
@@ -122,8 +123,8 @@ def score_translations(
 
 
 def is_zero_for_short_texts(score: BLEUScore) -> bool:
-    """Return True if BLEU is 0 because all translations are shorter than the longest token sequences that
-    BLEU counts.
+    """Return True if BLEU is 0 because every translation is too short to contain an n-gram of the largest
+    size that BLEU counts.
     """
     return score.score == 0 and score.totals[-1] == 0
 
@@ -149,8 +150,8 @@ class TranslationMetric(evaluate.Metric):
     instead of `evaluate.load`, because the metric is not on the Hub.
 
     The arguments `tokenize` and `lowercase` of `compute` override the arguments of the constructor for this
-    call. The metric keeps all sentences in memory and writes no file. In a distributed run, one process must
-    receive all sentences, as in `Seq2SeqTrainer`.
+    call. The metric keeps all sentences in memory and writes no file. In a distributed run, pass all
+    sentences to the metric of one process, as `Seq2SeqTrainer` does.
 
     Args:
         tokenize (str): As in `score_translations`.
@@ -172,7 +173,9 @@ class TranslationMetric(evaluate.Metric):
         super().add_batch(predictions=predictions, references=_reference_lists(predictions, references))
 
     def compute(self, **inputs: Any) -> dict[str, float | str]:
-        """Score the given translations together with all translations that were added since the last call."""
+        """Score the given translations, together with all translations that `add` and `add_batch` have
+        received since the last call of `compute`.
+        """
         if self.writer is None and inputs.get("predictions") is None:
             raise ValueError(
                 "`predictions` must be given to `compute`, or added with `add` first, but there are none."
@@ -192,7 +195,7 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # Do not create a folder as the base class does, because this metric writes no files and the working
+        # Do not create a folder, although the base class does. This metric writes no files, and the working
         # folder may be read-only.
         return self._data_dir_root
 

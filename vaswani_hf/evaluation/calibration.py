@@ -1,7 +1,7 @@
-"""Fits and measures the calibration of a checkpoint. A calibration estimates the probability that a
-translation is good. A translation is good if its chrF is at least `GOOD_CHRF`. The calibration error is the
-expected calibration error of Guo et al. 2017 (arXiv 1706.04599, Equation 3) with 10 bins, in percentage
-points.
+"""Fits and measures the calibration of a checkpoint. The calibration converts the token probabilities of a
+translation to the probability that the translation is good. A translation is good if its chrF is at least
+`GOOD_CHRF`. The calibration error is the expected calibration error of Guo et al. 2017 (arXiv 1706.04599,
+Equation 3) with 10 bins, in percentage points.
 """
 
 import io
@@ -18,7 +18,8 @@ from .evaluate import translate_test_set
 
 GOOD_CHRF = 60
 _NUM_BINS = 10
-# The L2 penalty keeps the weights finite if a test set contains only good or only bad translations.
+# The L2 penalty of the logistic regression. Without a penalty, the weights would become infinite if a test
+# set contains only good or only bad translations.
 _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
@@ -26,8 +27,8 @@ FEWEST_SENTENCES = 100
 def scored_translations(
     translator: Translator, sources: list[str], references: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[list[Translation], list[bool]]:
-    """Translate a test set. Return the translations, and a list that has True for each good translation and
-    False for each bad translation.
+    """Translate a test set. Return the translations, and a list that contains True for each good translation
+    and False for each other translation.
     """
     translations: Any = translate_test_set(translator, sources, return_scores=True, **options)
     chrf = CHRF()
@@ -38,7 +39,9 @@ def scored_translations(
 
 
 def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -> Calibration:
-    """Fit a logistic regression that estimates from the token probabilities whether a translation is good."""
+    """Fit a logistic regression. Its inputs are the token probabilities of a translation, and its output is
+    the probability that the translation is good.
+    """
     features = torch.tensor([features_of(translation) for translation in translations], dtype=torch.float64)
     labels = torch.tensor(good, dtype=torch.float64)
     weights = torch.zeros(features.size(1), dtype=torch.float64, requires_grad=True)
@@ -58,8 +61,8 @@ def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -
 def reliability(calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]) -> dict:
     """Measure a calibration on a test set, and return the reliability curve and the calibration error. For
     the curve, the translations are divided into bins by their estimated probability. Each point of the curve
-    has the expected share and the actual share of good translations in a bin (0 to 1), and the number of
-    sentences in the bin.
+    stands for one bin. The point has the expected share of good translations (0 to 1), the actual share of
+    good translations (0 to 1), and the number of sentences in the bin.
     """
     confidences = list(map(calibration, translations))
     bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]
@@ -103,7 +106,7 @@ def reliability_picture(results: Mapping[str, Any]) -> bytes:
 
     figure = Figure(figsize=(4.5, 4.5), layout="constrained")
     axes = figure.add_subplot(
-        xlabel="expected share of good translations", ylabel="found share of good translations"
+        xlabel="expected share of good translations", ylabel="actual share of good translations"
     )
     axes.plot([0, 1], [0, 1], color="#999999", linestyle=":")
     expected = [point["expected"] for point in results["curve"]]

@@ -2,8 +2,8 @@
 
 unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these
 versions. Therefore unbabel-comet and this package cannot be installed in one environment. A COMET model is a
-pickle file. When `comet-score` loads the file, code of the publisher of the model runs in the process of
-`comet-score`, with all permissions of the user.
+pickle file. A pickle file can contain code. When `comet-score` loads the file, it executes this code with all
+permissions of the user. Use only COMET models from publishers that you trust.
 """
 
 import json
@@ -41,8 +41,8 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """Compute COMET scores. The result maps the name of each system to the scores of its sentences. The score
-    of a system is the mean of the scores of its sentences.
+    """Compute COMET scores. Return a dict that maps the name of each system to a list with one score per
+    sentence. The score of a system is the mean of the scores of its sentences.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
     downloads. If `device` is "cpu" or the machine has no GPU, COMET computes on the CPU, else on a GPU.
@@ -74,14 +74,14 @@ def comet_scores(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # Replace all white space by single spaces, because comet-score would treat a carriage return as the end
-    # of a line.
+    # Replace white space by single spaces. Otherwise comet-score would read a carriage return inside a
+    # sentence as the end of a line.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score shows its progress bars on the terminal. If stderr is no terminal,
-    # the progress bars go to a log file, and an error message quotes the last line of the log file.
+    # If stderr is a terminal, comet-score writes its progress bars to the terminal. Otherwise its output goes
+    # to a log file, and an error message quotes the last line of this file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:

@@ -16,21 +16,21 @@ from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zer
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# Report a p-value only if at least this number of translations differ between two systems. The randomization
-# test exchanges translations between the two systems. If m translations differ, there are 2^m ways to
-# exchange translations, and at least 2 of these ways give a difference as large as the observed difference.
-# Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. sacreBLEU ignores the ways that
-# give exactly the observed difference, and would report p = 0.0001 for m = 1.
+# Two systems need at least this number of different translations for a p-value. The randomization test
+# exchanges translations between the two systems at random. If m translations differ, there are 2^m exchanges,
+# and at least 2 of them give a score difference as large as the observed difference. Therefore the p-value
+# cannot be below 2 / 2^m, for example 0.002 for m = 10. sacreBLEU does not count an exchange that gives
+# exactly the observed difference, and would report a too small p-value, such as 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
-# The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes per sentence and trial, which is
-# 1.6 GB for 20,000 sentences and 10,000 trials.
+# The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
+# randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
 MOST_SENTENCES = 20_000
 # The maximum number of source words in each length bucket except the last bucket, as in compare-mt (Neubig et
 # al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
 # The colours of the systems in the picture. The baseline is grey. All other colours are from the palette of
-# Okabe and Ito, because colour-blind readers can distinguish these colours.
+# Okabe and Ito, which colour-blind people can distinguish.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
@@ -46,8 +46,8 @@ def check_comparable(num_sentences: int) -> None:
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw different samples for each
-    # system without a warning.
+    # Refuse the seed 0. sacreBLEU treats 0 as "no seed", and would silently draw different bootstrap samples
+    # for each system.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
 
@@ -75,12 +75,13 @@ def compare_systems(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> dict[str, Any]:
-    """Score all systems on all sentences and by source length, and compute p-values against the first system.
+    """Score each system on all sentences, and on groups of sentences with similar source lengths. Compute
+    p-values for the differences from the first system.
 
     `systems` maps the name of each system to its translations. `comet` maps the name of each system to the
     COMET scores of its sentences. sacreBLEU (Post 2018) computes p-values with two tests: paired bootstrap
     resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005). The 95 %
-    confidence intervals come from the bootstrap.
+    confidence intervals are computed by the bootstrap.
     """
     from tqdm.auto import tqdm
 
@@ -148,10 +149,10 @@ def _is_testable(row: Mapping[str, Any]) -> bool:
 
 
 def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
-    """Add the score and the confidence interval of each system to the row of the system."""
+    """Add the score and the confidence interval of each system to its table row."""
     for row, result in zip(rows, results, strict=True):
-        # Convert the mean that sacreBLEU returns to a Python float, because json cannot write a NumPy
-        # float32.
+        # Convert the mean score from a NumPy float32 to a Python float, because the module `json` cannot
+        # write a float32.
         mean = float(result.mean)  # type: ignore[arg-type]
         half = float(result.ci)  # type: ignore[arg-type]
         interval = None
@@ -167,16 +168,16 @@ def _add_p_values(
     bootstrap: list[Result],
     randomization: list[Result],
 ) -> None:
-    """Add the p-values to the rows of all systems except the baseline. The baseline is the first system in
-    the results of both tests.
+    """Add the p-values to the table rows of all systems except the baseline. In the results of both
+    significance tests, the baseline is the first system.
     """
     by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
     for row, result in zip(rows[1:], bootstrap[1:], strict=True):
         p_values: tuple[Any, Any] = (None, None)
         if row["system"] in by_name:
             p_values = (result.p_value, by_name[row["system"]].p_value)
-            # If the scores are equal, set p to 1, because sacreBLEU counts only differences that are larger
-            # than the observed difference, and would report p = 0.001.
+            # If both systems have equal scores, set the p-value to 1. sacreBLEU would report p = 0.001,
+            # because it counts only differences that are larger than the observed difference.
             if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
                 p_values = (1.0, 1.0)
         row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
@@ -270,7 +271,7 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     width = 0.8 / len(names)
     figure = Figure(figsize=(max(7.0, 1.3 * len(groups)), 4.5), layout="constrained")
     bleu = "compound-split BLEU" if "split_compounds" in results["bleu_signature"] else "BLEU"
-    axes = figure.add_subplot(xlabel="words of the source (sentences)", ylabel=bleu)
+    axes = figure.add_subplot(xlabel="number of source words (number of sentences)", ylabel=bleu)
     for number, name in enumerate(names):
         scores = [group["systems"][number]["bleu"] for group in groups]
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
@@ -287,7 +288,7 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     axes.set_ylim(bottom=0)
     axes.axvline(0.5, color="black", linewidth=0.6, linestyle=":")
     axes.spines[["top", "right"]].set_visible(False)
-    title = f"lines: 95 % interval by the bootstrap, from {FEWEST_SENTENCES} sentences on"
+    title = f"lines: 95 % confidence interval (bootstrap), from {FEWEST_SENTENCES} sentences on"
     figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left")
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150, metadata={"Software": None})

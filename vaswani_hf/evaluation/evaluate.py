@@ -27,8 +27,8 @@ def negative_log_likelihood(
     """Return the total negative log-likelihood of all labels in the batches, in nats, and the number of
     labels.
 
-    Label smoothing is not applied. The function switches the model to eval mode, and restores the earlier
-    mode at the end.
+    Label smoothing is not applied. The function computes in eval mode, and then restores the mode (train or
+    eval) that the model had before.
     """
     was_training = model.training
     model.eval()
@@ -90,10 +90,10 @@ def evaluate(
     Returns:
         dict: The scores `bleu`, `chrf` and `exact_match` are from 0 to 100. `bleu_signature` and
             `chrf_signature` are the signatures of sacreBLEU. `loss` (nats per token) and `perplexity` are
-            computed on the references, without the pairs that are longer than the model accepts. `loss` and
-            `perplexity` are None if all pairs are too long. `sentences` is the number of sentences, `seconds`
-            is the time of the translation, and `sentences_per_second` is the speed of the translation.
-            `translations` is the list of translations.
+            computed on the references. Sentence pairs that are too long for the model are left out. If all
+            pairs are too long, `loss` and `perplexity` are None. `sentences` is the number of sentences,
+            `seconds` is the time that the translation took, and `sentences_per_second` is the speed of the
+            translation. `translations` is the list of translations.
 
     Raises:
         ValueError: If the checkpoint does not exist, if there are no sentences, if the numbers of sentences
@@ -152,7 +152,9 @@ def translate_and_measure(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """Translate a test set. On a terminal, show a progress bar with the name of the system, `what`."""
+    """Translate a test set. On a terminal, show a progress bar. `what` is the name of the system in the
+    progress bar.
+    """
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)
@@ -163,8 +165,8 @@ def translate_test_set(
 
 
 def _raise_for_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Score the pairs one by one to find the first pair with NaN or infinite logits, and raise an error that
-    names this pair.
+    """Compute the loss of the sentence pairs one by one, to find the first pair with NaN or infinite logits.
+    Raise an error that names this pair.
     """
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
@@ -174,7 +176,9 @@ def _raise_for_broken_pair(translator: Translator, sources: list[str], reference
 def _reference_batches(
     translator: Translator, sources: list[str], references: list[str], tokens_per_batch: int
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """Yield batches for the perplexity, without pairs that are longer than the model accepts."""
+    """Yield the batches on which the perplexity is computed. Leave out sentence pairs that are too long for
+    the model.
+    """
     limit = translator.max_length
     examples = []
     for source, target in zip(sources, references, strict=True):

@@ -1,9 +1,9 @@
 """Scores systems on changed copies of a test set, for example with typos, in upper case or without final
 punctuation.
 
-The changes are the perturbations of `data.augment` (perturbations.py). In a changed copy, one change is
-applied to all pairs of the test set. A change that the training also makes in the target, such as upper case,
-is also made in the reference.
+The changes are the perturbations of `data.augment` (perturbations.py). Each changed copy applies one
+perturbation to all sentence pairs of the test set. Some perturbations, such as upper case, also change the
+target. These perturbations also change the reference translations of the test set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from ..translation.translator import Translator
 from .bleu import score_translations
 from .evaluate import translate_test_set
 
-# Use a fixed seed, so that all systems translate the same sentences in all runs of the command.
+# Use a fixed seed, so that the random changes are the same for all systems and in all runs of the command.
 SEED = 1
 CLEAN = "clean"
 
 
 class TestSet(NamedTuple):
-    """The changed sources and references of a test set for one perturbation."""
+    """A copy of a test set whose sources and references were changed by one perturbation."""
 
     sources: list[str]
     references: list[str]
@@ -45,7 +45,7 @@ def _test_set(pairs: list[tuple[str, str]]) -> TestSet:
 
 
 def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[str, str]:
-    # Do not change a pair with an empty source or an empty reference.
+    # Do not perturb a sentence pair with an empty source or an empty reference.
     return perturb(*pair, Random(f"{SEED} {row}")) if all(pair) else pair
 
 

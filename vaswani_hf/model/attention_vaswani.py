@@ -6,37 +6,39 @@ change the mask. Training, cached decoding, the search, the coverage penalty and
 score function and the mask of the subclass. Fast code, such as a fused kernel, is used only if it supports
 the score function and the mask of the subclass.
 
-If the config field `attention_window` is set, each token attends only to the neighbouring tokens in this
-window (Section 4). The config fields `attention_score` and `cross_attention_score` select the function that
-computes a score from the query q and the key k of a head:
+If the config field `attention_window` is r, a token attends only to tokens that are at most r tokens away
+(Section 4). The config fields `attention_score` and `cross_attention_score` select the function that computes
+a score from the query q and the key k of a head:
 
 - "scaled_dot": the dot product q k / sqrt(d_k), as in Equation 1 of the paper (Section 3.2.1).
 - "dot": the dot product q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
-- "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
-- "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
-  Equation 3 without its LeakyReLU. The term w_q q is equal for all keys, so this term has no effect on the
-  softmax over the keys. Therefore the attention weights of "additive_linear" do not depend on the query.
-- "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
-  1409.0473), A.1.2.
+- "general": q W k with a learned matrix W per head, Luong et al. 2015, Section 3.1.
+- "additive_linear": w_q q + w_k k with two learned vectors w_q and w_k per head, Veličković et al. 2018
+  (arXiv 1710.10903), Equation 3 without its LeakyReLU. The term w_q q is equal for all keys, so this term has
+  no effect on the softmax over the keys. Therefore the attention weights of "additive_linear" do not depend
+  on the query.
+- "additive": v tanh(W q + U k) with learned matrices W and U and a learned vector v per head, Bahdanau et al.
+  2015 (arXiv 1409.0473), A.1.2.
 
-Every attention kernel can compute "scaled_dot", "dot" and "dot_mean", because these functions differ only in
-the factor of the dot product. Every attention kernel can compute "general", because this function projects
-the query before the kernel computes the dot product. No fused kernel can compute "additive_linear" or
-"additive". To add another score function, call `register_attention`. The parameters of a score function are
-initialised so that the scores have a variance of about 1 if the features of queries and keys have a variance
-of 1.
+Every attention kernel can compute "scaled_dot", "dot" and "dot_mean", because each of these scores is the dot
+product times a constant. Every attention kernel can also compute "general": `GeneralAttention` multiplies the
+query by W, and the kernel computes the dot product with the key. No fused kernel can compute
+"additive_linear" or "additive". To add another score function, call `register_attention`. If the features of
+queries and keys have a variance of 1, the initial parameters of a built-in score function give scores with a
+variance of about 1.
 
 This file is saved with every checkpoint because the models compute attention with the code of this file.
 
-Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the
-batch size, S the source length (or the number of keys), T the target length (or the number of queries), H the
-number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences.
-A tree of tokens stores the tokens of all beams of a sentence, and M is the number of tokens in the tree.
+Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In tensor shapes, B is
+the batch size, S the source length (or the number of keys), T the target length (or the number of queries), H
+the number of heads, D the model width and K the width of the keys of a head. In beam search, N is the number
+of sentences. A tree of tokens stores the tokens of all beams of a sentence, and M is the number of tokens in
+the tree.
 """
 
-# transformers declares wider types for caches and masks than this file uses, so turn off the errors about
-# these types.
+# transformers annotates caches and masks with wider types than this file uses, so turn off mypy's errors
+# about these types.
 
 # mypy: disable-error-code="arg-type,union-attr"
 
@@ -64,14 +66,14 @@ from transformers.utils import is_tracing
 from .configuration_vaswani import VaswaniConfig
 from .extension_vaswani import ATTENTIONS
 
-# A function that gets query positions and key positions (broadcastable int64 tensors), and returns True where
-# the query may attend to the key.
+# The type of a mask function, which gets query positions and key positions (broadcastable int64 tensors). The
+# function returns True where the query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# If attention has a window, the queries of a sequence are divided into blocks. A block has at least this
-# number of queries. If blocks had fewer queries, copying the keys would take longer than computing the
-# attention.
+# If attention has a window, the queries of a sequence are divided into blocks. `SMALLEST_BLOCK` is the
+# minimum number of queries in a block. If blocks had fewer queries, copying the keys would take longer than
+# computing the attention.
 SMALLEST_BLOCK = 64
 
 # The name that the outputs of models and the arguments of `forward` use for the cache. transformers 5.24
@@ -89,9 +91,9 @@ _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that registers the given methods of a class as methods that faster code may
-    replace. If a subclass overrides one of these methods, the overriding method is called instead of the
-    faster code.
+    """Return a class decorator that marks methods of the class: faster code with the same result may replace
+    them. If a subclass overrides one of these methods, the overriding method is called instead of the faster
+    code.
     """
 
     def register(kind: type) -> type:
@@ -102,8 +104,9 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code may replace the methods `methods` of a module. No subclass may override the
-    methods. If `methods` contains "forward", the module must also have no hooks and must not be compiled.
+    """Return True if faster code may replace the methods `methods` of a module. Return False if a subclass
+    overrides one of these methods. If `methods` contains "forward", also return False if the module has hooks
+    or is compiled.
     """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
@@ -125,9 +128,9 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor that is True where the query may attend to the key: the distance between the two
-    positions is at most `window` tokens, and the mask function `own` of the attention class, if given,
-    returns True.
+    """Return a bool tensor that is True where the query may attend to the key. The distance between the two
+    positions must be at most `window` tokens. If `own`, the mask function of the attention class, is given,
+    it must also return True.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
@@ -135,7 +138,7 @@ def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torc
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Convert a boolean mask to a mask that is added to attention scores: 0 where `visible` is True, else the
-    lowest finite number.
+    lowest finite number of `dtype`.
     """
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
@@ -143,10 +146,10 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass
 class Blocks:
-    """Describes attention with a window for a sequence that is divided into N blocks of W queries.
+    """The attention mask of a layer with a window. The sequence is divided into N blocks of W queries.
 
-    Each block attends only to the C keys in the windows of its queries. Therefore the cost of attention is
-    linear in the length of the sequence.
+    Each block attends only to the C keys in the windows of its queries. Therefore the time and the memory of
+    attention grow linearly with the length of the sequence.
 
     `mask` is [B * N, 1, W, C] bool. The first `num_before` of the C keys of a block come before the first
     query of the block.
@@ -202,13 +205,13 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """Return the mask for attention with a window. The type of the mask depends on the kernel: a `Blocks`
-    object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
+    """Return the attention mask of a layer with a window. The type of the mask depends on the kernel: a
+    `Blocks` object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
 
-    `states` [B, T, D] are the states of the tokens of this call, and the cache, if given, contains the keys
-    of earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding between two tokens does not
-    count in the distance between the tokens. Flash kernels need no mask if there is no padding. If
-    `is_recorded` is True, attention weights are recorded, so return a mask for eager attention.
+    `states` [B, T, D] are the hidden states of the new tokens. The cache, if given, contains the keys of
+    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. The distance between two tokens does
+    not include the padding between them. If the kernel is a flash kernel and there is no padding, return
+    None. If `is_recorded` is True, the caller needs attention weights, so return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -243,7 +246,7 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of tokens in the window of a query, without the token of the query itself."""
+    """Return the number of tokens in the window of a query, not counting the query's own token."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
@@ -278,7 +281,7 @@ def _visible_pairs(
 
 
 def needs_sync(tensor: torch.Tensor) -> bool:
-    """Return True if a program that reads a value of the tensor must wait for the device of the tensor."""
+    """Return True if reading a value of the tensor makes the CPU wait for the GPU."""
     return tensor.device.type in QUEUING_DEVICES
 
 
@@ -312,12 +315,12 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 
 
 class AttentionRecorder:
-    """Records the cross-attention weights of selected decoder layers. A recorded layer uses eager attention,
-    because fused kernels return no weights.
+    """Records the cross-attention weights of selected decoder layers. In these layers the method `weights`
+    computes the attention weights, because fused kernels return no weights.
 
-    Pass a recorder to the model as `attention_recorder=`. `weights` maps the index of each layer (counted
-    from 0) to the weights [B, T, S] float32 of the layer, averaged over the heads. Each row of weights adds
-    up to 1.
+    Pass a recorder to the model as `attention_recorder=`. `weights` is a dict that maps the index of a layer
+    (counted from 0) to its attention weights [B, T, S] float32, averaged over the heads. The weights of each
+    target token add up to 1.
     """
 
     def __init__(self, layers: Collection[int]):
@@ -357,7 +360,8 @@ def positions_of(
     `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. If `is_causal` is
     True, `attention_mask` may also be a causal mask [B, 1, T, S], which `generate` passes with a static
     cache. In two cases the padding is unknown: `attention_mask` is None, or `attention_mask` is [B, 1, T, S]
-    and `is_causal` is False. Then padding counts like a real token, and the first position is `past_length`.
+    and `is_causal` is False. If the padding is unknown, padding counts like a real token, and the first
+    position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -376,8 +380,8 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """Return the masks for all attention layers of a stack. The masks hide padding. In a decoder the masks
-    also hide later tokens.
+    """Return the masks for all attention layers of an encoder or a decoder. The masks hide padding. In a
+    decoder the masks also hide later tokens.
 
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
@@ -437,8 +441,8 @@ def attention_masks(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Do not read values of the mask, because the program would
-    have to wait for the device.
+    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Do not read values of the mask, because the CPU would have
+    to wait for the GPU.
     """
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
@@ -550,10 +554,11 @@ class VaswaniAttention(nn.Module):
         torch.Size([1, 5, 16])
     """
 
-    # `local_mask` is None if only padding and the order of tokens restrict attention. A subclass may define a
-    # method `local_mask(query_positions, key_positions)` that restricts self-attention further. The two
-    # arguments of `local_mask` are broadcastable int64 tensors. The result of `local_mask` may depend only on
-    # the difference between query position and key position, because padding shifts both positions.
+    # `local_mask` is None if attention is restricted only by padding and, in a decoder, by the order of the
+    # tokens. A subclass may define a method `local_mask(query_positions, key_positions)` that restricts
+    # self-attention further. The two arguments of `local_mask` are broadcastable int64 tensors. The result of
+    # `local_mask` may depend only on the difference between query position and key position, because padding
+    # shifts both positions.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -604,14 +609,15 @@ class VaswaniAttention(nn.Module):
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """Return QK^T * `scaling`. The factor `scaling` is 1 / sqrt(d_k) for "scaled_dot" (Section 3.2.1).
-        The result is [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K].
+        Queries [B, H, T, K] and keys [B, H, S, K] give scores [B, H, T, S].
         """
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(
         self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the softmax [B, H, T, S] of the masked scores, in float32 or float64. Each row adds up to 1.
+        """Return the softmax [B, H, T, S] of the masked scores, in float32 or float64. The weights of each
+        query add up to 1.
 
         The mask is boolean or additive. The shape of the mask is [B, S], or broadcasts to [B, H, T, S].
         """
@@ -666,11 +672,12 @@ class VaswaniAttention(nn.Module):
         output_attentions: bool | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
+        """Return the weighted sums of the values [B, T, H, d_v], and the attention weights [B, H, T, S] or
+        None.
 
-        If `output_attentions` is True, use eager attention, because fused kernels return no weights. If beams
-        share the encoder's output for their sentence, keys [B, H, S, K] and values [B, H, S, d_v] have one
-        row for each sentence, and queries [B, H, T, K] have one row for each beam.
+        If `output_attentions` is True, use eager attention, because fused kernels return no attention
+        weights. If beams share the encoder's output for their sentence, keys [B, H, S, K] and values [B, H,
+        S, d_v] have one row for each sentence, and queries [B, H, T, K] have one row for each beam.
         """
         # Use `shape[0]` instead of `len`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
@@ -706,8 +713,8 @@ class VaswaniAttention(nn.Module):
         attention_mask: Any,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute attention with an attention function of transformers. Return the weighted values [B, T, H,
-        d_v], and the attention weights or None.
+        """Compute attention with an attention function of transformers. Return the weighted sums of the
+        values [B, T, H, d_v], and the attention weights or None.
         """
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         settings: dict[str, Any] = {
@@ -747,8 +754,8 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Compute the same weighted values as `attend`, with PyTorch's fused kernel. Call this method only if
-        `supports_fused_kernel` is True. The mask must be additive.
+        """Compute the same weighted sums of the values as `attend`, with PyTorch's fused kernel. Call this
+        method only if `supports_fused_kernel` is True. The mask must be additive.
         """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
@@ -760,8 +767,8 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of all tokens: the cached tokens, and the
-        tokens of the states that `forward` has received.
+        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of all tokens: the tokens in the cache, and
+        the new tokens that `forward` has received.
         """
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
@@ -882,21 +889,22 @@ _BUILT_IN = {
 
 
 def register_attention(name: str, attention_class: type[VaswaniAttention]) -> None:
-    """Add a score function of attention. After the call, the config fields `attention_score` and
+    """Register a new score function for attention. After the call, the config fields `attention_score` and
     `cross_attention_score` accept the new name.
 
-    Training, cached decoding, the search, the scoring of translations and ensembles use the methods of the
-    class. Checkpoints that use the score function contain the file that defines the class. To load such a
-    checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python process that has
-    not imported the package.
+    Models whose config sets this name use the class in training, in decoding and in the scoring of
+    translations. A checkpoint that uses the score function contains the Python file that defines the class.
+    To load such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python
+    process that has not imported the package.
 
     Args:
-        name (str): The name. The name must not be the name of a built-in score function.
+        name (str): The name of the score function in configs. The name must not be the name of a built-in
+            score function.
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
             The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
             to scores [B, H, T, S], and may define `local_mask`. `scores` may use `self.scaling`, which is 1 /
-            sqrt(d_k). Create parameters of the class in `__init__`. If the parameters need other initial
-            values, define a method `init_scores()` that sets these values.
+            sqrt(d_k). The class must create its parameters in `__init__`. If the parameters need other
+            initial values, define a method `init_scores()` that sets these values.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass
@@ -916,7 +924,9 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """Return the class for the score function that a config sets for self-attention or cross-attention."""
+    """Return the attention class of the score function that a config sets for self-attention or
+    cross-attention.
+    """
     name = config.score_of(is_cross)
     return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]
 

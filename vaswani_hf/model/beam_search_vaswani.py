@@ -3,26 +3,26 @@
 `SearchTask.run` prepares a search, and `BeamSearch.run` runs the search. Each step of the search has four
 parts:
 
-1. A decoder of decoding_vaswani reads the last token of each beam and returns logits (`TreeAttentionDecoder`
-   on the fast path).
+1. A decoder of the file decoding_vaswani reads the last token of each beam and returns the logits of the next
+   token. The fast decoder is `TreeAttentionDecoder`.
 2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
    as beams.
 3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
 translation. The best candidates that have not ended become the beams of the next step.
 4. If the stopping rule ends the search for a sentence, the sentence is closed (removed from the batch).
 
-The search selects and ends beams by the rules of beam search in transformers. This package adds the length
-penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al.,
-a length limit for each sentence, and the removal of closed sentences.
+The search selects and ends beams by the same rules as beam search in transformers. This package adds the
+length penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu
+et al., a length limit for each sentence, and the removal of closed sentences.
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
 
 This file is saved with every checkpoint because `generate` searches with the code of this file.
 
-In shapes, B is the number of sentences at the start, N the number of open sentences (not closed yet), K the
-number of beams, C the number of candidates, R the number of results per sentence, and T the number of tokens
-so far, including the prompt. P is the prompt length, S the source length and V the size of the target
+In tensor shapes, B is the number of sentences at the start, N the number of open sentences (not closed yet),
+K the number of beams, C the number of candidates, R the number of results per sentence, and T the number of
+tokens so far, including the prompt. P is the prompt length, S the source length and V the size of the target
 vocabulary.
 """
 
@@ -45,8 +45,8 @@ from transformers.generation import (
 from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
-# The score of a missing candidate or translation, as in transformers. A score below NEG_INF / 2 belongs to a
-# missing candidate, because the scores of real candidates are far above NEG_INF / 2.
+# The score of a missing candidate or translation. transformers uses the same number. A score below NEG_INF /
+# 2 belongs to a missing candidate, because the scores of real candidates are far above NEG_INF / 2.
 NEG_INF = -1e9
 
 # The stopping criteria of transformers that `BeamSearch` does not call, because `BeamSearch` itself checks
@@ -56,10 +56,10 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 @dataclass
 class Candidates:
-    """The candidates of a step. A candidate is a continuation of a beam that the candidate selection has
-    chosen. The best continuation is first unless `do_sample` is set. `scores` [N, C] float32 are summed
-    log-probabilities, `parents` [N, C] int64 are the indices of the extended beams, and `tokens` [N, C] int64
-    are the new tokens.
+    """The candidates of one step of beam search. A candidate is a continuation of a beam that the candidate
+    selection has chosen. Unless `do_sample` is set, the candidates are sorted by score, best first. `scores`
+    [N, C] float32 are summed log-probabilities, `parents` [N, C] int64 are the indices of the beams that the
+    candidates extend, and `tokens` [N, C] int64 are the new tokens.
     """
 
     scores: torch.Tensor
@@ -83,9 +83,10 @@ class Decoder(Protocol):
         """Read the prompts [B * K, P]. Return the logits [B, 1 or K, V] of the next token."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam [N, K, T]. Return the logits [N, K, V] of the next token.
+        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
+        token.
 
-        `parents` [N, K] are the indices of the previous beams that the beams extend.
+        For each beam, `parents` [N, K] contains the index of the beam of the previous step that it extends.
         """
 
     def select(self, sentences: torch.Tensor) -> None:
@@ -96,12 +97,13 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. If there are fewer candidates, the missing candidates
-        have the score `NEG_INF`.
+        """Choose `search.num_candidates` candidates. If fewer candidates exist, the missing candidates have
+        the score `NEG_INF`.
 
         `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
-        [N, K], the indices of the previous beams that the beams extend. `log_probs` are [N, K, V]. Before the
-        first new token `log_probs` may be [N, 1, V], because all beams of a sentence are equal at the start.
+        [N, K], the indices of the beams of the previous step that the beams extend. `log_probs` [N, K, V] are
+        the log-probabilities of the next token. Before the first new token `log_probs` may be [N, 1, V],
+        because all beams of a sentence are equal at the start.
         """
 
 
@@ -119,19 +121,20 @@ class Scorer(Protocol):
 
 
 class StoppingRule(Protocol):
-    """Decides whether the search of a sentence ends before the length limit of the sentence."""
+    """Decides whether the search ends for a sentence before the length limit of the sentence is reached."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Return [N] bool, which is True if a longer translation could still change the results of a
+        """Return a bool tensor [N] that is True if a longer translation could still change the results of the
         sentence.
 
-        `finished` [N, K] are the scores of the finished translations, best first, NEG_INF for missing
-        translations. `best` [N] is the highest summed log-probability of the candidates that have not ended.
+        `finished` [N, K] are the scores of the finished translations, best first. A missing translation has
+        the score NEG_INF. `best` [N] is the highest summed log-probability of the candidates that have not
+        ended.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """Return [N] bool, which is True if the search of a sentence ends because the sentence has enough
-        translations. Better translations could still follow.
+        """Return a bool tensor [N] that is True if the search ends for a sentence because the sentence has
+        enough translations. The search then ends even if longer translations could have better scores.
         """
 
 
@@ -140,7 +143,7 @@ class SearchStrategies:
     """Replaces parts of a search, for example with `generate(..., search=SearchStrategies(scorer=...))`.
 
     Args:
-        ensemble (Sequence): Further models. The probabilities of all models are averaged.
+        ensemble (Sequence): Other models. The search averages the token probabilities of all models.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
             translation must contain. `must_contain` cannot be combined with `candidates` or `stopping_rule`.
         warns_of_unmet (bool): If True, the search warns about phrases of `must_contain` that are missing in a
@@ -148,7 +151,7 @@ class SearchStrategies:
         candidates (CandidateSelection, optional): Chooses the candidates of each step; by default
             `best_candidates`, or `drawn_candidates` if `do_sample` is set.
         scorer (Scorer, optional): Computes the scores of translations; by default `PenaltyScorer`.
-        stopping_rule (StoppingRule, optional): Decides when the search of a sentence ends; by default
+        stopping_rule (StoppingRule, optional): Decides when the search ends for a sentence; by default
             `EarlyStopping`.
     """
 
@@ -161,29 +164,29 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts of the search for which this object has a replacement."""
+        """The names of the parts of the search that this object replaces."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
 @dataclass
 class SearchTask:
-    """Describes a search: the inputs that `generate` has prepared for a batch of sentences, and the
-    strategies.
+    """Contains the inputs of a search, which `generate` has prepared for a batch of sentences, and the
+    strategies of the search.
     """
 
-    # `models` contains the model and the other models of the ensemble. `inputs` contains a dict with the
-    # inputs of each model for B sentences.
+    # `models` contains the model that generates, followed by the other models of the ensemble. `inputs`
+    # contains one dict for each model: the inputs of the model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
-    # maximum number of new tokens of each sentence.
+    # maximum number of new tokens of the translation of each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
     # The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
-    # The stopping criteria of the call, without the criteria for `</s>` and for length limits, because the
-    # search itself checks `</s>` and limits.
+    # The stopping criteria of the call. The criteria for `</s>` and for length limits are left out, because
+    # the search itself checks `</s>` and length limits.
     criteria: list[Any]
     strategies: SearchStrategies
     # If True, no sentence is removed before the end of the search, and each step records the outputs that
@@ -213,8 +216,8 @@ class SearchTask:
         if stopping_rule is None:
             # The stopping rule computes the highest score that a longer translation can reach. A logits
             # processor may change log-probabilities so that a longer translation reaches a higher score.
-            # Therefore, if there are logits processors, the stopping rule waits for improvements of the
-            # `num_beams` best translations, as transformers does.
+            # Therefore, with logits processors, the search continues while any of the `num_beams` best
+            # translations may improve. transformers uses the same rule.
             is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -222,9 +225,9 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # If values are read from the device one step late, the search takes an additional step. Do not read
-        # late if this step would have side effects: it would record outputs, draw random numbers, or call the
-        # user's code.
+        # If values are read from the GPU one step late, the search takes an additional step. Do not read
+        # values late if the additional step would have side effects, such as recorded outputs, drawn random
+        # numbers, or calls of the user's code.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -245,7 +248,8 @@ class SearchTask:
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode only if the search has no custom parts, because custom parts could need autograd.
+        # Use inference mode only if the search has no logits processors and no custom parts, because both
+        # could need autograd.
         is_direct = not (self.processors or self.strategies.replaced) and all(
             decoder.is_direct for decoder in decoders
         )
@@ -270,12 +274,12 @@ class BeamSearch:
 
     Args:
         config: The settings. `num_beams` is K and `num_return_sequences` is R.
-        decoders: One `Decoder` for each model. The probabilities of several models are averaged.
+        decoders: One `Decoder` for each model. The search averages the token probabilities of the models.
         prompt: [B, P] int64, the beginning of each translation.
-        limits: [B] int64, the maximum number of new tokens of each sentence.
+        limits: [B] int64, the maximum number of new tokens of the translation of each sentence.
         candidates: Chooses the candidates of each step.
         scorer: Computes the scores of finished translations.
-        stopping_rule: Decides when the search of a sentence ends.
+        stopping_rule: Decides when the search ends for a sentence.
         sentences: [N] int64, the indices of the sentences to search.
         source_mask: The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
         processors: The logits processors, which change log-probabilities.
@@ -285,7 +289,7 @@ class BeamSearch:
             receive in one call; by default all beams.
         excluded: The id of a token that the search never chooses: the padding token. None if the search may
             choose every token.
-        reader: Reads values from the device one step late, and therefore the search takes one additional
+        reader: Reads the values of each step from the GPU one step late, so the search takes one additional
             step. None on a CPU, or if the additional step would have side effects.
         transformers_compatible: If True, remove no sentence before the end of the search, and record the
             outputs that `generate` of transformers returns.
@@ -325,9 +329,9 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU without sampling, a step first checks whether a candidate has ended, and does not update
-        # the finished translations before the first candidate has ended. The check is cheap on a CPU, but on
-        # a GPU the program would have to wait for the result.
+        # On a CPU without sampling, each step first checks whether a candidate has ended. Until the first
+        # candidate ends, the steps do not update the finished translations. The check is cheap on a CPU, but
+        # on a GPU the program would have to wait for the result.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         self.eos = config._eos_token_tensor
@@ -353,8 +357,8 @@ class BeamSearch:
         self.paths = paths[sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # The index of the previous beam that each beam extends, [N, K] int64. The value is set in the first
-        # step.
+        # For each beam, the index of the beam of the previous step that it extends, [N, K] int64. The first
+        # step of the search sets this attribute.
         self.parents: torch.Tensor
 
         self.is_over = False
@@ -384,7 +388,7 @@ class BeamSearch:
 
         `logits` contains for each decoder the logits [B, 1 or K, V] of the first new token.
         `goes_on(is_over)` returns True if this search, or the search of another process that shares the
-        model, needs another step. Processes that share one model must take equally many steps.
+        model, needs another step. Processes that share one model must take the same number of steps.
         """
         while goes_on(self.is_over):
             if self.num_new > 0:
@@ -436,10 +440,9 @@ class BeamSearch:
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
     ) -> tuple[bool, int]:
         """Read two values from the device: whether a candidate has ended, and the number of open sentences.
-        The call synchronises with the device.
 
-        No other method of a step waits for the device. If the search has a `reader`, both values belong to
-        the previous step.
+        This method waits for the GPU. No other method of a step waits for the GPU. If the search has a
+        `reader`, both values belong to the previous step.
         """
         trees = [
             decoder.tree
@@ -457,8 +460,8 @@ class BeamSearch:
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN. Store the number of tokens that belong to a beam in
-        each key-value tree. Return whether a candidate has ended, and the number of open sentences.
+        """Raise an error if a log-probability is NaN. Store in each key-value tree the number of tokens that
+        belong to a beam. Return whether a candidate has ended, and the number of open sentences.
         """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
@@ -471,10 +474,10 @@ class BeamSearch:
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return two tensors. The first tensor contains the log-probabilities [N, K or 1, V] that the logits
-        processors return. The second tensor contains the log-probabilities [N, K or 1] that the models give
-        to one token of the vocabulary, so that the caller can check the second tensor for NaN. One token is
-        enough for this check, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or
-        if all logits of the row are -inf.
+        processors return. The second tensor contains the log-probabilities [N, K or 1] of one token of the
+        vocabulary. The caller checks the second tensor for NaN. One token is enough for this check, because
+        all log-probabilities of a row are NaN if one logit is NaN or +inf, or if all logits of the row are
+        -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -510,7 +513,7 @@ class BeamSearch:
         return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """Apply the processors to the log-probabilities [N, K, V]."""
+        """Apply the logits processors to the log-probabilities [N, K, V]."""
         size = self.rows_per_sentence or self.num_beams
         parts = []
         for start in range(0, self.num_beams, size):
@@ -522,7 +525,9 @@ class BeamSearch:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _ended_by_criteria(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Return [N, C] bool, which is True where a custom criterion ends a candidate [N, C, T + 1]."""
+        """Return a bool tensor [N, C] that is True where one of `criteria` ends a candidate in `sequences`
+        [N, C, T + 1].
+        """
         scores = tuple(self.step_scores) or None
         size = self.rows_per_sentence or sequences.shape[1]
         parts = []
@@ -541,7 +546,7 @@ class BeamSearch:
         return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
-        """Return [N, C] bool, which is True where `</s>`, the limit or a custom criterion ends a
+        """Return a bool tensor [N, C] that is True where `</s>`, the length limit or one of `criteria` ends a
         candidate.
         """
         if self.eos is None:
@@ -580,7 +585,9 @@ class BeamSearch:
         return kept
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the finished translations. `kept` is the result of `_update_finished_scores`."""
+        """Update the tokens and lengths of the finished translations. `kept` is the result of
+        `_update_finished_scores`.
+        """
         lengths = torch.cat(
             (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
         )
@@ -599,7 +606,7 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Return the number of open sentences."""
+        """End the search for the sentences whose results are final. Return the number of open sentences."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -614,7 +621,8 @@ class BeamSearch:
         return self.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove closed sentences, and keep `num_staying` sentences.
+        """Remove closed sentences (the search has ended for them) from the batch, and keep `num_staying`
+        sentences.
 
         If the search has a `reader`, `num_staying` was counted in the previous step, so some kept sentences
         may already be closed.
@@ -651,8 +659,8 @@ class BeamSearch:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a logits processor or a stopping criterion of the user may need the rows of sentences
-    whose search has ended.
+    """Return True if a logits processor or a stopping criterion contains code of the user. This code may need
+    the rows of all sentences, including the sentences for which the search has ended.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
@@ -661,7 +669,9 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """Return the id of the token that fills a row after the end of its translation, as in transformers."""
+    """Return the id of the token that fills a row after the end of its translation. transformers fills rows
+    with the same token.
+    """
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -671,16 +681,16 @@ def padding_token(config: GenerationConfig) -> int:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """The values of one step that the search copies from the device to the CPU in one transfer."""
+    """The values that the search copies from the device to the CPU in one transfer after each step."""
 
     # [3 + number of trees] float32. The first three values are the sum of `log_probs`, 1 if a candidate has
-    # ended (else 0), and the number of open sentences. One more value for each key-value tree is the number
-    # of tokens that belong to a beam, as the maximum over the sentences.
+    # ended (else 0), and the number of open sentences. For each key-value tree, one more value follows: the
+    # number of tokens that belong to a beam (the maximum over the sentences).
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # If `log_probs` contain NaN, the search uses `is_open` and `sentences` to find the sentence. `log_probs`
-    # [N, K or 1] are the log-probabilities of one token of the vocabulary. `is_open` [N] is True for open
-    # sentences. `sentences` [N] int64 are the indices of the sentences.
+    # If `log_probs` contain NaN, the search finds the affected sentence with `is_open` and `sentences`.
+    # `log_probs` [N, K or 1] are the log-probabilities of one token of the vocabulary. `is_open` [N] is True
+    # for open sentences. `sentences` [N] int64 are the indices of the sentences.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
@@ -689,8 +699,8 @@ class StepNumbers:
 class DeferredReader:
     """Reads the values of a step from the GPU while the GPU computes the next step.
 
-    Because of the delay, the search takes one step more than necessary. The results of the additional step
-    are discarded.
+    The search learns one step late that it is over, so it takes one step more than necessary. The results of
+    the additional step are discarded.
     """
 
     def __init__(self) -> None:
@@ -735,7 +745,9 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 class PenaltyScorer(Scorer):
-    """The default scorer: length penalty and weighted coverage (Wu et al. 2016, Equation 14)."""
+    """The default scorer (Wu et al. 2016, Equation 14). The score is the log-probability divided by the
+    length penalty, plus the weighted coverage penalty.
+    """
 
     def __init__(self, config: GenerationConfig):
         self.config = config
@@ -750,7 +762,7 @@ class PenaltyScorer(Scorer):
 class EarlyStopping(StoppingRule):
     """The default stopping rule, which implements the setting `early_stopping`.
 
-    The search of a sentence continues while an unfinished translation could still become one of the
+    The search continues for a sentence while an unfinished translation could still become one of the
     `num_counted` best results. A sentence is full if `num_beams` translations are finished and
     `early_stopping` is True.
     """
@@ -762,7 +774,7 @@ class EarlyStopping(StoppingRule):
         self.considers_all_lengths = torch.full(
             (num_sentences,), considers_all_lengths(config), device=device
         )
-        # [B] bool: True if the search of a sentence ends as soon as the sentence is full.
+        # [B] bool: True if the search ends for a sentence as soon as the sentence is full.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
@@ -801,9 +813,9 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
     beams.
 
-    If there are fewer than `number` candidates, the missing candidates have the score NEG_INF. A large
-    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The division
-    into chunks halves the time of the selection, and does not change the selected candidates.
+    If fewer than `number` candidates exist, the missing candidates have the score NEG_INF. A large vocabulary
+    is divided into chunks, and only the chunks with the highest maxima are sorted. The division into chunks
+    halves the time of the selection, and does not change the selected candidates.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -883,7 +895,7 @@ class SentenceError(ValueError):
 
     @property
     def place(self) -> str:
-        """The description of the sentence for an error message."""
+        """The words that name the sentence in an error message."""
         return (
             f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
         )
@@ -900,8 +912,8 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """Raised if the settings of the search forbid every translation of a sentence. `settings` has the names
-    of these settings for the error message.
+    """Raised if the settings of the search forbid every translation of a sentence. `settings` is a text with
+    the names and values of these settings.
     """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):

@@ -182,8 +182,8 @@ class VaswaniConfig(PreTrainedConfig):
     Table 3 row "base").
 
     Fields have the names that MarianMT and BART use. If MarianMT and BART have no such field, the name
-    comes from the paper, such as `d_k`. Assigning a value to a field checks the value. Creating a config or a
-    model checks the combination of all fields.
+    comes from the paper, such as `d_k`. The config checks each value that is assigned to a field. When a
+    config or a model is created, the combination of all fields is checked.
 
     Args:
         vocab_size (int): Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings
@@ -207,8 +207,9 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 5.4).
         attention_dropout (float): Dropout rate of attention weights. Values above 0 differ from the paper,
             because the paper has no dropout of attention weights.
-        activation_dropout (float): Dropout rate after the activation. Values above 0 differ from the paper,
-            because the paper has no dropout after the activation.
+        activation_dropout (float): Dropout rate after the activation function of the feed-forward networks.
+            Values above 0 differ from the paper, because the paper has no dropout after the activation
+            function.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Equation 2).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack. "pre" differs from the paper,
@@ -224,30 +225,31 @@ class VaswaniConfig(PreTrainedConfig):
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
             without position information, or a name that `register_position_encoding` has added. "none" and
             registered position encodings differ from the paper.
-        position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the
-            feature pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)). "tensor2tensor" differs
-            from the paper, but converted models of tensor2tensor, Marian and fairseq need these timescales.
-            Only "sinusoidal" positions use this field.
-        position_offset (int): The number that sinusoidal positions give to the first token. Values above 0
-            differ from the paper, in which the first position is 0. Converted models of fairseq need the
-            offset 2, and converted models of OpenNMT-tf need the offset 1. Only "sinusoidal" positions use
+        position_timescales (str): The formula for the timescales of sinusoidal positions. "paper":
+            10000^(2i/d_model) for the feature pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)).
+            "tensor2tensor" differs from the paper, but models converted from tensor2tensor, Marian or fairseq
+            need these timescales. Only "sinusoidal" positions use this field.
+        position_offset (int): The position of the first token in sinusoidal position encodings. Values above
+            0 differ from the paper, in which the first position is 0. Models converted from fairseq need the
+            offset 2, and models converted from OpenNMT-tf need the offset 1. Only "sinusoidal" positions use
             this field.
-        max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
-            field.
+        max_position_embeddings (int): Number of learned positions, which is the maximum number of tokens in a
+            sequence. Sinusoidal positions ignore this field.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
         share_encoder_decoder_embeddings (bool): True if source embedding and target embedding are one matrix
             (Section 3.4).
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
             3.4).
         lm_head_bias (bool): True if the output projection has a bias. A bias differs from the paper, but
-            converted models of Marian and other libraries have this bias.
+            models converted from Marian and other libraries have this bias.
         zero_start_embedding (bool): True if the embedding of the start token `<pad>` is a vector of zeros
             that training does not change. If True, `<pad>` also has probability 0 in the label-smoothed loss,
-            and `pad_token_id` and `decoder_start_token_id` must be equal. True differs from the paper, but
-            converted models of Marian and tensor2tensor need the value True.
-        attention_score (str): The score function of a query and a key. The paper uses "scaled_dot" (Equation
-            1). All other functions differ from the paper: "dot", "dot_mean", "general", "additive_linear",
-            "additive" (see attention_vaswani), and functions that `register_attention` has added.
+            and `pad_token_id` and `decoder_start_token_id` must be equal. The value True differs from the
+            paper, but models converted from Marian or tensor2tensor need the value True.
+        attention_score (str): The function that computes an attention score from a query and a key. The paper
+            uses "scaled_dot" (Equation 1). All other functions differ from the paper: "dot", "dot_mean",
+            "general", "additive_linear", "additive" (see attention_vaswani), and functions that
+            `register_attention` has added.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): The number r of neighbouring tokens to which a token may
@@ -259,8 +261,8 @@ class VaswaniConfig(PreTrainedConfig):
             values of the encoder layers followed by the values of the decoder layers.
         attention_bias (bool): True if the projections of attention layers have biases. The projections of the
             paper have no biases.
-        initializer_range (float, optional): Standard deviation of the initial weights, for an initialisation
-            as in GPT-2. By default, weights are initialised as in tensor2tensor.
+        initializer_range (float, optional): Standard deviation of the initial weights. If the value is given,
+            weights are initialised as in GPT-2, otherwise as in tensor2tensor.
         label_smoothing (float): Probability e that label smoothing takes from the reference token and gives
             to other tokens in training (Section 5.4). The value in the paper is 0.1. With the default 0 the
             loss is the plain cross-entropy.
@@ -386,7 +388,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Store the value in a private attribute. If the value True were in the field of transformers,
+        # Store the value in a private attribute. If the field of transformers had the value True,
         # transformers would raise an error for every attention implementation except "eager".
         self._output_attentions = value
 
@@ -664,8 +666,8 @@ def _with_floats(value: Any) -> Any:
 
 
 def _remedy(field: str, value: Any) -> str:
-    """Return the last part of an error message about a name that is not registered. This part tells the user
-    what to do.
+    """Return the end of an error message about a name that is not registered. The end tells the user how to
+    register the name.
     """
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""

@@ -1,5 +1,5 @@
-"""Defines the decoders of the search. Each decoder computes a decoding step of the model for all beams at
-once.
+"""Defines the two decoders of beam search. Each decoder computes a decoding step of the model for all beams
+at once.
 
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses the decoder:
 
@@ -12,9 +12,9 @@ Both decoders return the same logits. `SearchTask` of beam_search_vaswani choose
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
-In shapes, B is the number of sentences at the start, N the number of open sentences (the search has not ended
-for them), K the number of beams, P the prompt length, S the source length, M the number of tokens in the
-tree, H the number of heads, D the model width and V the size of the target vocabulary.
+In tensor shapes, B is the number of sentences at the start, N the number of open sentences (the search has
+not ended for them), K the number of beams, P the prompt length, S the source length, M the number of tokens
+in the tree, H the number of heads, D the model width and V the size of the target vocabulary.
 """
 
 import math
@@ -45,8 +45,8 @@ class TreeKVCache:
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest window (tokens) of all layers; None if a layer has no window. No layer attends to a
-        # token that is more than `reach` tokens before the query.
+        # The largest attention window of all layers, in tokens; None if a layer has no window. No layer
+        # attends to a token that is more than `reach` tokens before the query.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
@@ -82,7 +82,8 @@ class TreeKVCache:
         """Reserve memory for one new token of each beam. The position of the new token is `positions` [N, 1].
         Returns the attention masks.
 
-        `parents` [N, beams] int64 are the indices of the previous beams.
+        For each beam, `parents` [N, beams] int64 contains the index of the beam of the previous step that it
+        extends.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -342,9 +343,10 @@ class TreeAttentionDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam [N, K, T]. Return the logits [N, K, V] of the next token.
+        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
+        token.
 
-        `parents` [N, K] are the indices of the previous beams that the beams extend.
+        For each beam, `parents` [N, K] contains the index of the beam of the previous step that it extends.
         """
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
@@ -420,7 +422,7 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 class RowDecoder:
     """The general decoder. Calls the model's `forward` with a batch that has one row for each beam."""
 
-    # `RowDecoder` always calls modules, and has no tree.
+    # `RowDecoder` always calls modules, and has no tree of tokens.
     is_direct = False
     tree: TreeKVCache | None = None
 
@@ -441,11 +443,11 @@ class RowDecoder:
             self.recorder = AttentionRecorder([len(model.get_decoder().layers) - 1])
             self.model_kwargs["attention_recorder"] = self.recorder
         self.is_pair = model.config.is_encoder_decoder
-        # True if all beams of a sentence share one row of the source.
+        # True if all beams of a sentence share one row of the encoder's output.
         self.shares_sources = False
         if self.is_pair:
-            # A cache that the caller passes contains the source once for each beam. Models of classes outside
-            # this package also need the source once for each beam.
+            # A cache that the caller passes contains the keys and values of the source once for each beam.
+            # Models of other libraries need one row of the encoder's output for each beam.
             cache = model_kwargs.get(CACHE_NAME)
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -469,9 +471,10 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam [N, K, T]. Return the logits [N, K, V] of the next token.
+        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
+        token.
 
-        `parents` [N, K] are the indices of the previous beams that the beams extend.
+        For each beam, `parents` [N, K] contains the index of the beam of the previous step that it extends.
         """
         use_cache = self.config.use_cache
         self._reorder(parents)
@@ -488,7 +491,7 @@ class RowDecoder:
 
     def _attention_of_call(self) -> torch.Tensor:
         """Return the attention [N, K, S] that each source token has received from the tokens of the latest
-        call.
+        call of `forward`.
         """
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]
@@ -498,7 +501,7 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """Return the logits [N, K, V] of the next token. Compute the logits, and also record the attention
+        """Return the logits [N, K, V] of the next token from the outputs of a call. Also record the attention
         weights and hidden states of the call.
         """
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
@@ -533,8 +536,8 @@ class RowDecoder:
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        # The rows of the source: one row for each sentence if the beams share a source, else one row for each
-        # beam.
+        # The kept rows of the encoder's output: one row for each sentence if the beams share a row, else one
+        # row for each beam.
         source_rows = sentences if self.shares_sources else rows
         cache = kwargs.get(CACHE_NAME)
         if cache is not None:

@@ -1,4 +1,4 @@
-"""Registers classes of users under names, and saves the files that define these classes in checkpoints.
+"""Registers user-defined classes under names, and saves the files that define these classes in checkpoints.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. The config
 accepts the names in the registries. When a config is saved, `save_user_code` copies the files that define the
@@ -100,8 +100,8 @@ def module_of(kind: type) -> str:
 def _is_same_class(first: type, second: type) -> bool:
     """Return True if two classes have the same name, and also the same module or the same source code.
 
-    The modules are equal if a notebook cell runs again or if a file is reloaded: both define the class a
-    second time. The source code is equal if a checkpoint contains a copy of the user's file.
+    If a notebook cell runs again or a file is reloaded, the same module defines the class a second time. If a
+    checkpoint contains a copy of the user's file, another module defines the class with the same source code.
     """
     if first.__qualname__ != second.__qualname__:
         return False

@@ -17,11 +17,12 @@ argument of `generate` or a field of `generation_config`:
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
   `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is also
   given, the lower limit applies.
-- `coverage_penalty` is the weight of the coverage in beam search (Wu et al. 2016, Equation 14).
+- `coverage_penalty` is the weight of the coverage penalty in beam search (Wu et al. 2016, Equation 14).
 
 `generate` also accepts the following arguments:
 
-- `ensemble`: a list of models with the same vocabulary. The probabilities of all models are averaged.
+- `ensemble`: a list of models with the same vocabulary. The search averages the token probabilities of all
+  models.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
   If the search finds no translation with all phrases, `generate` returns the best translation with as many
   phrases as possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains
@@ -32,9 +33,9 @@ argument of `generate` or a field of `generation_config`:
 
 This file is saved with every checkpoint because the models inherit `generate` from this file.
 
-In shapes, B is the number of sentences, K the number of beams, R the number of translations of a sentence, P
-the prompt length, S the source length, T the target length, N the number of decoder layers, D the model width
-and V the size of the target vocabulary.
+In tensor shapes, B is the number of sentences, K the number of beams, R the number of translations of a
+sentence, P the prompt length, S the source length, T the target length, N the number of decoder layers, D the
+model width and V the size of the target vocabulary.
 """
 
 import math
@@ -96,8 +97,8 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
     """Return the value of a setting of `generate`. The value comes from the first of these places that has
     the setting: the arguments of the call, the `generation_config` in the arguments, and the generation
-    config of the checkpoint. An argument with the value None counts as a value, but a field of a config with
-    the value None does not count.
+    config of the checkpoint. If the call passes None, the result is None; a config field that is None is
+    skipped.
     """
     if name in settings:
         return settings[name]
@@ -244,7 +245,7 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # If there is a streamer, check each step immediately instead of after the last step. The check does
+        # With a streamer, check the logits of each step immediately, not after the last step. The check does
         # not slow down the program, because the streamer also waits for each token.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
@@ -305,8 +306,8 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Masks that are missing are inferred from `<pad>`. If a prompt does not begin with the decoder's
-        start token, the start token is put before the prompt.
+        """Infer missing masks from the positions of `<pad>`. If a prompt does not begin with the decoder's
+        start token, put the start token before the prompt.
         """
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
             # Infer the source mask here, because later steps of the decoder do not receive the source tokens.
@@ -478,7 +479,7 @@ class VaswaniGeneration(GenerationMixin):
         if not self.supports_fast_path:
             return inputs
         # Expand masks to [B, 1, 1, S], because transformers reads the values of a mask [B, S] at each step,
-        # and the program would have to wait for the device.
+        # and each time the CPU waits for the GPU.
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -539,7 +540,7 @@ class SearchMethod:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Any:
-        """Search from the prompts [B * K, P]. Returns the result of `generate`."""
+        """Search for translations that begin with the prompts [B * K, P]. Returns the result of `generate`."""
         config = generation_config
         strategies = self.strategies
         criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
@@ -743,7 +744,7 @@ def _vocabulary(model: Any) -> dict[str, Any]:
 
 
 def _max_positions(model: Any) -> int:
-    """Return the number of positions of a model; `sys.maxsize` if the number is not limited."""
+    """Return the maximum number of positions of a model; `sys.maxsize` if there is no maximum."""
     if getattr(model.config, "position_embedding", None) == "sinusoidal":
         return sys.maxsize
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
@@ -819,7 +820,7 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Base class of logits processors that find rows for which sampling cannot choose a token. The processor
     marks such a row, and the row continues with an arbitrary token. After the last step,
-    `raise_for_marked_row` raises the error, so that the program does not wait for the device at each step. If
+    `raise_for_marked_row` raises the error; a check at each step would make the CPU wait for the GPU. If
     `at_once` is True, the error is raised in the step that marks the row.
     """
 
@@ -848,7 +849,9 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise the error of the first marked row. All `num_sentences` sentences have equally many rows."""
+        """Raise the error of the first marked row. All `num_sentences` sentences have the same number of
+        rows.
+        """
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
             raise self.error(rows.index(True) * num_sentences // len(rows))

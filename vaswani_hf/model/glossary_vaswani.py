@@ -4,10 +4,11 @@ A glossary is a text file with a source term, a tab and a target term in each li
 empty or equals the source term, the translation must contain the term as it is written in the source text.
 
 A term matches regardless of upper and lower case. Inflected words also match: the term "house" matches
-"houses", and the term "city" matches "cities". An inflected word must have at least three letters in common
-with the term, and must differ only in an ending of the list `_ENDINGS`.
+"houses", and the term "city" matches "cities". An inflected word must begin with the same letters as the term
+(at least three), and must differ only in an ending of the list `_ENDINGS`.
 
-This file is saved with every checkpoint, because a glossary is one of the options of a translation.
+This file is saved with every checkpoint, because the translator of the checkpoint reads glossaries with this
+file.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Validates user input: option fields, texts, and lines of texts.
 
-The options of a call are the fields of two dataclasses. `TranslationOptions` has the options of a
+Two dataclasses declare all options of a translation as fields. `TranslationOptions` has the options of a
 translation, and `SearchSettings` has the settings of `generate`. Each field has a type, a default and
 metadata:
 
@@ -157,7 +157,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
 
 
 def _permitted_values(declared: Field) -> str:
-    """Describe the permitted values of a field, as a text for an error message after "must be"."""
+    """Return the words that follow "must be" in an error message: the permitted values of a field."""
     limits = declared.metadata
     if limits["choices"]:
         choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
@@ -263,7 +263,9 @@ SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check settings in a dict or a config. Sampling settings are checked only if `do_sample` is set."""
+    """Check the settings of `generate` in a dict or a generation config. Check sampling settings only if
+    `do_sample` is set.
+    """
     ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
@@ -274,11 +276,11 @@ class TranslationOptions:
     options of the command `vaswani translate`.
 
     The field `generate` contains the arguments of `model.generate`, such as `num_beams`. The class method
-    `of` puts every argument that is not a field of the class into `generate`. The `help` of each field
-    explains the field.
+    `of` puts every argument that is not a field of the class into `generate`. The metadata entry `help` of
+    each field describes the option.
 
     Raises:
-        ValueError: If an option or a setting of the search has an impossible value.
+        ValueError: If an option or a setting of the search has an invalid value.
 
     Example:
         >>> options = TranslationOptions.of(split_sentences=True, num_beams=2)
@@ -378,13 +380,13 @@ class TranslationOptions:
 
     @property
     def terms(self) -> Glossary | None:
-        """The content of the glossary."""
+        """The terms of the glossary; None if the options have no glossary."""
         glossary: Any = self.glossary
         return glossary
 
     @property
     def is_scored(self) -> bool:
-        """True if translations contain scores."""
+        """True if an option, such as `return_scores`, needs the scores of the translations."""
         return self.return_scores or self.return_alignments or self.min_confidence is not None
 
 
@@ -393,7 +395,7 @@ class Request:
     """A text to translate, with the constraints of its translation.
 
     Attributes:
-        text (str): The text.
+        text (str): The source text.
         target_prefix (str): The text that the translation must begin with.
         must_contain (sequence): The phrases that the translation must contain.
         is_copied (bool): True if the text is its own translation, for example because the text is not in the
@@ -480,7 +482,9 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """Return the request of line `number`. A `prefix` or `phrases` of None means no constraint."""
+    """Return the request of line `number`. If `prefix` or `phrases` is None, the request has no such
+    constraint.
+    """
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -494,7 +498,9 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
+    """Yield pairs of a source text and a target text. Raises an error if the numbers of sources and targets
+    differ.
+    """
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

@@ -7,8 +7,8 @@ encoder-decoder. Differs from the paper: the paper describes no model with a sin
 
 This file is saved with every checkpoint of a language model because it defines the model.
 
-In shapes, B is the batch size, T the number of tokens of a text, P the prompt length, D the model width and V
-the size of the vocabulary.
+In tensor shapes, B is the batch size, T the number of tokens of a text, P the prompt length, D the model
+width and V the size of the vocabulary.
 """
 
 # transformers declares wider types for caches, outputs and sub-modules than this file uses.
@@ -89,7 +89,7 @@ class VaswaniStackConfig(VaswaniConfig):
             raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without the fields of the other stack."""
+        """Return the fields as a dict for JSON, without the fields of the stack that the model lacks."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {
             "decoder_vocab_size",
@@ -176,7 +176,9 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
 
 class VaswaniDecoderModel(VaswaniDecoder):
-    """The decoder without output projection. A token does not attend to later tokens (Section 3.2.3)."""
+    """The decoder of a language model, without the output projection. A token does not attend to later tokens
+    (Section 3.2.3).
+    """
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
@@ -184,7 +186,9 @@ class VaswaniDecoderModel(VaswaniDecoder):
 
 
 class VaswaniEncoderModel(VaswaniEncoder):
-    """The encoder without output projection. Each token attends to all tokens (Section 3.2.3)."""
+    """The encoder of a language model, without the output projection. Each token attends to all tokens
+    (Section 3.2.3).
+    """
 
     config: VaswaniEncoderConfig
     config_class = VaswaniEncoderConfig
@@ -264,13 +268,13 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Args:
             input_ids (torch.Tensor, optional): Tokens [B, T] int64.
             attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens; by default
-                inferred from `<pad>`.
+                computed from the positions of `<pad>`.
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
             labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. The model predicts
-                each token from the tokens before this token. -100 and `<pad>` are ignored. The loss is
-                computed as in `VaswaniForSeq2SeqLM.forward`.
+                each token from the tokens before this token. Labels that are -100 or `<pad>` are ignored. The
+                loss is computed as in `VaswaniForSeq2SeqLM.forward`.
             use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
                 given, no cache is returned.
             logits_to_keep (int or torch.Tensor): For an int n, return the logits of the last n positions, or
@@ -279,17 +283,19 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 which is the number of tokens of all accumulated batches.
             skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
                 training with labels.
-            cache (Cache, optional): The name of `past_key_values` in transformers 5.24 and later.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
-                attention. A call with `output_attentions=True` uses eager attention, because fused kernels
-                return no weights.
+            cache (Cache, optional): The same as `past_key_values`, which transformers 5.24 renamed to
+                `cache`.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
+                functions. A call with `output_attentions=True` uses eager attention, because fused kernels
+                return no attention weights.
 
         Returns:
-            CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded
-                outputs. For each layer, `attentions` has weights [B, H, T, T + cached tokens].
+            CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache, and on request
+                hidden states and attention weights. For each layer, `attentions` contains attention weights
+                [B, H, T, T + cached tokens].
 
         Raises:
-            ValueError: If an argument, such as `encoder_outputs`, describes a source.
+            ValueError: If an argument, such as `encoder_outputs`, is only for models that read a source text.
         """
         past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
@@ -322,20 +328,22 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
-    # Use the method of transformers, whose signature supports `inputs_embeds`.
+    # Use the method of transformers, because `generate` accepts `inputs_embeds` only if the signature of this
+    # method contains `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Continue prompts, as `GenerationMixin.generate` does, with the search of this package.
+        """Generate a continuation of each prompt, as `GenerationMixin.generate` does, with the search of this
+        package.
 
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. The prompts may also be
         `inputs_embeds`; in this case the search of transformers is used. All other arguments are arguments of
-        `VaswaniForSeq2SeqLM.generate`. By default, a prompt is continued by at most 20 new tokens. The limit
-        is lower if the table of learned positions has fewer positions left.
+        `VaswaniForSeq2SeqLM.generate`. By default, a prompt is continued by at most 20 new tokens. If the
+        table of learned positions has fewer positions left, this number of positions is the limit.
 
         Raises:
-            ValueError: If a setting has an impossible value, logits are not finite, or an argument needs a
-                source.
+            ValueError: If a setting has an invalid value, logits are not finite, or an argument is only for
+                translation.
         """
         return super().generate(inputs, *args, **kwargs)
 
@@ -415,7 +423,7 @@ class VaswaniForMaskedLM(_LanguageModel):
         return self.model
 
     def generate(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise a TypeError, because an encoder cannot generate."""
+        """Raise a TypeError, because an encoder cannot generate text."""
         raise TypeError(
             f"`generate` needs a decoder, but {type(self).__name__} is an encoder, which fills in hidden tokens: use "
             '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'
@@ -435,25 +443,25 @@ class VaswaniForMaskedLM(_LanguageModel):
         """Compute the logits of the token at each position, and the loss if labels are given.
 
         Args:
-            input_ids (torch.Tensor, optional): Tokens [B, T] int64. The tokens to predict are replaced by
-                `<mask>`.
-            attention_mask (torch.Tensor, optional): [B, T], 1 for visible tokens; by default inferred from
-                `<pad>`.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64. The caller has replaced the tokens to
+                predict by `<mask>`.
+            attention_mask (torch.Tensor, optional): [B, T], 1 for visible tokens; by default computed from
+                the positions of `<pad>`.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
-            labels (torch.Tensor, optional): [B, T] int64, the original tokens. -100 and `<pad>` are ignored.
-                The loss is computed as in `VaswaniForSeq2SeqLM.forward`.
+            labels (torch.Tensor, optional): [B, T] int64, the original tokens. Labels that are -100 or
+                `<pad>` are ignored. The loss is computed as in `VaswaniForSeq2SeqLM.forward`.
             num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
                 which is the number of tokens of all accumulated batches.
             skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
                 training with labels.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
-                attention. A call with `output_attentions=True` uses eager attention, because fused kernels
-                return no weights.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
+                functions. A call with `output_attentions=True` uses eager attention, because fused kernels
+                return no attention weights.
 
         Returns:
-            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V] and recorded outputs. For each layer,
-                `attentions` has weights [B, H, T, T].
+            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], and on request hidden states and
+                attention weights. For each layer, `attentions` contains attention weights [B, H, T, T].
         """
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs

@@ -8,8 +8,8 @@ forms of label smoothing.
 This file is saved with every checkpoint because `forward` uses the functions in this file to compute the
 loss.
 
-In shapes, N is the number of tokens (batch times length), D the model width and V the size of the target
-vocabulary.
+In tensor shapes, N is the number of tokens (batch times length), D the model width and V the size of the
+target vocabulary.
 """
 
 import torch
@@ -67,7 +67,7 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
 
 
 def rows_per_chunk(device_type: str, num_classes: int) -> int:
-    """Return the number of tokens in a chunk: the tokens whose logits are in memory at the same time."""
+    """Return the number of tokens in a chunk. The loss stores the logits of one chunk at a time."""
     rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
@@ -106,15 +106,15 @@ def smoothed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Computes the sum of the losses of states [N, D]. The forward pass also computes the gradients, chunk by
-    chunk.
+    """Computes the summed loss of N tokens from their decoder states [N, D]. The forward pass also computes
+    the gradients, chunk by chunk.
 
     `valid` [N, 1] is False at ignored positions. The states at ignored positions must be 0.
     """
 
     @staticmethod
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
-        """Sum losses and gradients over chunks. `gold` and `other` are target probabilities."""
+        """Add up the losses and the gradients of all chunks. `gold` and `other` are target probabilities."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # The sum of all logits of all tokens is the dot product of the summed states and the summed weights.
         # Therefore compute the term `-other * (sum of all logits)` without computing the logits.
@@ -186,13 +186,13 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """Compute the loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a
-    time.
+    """Compute the loss (float32 scalar, nats per token) of decoder states. The logits are computed in chunks,
+    to save memory.
 
     States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Positions
     with the label -100 are ignored. The sum over the tokens is divided by `num_items`, by default the number
-    of labels that are not ignored. `excluded` is None, or a class whose probability is set to 0. Only first
-    derivatives of the result can be computed.
+    of labels that are not ignored. `excluded` is None, or a class whose probability is set to 0. PyTorch can
+    compute only first derivatives of the result.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype

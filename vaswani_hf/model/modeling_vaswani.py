@@ -11,8 +11,8 @@ these options differs from the paper. All options that differ from the paper are
 
 This file is saved with every checkpoint because it defines the models.
 
-Section and equation numbers refer to the paper (arXiv 1706.03762). In shapes, B is the batch size, S the
-source length, T the target length, D the model width, F the inner width and V the size of the target
+Section and equation numbers refer to the paper (arXiv 1706.03762). In tensor shapes, B is the batch size, S
+the source length, T the target length, D the model width, F the inner width and V the size of the target
 vocabulary.
 """
 
@@ -74,8 +74,8 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     Section 3.5.
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32. Differs from the paper:
-    with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)). Converted models of
-    tensor2tensor, Marian and fairseq need these timescales.
+    with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)). Models converted from
+    tensor2tensor, Marian or fairseq need these timescales.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
     # because Apple's GPUs do not support float64.
@@ -103,7 +103,7 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
     """Returns 0 for all encodings, so that the model has no position information. Differs from the paper: the
-    paper has no such encoding. Experiments without position information measure the effect of positions.
+    paper has no such encoding. Use this class in experiments that measure the effect of position information.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -133,7 +133,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Do not read the positions in training, because the program would have to wait for the device. In
+        # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU. In
         # training, it is enough to check the length of the input, because there is no cache and each position
         # is smaller than the length.
         is_short = position_ids.shape[-1] <= self.num_embeddings
@@ -148,21 +148,22 @@ _BUILT_IN_POSITIONS = {
 
 
 def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> None:
-    """Add a position encoding. After the call, the config field `position_embedding` accepts the new
+    """Register a new position encoding. After the call, the config field `position_embedding` accepts the new
     name.
 
-    Training, cached decoding, the search and language models use the class. Checkpoints that use the position
-    encoding contain the file that defines the class. To load such a checkpoint, call
+    Models whose config sets this name use the class in training and decoding. A checkpoint that uses the
+    position encoding contains the Python file that defines the class. To load such a checkpoint, call
     `register_position_encoding` first, or pass `trust_remote_code=True` in a Python process that has not
     imported the package.
 
     Args:
-        name (str): The name. The name must not be the name of a built-in position encoding.
+        name (str): The name of the position encoding in configs. The name must not be the name of a built-in
+            position encoding.
         encoding_class (type): A subclass of `torch.nn.Module`, defined at the top level of a Python file. The
-            model calls the class with its config. `forward(position_ids)` maps int64 positions [B or 1, T],
-            counted from 0 without padding, to encodings [B or 1, T, D] that the model adds to the embeddings.
-            A position must have the same encoding in each call. The tensors of the class must be parameters
-            or persistent buffers.
+            model passes its config to the constructor of the class. `forward(position_ids)` maps int64
+            positions [B or 1, T], counted from 0 without padding, to encodings [B or 1, T, D] that the model
+            adds to the embeddings. `forward` must return the same encoding for a position in each call. The
+            tensors of the class must be parameters or persistent buffers.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass
@@ -326,7 +327,9 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """Return a tensor-parallel plan that splits classes, heads and inner features between devices."""
+    """Return a tensor-parallel plan that splits the vocabulary, the attention heads and the inner features of
+    feed-forward networks between devices.
+    """
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         for projection in ("q_proj", "k_proj", "v_proj"):
@@ -338,8 +341,8 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 class FromRepository:
     """Mixin for `from_pretrained`: stores the folder of a loaded model in `origin`."""
 
-    # The folder from which the model was loaded: a local folder, or the folder of a commit in the cache. The
-    # value is None if the model was not loaded.
+    # The folder from which the model was loaded: a local folder, or the folder of a commit in the cache of
+    # huggingface_hub. The value is None if `from_pretrained` has not created the model.
     origin: Path | None = None
 
     @classmethod
@@ -543,7 +546,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask [B, S] of source tokens or labels, False for padding."""
+        """Return the mask [B, S] of source tokens or labels. The mask is False for padding."""
         if input_ids is None or self.config.pad_token_id is None:
             return None
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
@@ -558,8 +561,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Return None only if no padding precedes a token. Do not check this condition on a GPU, because the
-        # program would have to wait for the device, or if the tensor has no values (in tracing and on the
+        # Return None only if no padding precedes a token. Skip this check on a GPU, because the CPU would
+        # have to wait for the GPU. Also skip the check if the tensor has no values (in tracing and on the
         # meta device).
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
@@ -568,8 +571,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
-    """Return a token embedding. If the config field `zero_start_embedding` is True, the target embedding has
-    a `padding_idx`, so that the embedding of the start token stays zero in training.
+    """Create the token embedding of the encoder or the decoder. If the config field `zero_start_embedding` is
+    True, the target embedding has a `padding_idx`, so that the embedding of the start token stays zero in
+    training.
     """
     is_zero = config.zero_start_embedding and has_start_token
     return nn.Embedding(vocab_size, config.d_model, padding_idx=config.pad_token_id if is_zero else None)
@@ -730,11 +734,11 @@ class VaswaniDecoder(VaswaniStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """Run the decoder on target tokens, and return `last_hidden_state` [B, T, D]. The output also
-        contains the cache and recorded outputs, such as attentions.
+        contains the cache, and on request hidden states and attention weights.
 
         The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward`, without this prefix, and
-        the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, padding
-        before the first token is inferred from `<pad>`.
+        the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, the
+        positions of `<pad>` before the first token determine the mask.
         """
         past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
@@ -819,8 +823,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # Remove the names of the shared embedding in the encoder and the decoder, because PyTorch cannot
-            # load a sharded module by a second name.
+            # Keep the shared embedding only under the name `shared`, because PyTorch cannot load a sharded
+            # module by a second name.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -903,8 +907,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Compute the loss of states [B, T, D] if labels are given, and the logits [B, T, V] unless the
-        caller skips the logits.
+        """Compute the loss of decoder states [B, T, D] if labels are given, and the logits [B, T, V] unless
+        `skip_logits` is True.
 
         The loss is the cross-entropy with label smoothing (Section 5.4): the loss of a token with logits z is
         `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. `gold` is the target probability of the
@@ -953,7 +957,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if `TreeAttentionDecoder` may replace `forward`."""
+        """True if beam search may use `TreeAttentionDecoder` instead of `forward`."""
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False
@@ -1055,8 +1059,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
 
         Args:
             input_ids (torch.Tensor, optional): Source tokens [B, S] int64.
-            attention_mask (torch.Tensor, optional): [B, S], 1 for visible tokens; by default inferred from
-                `<pad>`.
+            attention_mask (torch.Tensor, optional): [B, S], 1 for visible tokens; by default computed from
+                the positions of `<pad>`.
             decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64; by default made from
                 `labels`.
             decoder_attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens.
@@ -1066,24 +1070,26 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             inputs_embeds (torch.Tensor, optional): Embedded source [B, S, D] before scaling, in place of
                 `input_ids`.
             decoder_inputs_embeds (torch.Tensor, optional): Embedded target [B, T, D] before scaling.
-            labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the
-                loss is label-smoothed according to the config (Section 5.4). In eval mode the loss is the
-                negative log-likelihood (nats per token).
+            labels (torch.Tensor, optional): [B, T] int64. Labels that are -100 or `<pad>` are ignored. In
+                training mode the loss is label-smoothed according to the config (Section 5.4). In eval mode
+                the loss is the negative log-likelihood (nats per token).
             use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
                 given, no cache is returned.
             num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
                 which is the number of tokens of all accumulated batches.
             skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
                 training with labels.
-            cache (Cache, optional): The name of `past_key_values` in transformers 5.24 and later.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
-                attention. A call with `output_attentions=True` uses eager attention, because fused kernels
-                return no weights.
+            cache (Cache, optional): The same as `past_key_values`, which transformers 5.24 renamed to
+                `cache`.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
+                functions. A call with `output_attentions=True` uses eager attention, because fused kernels
+                return no attention weights.
 
         Returns:
-            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded outputs. For
-                each layer, `encoder_attentions` has weights [B, H, S, S], `decoder_attentions` has weights
-                [B, H, T, T + cached tokens], and `cross_attentions` has weights [B, H, T, S].
+            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache, and on request hidden
+                states and attention weights. For each layer, `encoder_attentions` contains weights [B, H, S,
+                S], `decoder_attentions` contains weights [B, H, T, T + cached tokens], and `cross_attentions`
+                contains weights [B, H, T, S].
         """
         past_key_values = past_key_values if cache is None else cache
         if labels is not None:

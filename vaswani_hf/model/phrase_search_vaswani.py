@@ -7,15 +7,14 @@ must continue with the missing phrases. `PhraseCandidates` implements the rules 
 candidate selection of `BeamSearch`.
 
 Other settings of the search may make a translation with all phrases impossible. If a phrase contradicts a
-setting, an error is raised before the search. If the search then finds no translation with all phrases, the
-search returns the best translation with as many phrases as possible, and reports the missing phrases as
-unmet.
+setting, an error is raised before the search. If the search finds no translation with all phrases, it returns
+the best translation with as many phrases as possible, and reports the missing phrases.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` uses the search in this file.
 
-An option is a possible next token of a beam. In shapes, F is the number of phrases per sentence, L the number
-of tokens of the longest phrase and O the number of options per beam; beam_search_vaswani explains all other
-letters.
+An option is a possible next token of a beam. In tensor shapes, F is the number of phrases per sentence, L the
+number of tokens of the longest phrase and O the number of options per beam; beam_search_vaswani explains all
+other letters.
 """
 
 import copy
@@ -49,7 +48,7 @@ logger = logging.get_logger(__name__)
 
 class PhraseError(SentenceError):
     """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` is the last part of
-    the message.
+    the error message.
     """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
@@ -113,12 +112,12 @@ def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]
 
 
 class PhraseTables:
-    """Contains the phrases of a batch as tensors on the device, so that search steps need no CUDA
-    synchronisation.
+    """Contains the phrases of a batch as tensors on the device of the model, so that the steps of the search
+    do not wait for the GPU.
 
     The matches [..., F, L + 1] (bool) of a translation describe which phrase tokens the translation contains.
-    Entry l of a phrase is True if the translation ends with the first l tokens of the phrase. If the
-    translation contains the whole phrase, the last entry of the phrase stays True.
+    Entry l of the matches of a phrase is True if the translation ends with the first l tokens of the phrase.
+    If the translation contains the whole phrase, the last entry of the phrase stays True.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -157,20 +156,22 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """Return [..., F] int64: the number of matched tokens of each phrase, up to the length of the
-        phrase.
-        """
+        """Return an int64 tensor [..., F]: the number of matched tokens of each phrase."""
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return [N, K, O]: the number of tokens that a translation still needs to contain all phrases."""
+        """Return a tensor [N, K, O]: the number of tokens that a translation still needs to contain all
+        phrases.
+        """
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return [N, K, F]: the next token of each phrase; -1 if the translation contains the phrase."""
+        """Return a tensor [N, K, F]: the next token of each phrase; -1 if the translation contains the
+        phrase.
+        """
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
         return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
@@ -201,7 +202,7 @@ class PhraseCandidates(CandidateSelection):
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # The state of each beam of each sentence, including closed sentences.
+        # The matches of each beam of each sentence, including sentences for which the search has ended.
         self.matches = self.tables.match_prompts(task.prompt).repeat(
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
@@ -236,8 +237,9 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """Classify options [N, K * O] that are sorted by score. The class is 0 if the option ends a beam, 1
-        if the option continues a beam, and 2 if the option is discarded.
+        """Assign a class [N, K * O] to each option (possible next token of a beam). The options are sorted by
+        score. The class is 0 if the option ends a beam, 1 if the option continues a beam, and 2 if the option
+        is discarded.
         """
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
@@ -378,8 +380,8 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Search the sentences in `wanted` with their phrases. All other sentences keep the results in
-    `search`.
+    """Search for translations of the sentences in `wanted` that contain their phrases. All other sentences
+    keep their results from the finished search `search`.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device
@@ -394,8 +396,8 @@ def _grid_search(
     # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
     # and can have its best score at any length.
     rule.considers_all_lengths |= ~has_none
-    # If sentences may be removed from the batch, search only the sentences that lack a phrase. Otherwise
-    # search all sentences.
+    # If sentences may be removed from the batch, search only the sentences that lack a phrase. If sentences
+    # may not be removed, search all sentences.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -405,7 +407,7 @@ def _grid_search(
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # Pass `config.num_beams` rows per sentence to the processors, because processors may rely on the
+        # Pass `config.num_beams` rows per sentence to the logits processors, because they may rely on the
         # number of beams that the caller has set.
         rows_per_sentence=config.num_beams,
     )
@@ -456,8 +458,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return the number of tokens [B] that the phrases of each sentence may have. If `forced_eos_token_id`
-    forces the last token at the length limit, this token takes the place of one phrase token.
+    """Return for each sentence the maximum number of phrase tokens [B]. If `forced_eos_token_id` forces the
+    last token at the length limit, this token takes the place of one phrase token.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -468,8 +470,8 @@ def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
     """Return the phrases if the prompt lacks at most `capacity` tokens of the phrases. Otherwise return a
-    single sequence in which the phrases overlap. Return None if the single sequence also has more than
-    `capacity` missing tokens.
+    single sequence in which the phrases overlap. Return None if the prompt also lacks more than `capacity`
+    tokens of the single sequence.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

@@ -5,13 +5,15 @@ because transformers 5 removed the task "translation".
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
 
 Unlike transformers 4, the pipeline translates an empty text to an empty text. The pipeline sorts the texts of
-a list by length before the search. A text that is too long for a Vaswani model is divided into pieces, and
-the pieces are translated separately. A model for this pipeline may have a second tokenizer for the target
-language. All options of the translator are available.
+a list by length, so that a batch contains texts of similar length. A text that is too long for a Vaswani
+model is divided into pieces, and the pieces are translated separately. A model for this pipeline may have a
+second tokenizer for the target language. The pipeline accepts all options of the translator
+(`TranslationOptions`).
 
 This file is saved with every checkpoint so that the pipeline works without the package.
 
-In shapes, T is the target length and R the number of translations of one text (`num_return_sequences`).
+In tensor shapes, T is the target length and R the number of translations of one text
+(`num_return_sequences`).
 """
 
 import os
@@ -33,7 +35,7 @@ from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_t
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# Arguments of a call that select which entries a result has.
+# Arguments of a call that select the entries of each result dict.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 
@@ -77,7 +79,7 @@ class TranslationPipeline(Pipeline):
             task (str): "translation" or "translation_XX_to_YY". The languages XX and YY become the defaults
                 of `src_lang` and `tgt_lang`.
             local_files_only (bool): True if the target tokenizer must not be downloaded.
-            **kwargs: Arguments of `Pipeline`, and defaults of the arguments of a call.
+            **kwargs: Arguments of `transformers.Pipeline`, and default values for the arguments of a call.
 
         Raises:
             ValueError: If the model is not an encoder-decoder, or the tokenizers do not fit the model.
@@ -103,12 +105,12 @@ class TranslationPipeline(Pipeline):
 
         Args:
             inputs (str or iterable): A text, or a sequence, generator or dataset of texts.
-            *others: Not supported. Not allowed: several texts must be passed as one list.
+            *others: Not supported. Pass several texts as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
-                `return_scores` and `return_alignments`. By default a batch has 4096 tokens with a Vaswani
-                model, and one text with any other model. In addition: `target_prefix`: the text that each
-                translation must begin with, or a list with one text per input. `must_contain`: a list of
-                phrases that each translation must contain, or a list with one such list per input.
+                `return_scores` and `return_alignments`. By default a batch has at most 4096 source tokens
+                with a Vaswani model, and one text with any other model. In addition: `target_prefix`: the
+                text that each translation must begin with, or a list with one text per input. `must_contain`:
+                a list of phrases that each translation must contain, or a list with one such list per input.
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`. `src_lang`
                 and `tgt_lang`: the languages, for multilingual models. If the tokenizer has tags of target
                 languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
@@ -123,13 +125,14 @@ class TranslationPipeline(Pipeline):
                 a list with one translation per text, or with one list per text if R is not 1. If `inputs` is
                 another iterable, an iterator of lists. A list has fewer than R translations if the search
                 finds fewer translations. A translation is a dict with `translation_text` (str) or
-                `translation_token_ids` ([T] int64). If requested, the dict also contains `score`,
-                `confidence`, `words` and `alignment` (see `Translation`). If the translation lacks phrases of
-                `must_contain`, the dict contains `unmet_phrases`.
+                `translation_token_ids` ([T] int64). With `return_scores` the dict also contains `score`,
+                `confidence` and `words`, and with `return_alignments` it also contains `alignment` (see
+                `Translation`). If the translation lacks phrases of `must_contain`, the dict contains
+                `unmet_phrases`.
 
         Raises:
             TypeError: If a text is not a str, or several texts are separate arguments.
-            ValueError: If a setting has an impossible value, or a text cannot be encoded as UTF-8.
+            ValueError: If a setting has an invalid value, or a text cannot be encoded as UTF-8.
         """
         if others:
             raise TypeError(
@@ -247,7 +250,7 @@ class TranslationPipeline(Pipeline):
         return_scores=False,
         return_alignments=False,
     ) -> list[dict[str, Any]]:
-        """Return the R results of a text as dicts. Token ids begin with the decoder's start token."""
+        """Return the R translations of a text as dicts. Token ids begin with the decoder's start token."""
         records = []
         translation: Translation
         for translation in model_outputs["translations"][0]:

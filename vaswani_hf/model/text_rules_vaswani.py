@@ -2,17 +2,18 @@
 
 Sentences. The rules for sentences consider the abbreviations, initials, ordinals and quotation marks of
 European languages, and the full stops of Chinese and Japanese. If it is not certain that a full stop ends a
-sentence, the text is not divided there: a long segment is a smaller problem than a divided sentence.
+sentence, the text is not divided at this full stop: a long segment is a smaller problem than a divided
+sentence.
 
-Words. White space separates words. A word of a translation is aligned with the source word that receives most
-attention from the tokens of the word.
+Words. White space separates words. A word of a translation is aligned with the source word that receives the
+most attention from the tokens of the target word.
 
 Loops. Some models repeat a word or a phrase endlessly on short or unusual inputs. `is_loop` detects
 translations with loops.
 
 This file is saved with every checkpoint because the translator splits and aligns texts and detects loops.
 
-In shapes, S is the source length and T the target length, both in tokens.
+In tensor shapes, S is the source length and T the target length, both in tokens.
 """
 
 import operator
@@ -256,13 +257,14 @@ def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str
 def align_words(
     attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return for each target word the source word with the highest attention, as pairs (source word, target
-    word).
+    """Return pairs of word indices (source word, target word): each target word with the source word that
+    receives its highest attention.
 
     Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
     `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
-    a word. The attention to a source word is the maximum over the tokens of the word. The attention from a
-    target word is the sum over the tokens of the word. If there are no source words, the result is empty.
+    a word. The attention to a source word is the maximum over the tokens of the source word. The attention
+    from a target word is the sum over the tokens of the target word. If there are no source words, the result
+    is empty.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -294,8 +296,8 @@ def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """Add `num_target`, the number of target words before a part of a text, to the index of each target word
-    in the alignment (Pharaoh format) of the part.
+    """Convert the alignment (Pharaoh format) of a part of a text to target word indices of the whole text.
+    `num_target` is the number of target words before the part.
     """
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
@@ -307,14 +309,14 @@ _WORD_REPEATS = 4
 
 _PHRASE_REPEATS = 3
 
-# The minimum length (characters) of repeated text without white space, as in Chinese or inside a word.
+# The minimum number of characters of repeated text without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The maximum length (words or characters) of a repeated unit. Because the length has a maximum, the time of
-# `is_loop` is linear in the length of the text.
+# The maximum number of words or characters of a repeated unit. Because of this maximum, the time of `is_loop`
+# grows linearly with the length of the text.
 _LONGEST_UNIT = 100
 
-# The maximum length (words) of a short input.
+# The maximum number of words in a short text.
 _SHORT = 10
 
 
@@ -336,11 +338,12 @@ def is_loop(translation: str, source: str) -> bool:
 
 
 def ngram_size_without_loops(source: str) -> int:
-    """Return the `no_repeat_ngram_size` for the second translation of a text whose first translation is a
-    loop.
+    """Return the `no_repeat_ngram_size` for the second translation of a text whose first translation repeats
+    itself in a loop.
 
-    The result is 3 for long texts, because a long sentence may need to repeat two tokens. The result is 2 for
-    short texts, because with 3 a small Multi30k model still produced loops for 20 of 950 short inputs. With
+    The result is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The
+    result is 2 for short texts, because with 3 a small Multi30k model still produced loops for 20 of 950 short
+    inputs. With
     `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a row.
     With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three times
     in a row.

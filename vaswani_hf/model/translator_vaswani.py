@@ -16,15 +16,15 @@
 The methods of `BaseTranslator` are in the order of the seven steps. `PyTorchBackend` follows below. The
 translator works for all encoder-decoder models that have `generate`.
 
-The file inputs_vaswani validates options and texts. Its class `Request` combines a text with the constraints
-of the text. The file text_rules_vaswani splits sentences, aligns words and detects loops.
+The file inputs_vaswani validates options and texts. The class `Request` combines a text with the constraints
+of its translation. The file text_rules_vaswani splits sentences, aligns words and detects loops.
 
 This file is saved with every checkpoint, because the translation pipeline of the checkpoint uses the
 translator. `Translator.from_pretrained` and the CTranslate2 backend are in the folder `translation` of the
 package.
 
-In shapes, B is the number of segments of a batch, S the source length, T the target length (both in tokens),
-R the number of translations of a segment and N the number of decoder layers.
+In tensor shapes, B is the number of segments of a batch, S the source length, T the target length (both in
+tokens), R the number of translations of a segment and N the number of decoder layers.
 """
 
 import copy
@@ -113,7 +113,7 @@ ALIGNMENT_LAYERS = 2
 
 @dataclass(slots=True)
 class Segment:
-    """The unit that the search translates: a sentence, or a part of a sentence if the sentence is too long
+    """A text that `generate` translates in one piece: a sentence, or a part of a sentence that is too long
     for the model.
     """
 
@@ -123,7 +123,7 @@ class Segment:
     # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
     # The list is empty if the translator does not need the word indices.
     words: list[int] = field(default_factory=list)
-    # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
+    # Additional arguments of `generate`, such as the target language of a multilingual model.
     generate: dict[str, Any] = field(default_factory=dict)
     # The tokens that the translation must begin with.
     prefix: list[int] = field(default_factory=list)
@@ -136,26 +136,25 @@ class Segment:
 
 @dataclass(slots=True)
 class Hypothesis:
-    """A translation of a segment, as the search returns it."""
+    """A translation of a segment that the search has found."""
 
     # The token ids [T] without the start token. Forced tokens come first. The last token is `</s>` if the
     # search ended the translation by `</s>`.
     token_ids: list[int]
-    # The number of tokens at the beginning that the search did not choose: the forced language token and the
-    # target prefix.
+    # The number of forced tokens at the beginning, which the search did not choose: the language token and
+    # the target prefix.
     num_forced: int = 0
     # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
     # token.
     num_counted: int = 0
-    # The number of tokens at the end that the search did not choose: 1 for a forced `</s>` at the length
-    # limit, otherwise 0.
+    # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
     num_ending: int = 0
     # The text of the translation. The translator sets this field.
     text: str = ""
     # The score that the search has computed. Only the CTranslate2 backend sets this field.
     score: float = 0.0
-    # [T][S] the cross-attention. Only a backend whose method `score` cannot compute the attention sets this
-    # field.
+    # [T][S] the cross-attention. A backend sets this field only if its method `score` cannot compute the
+    # attention.
     attention: list[list[float]] | None = None
 
 
@@ -183,8 +182,8 @@ class Translation:
     Attributes:
         text (str): The translation.
         score (float): The score of beam search: the summed log-probability divided by the length penalty,
-            plus the weighted coverage. For a text that is translated in parts, the sum of the scores of the
-            parts.
+            plus the weighted coverage penalty. If a text is translated in parts, the score is the sum of the
+            scores of the parts.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
         tokens (list): The tokens as texts (str), including `</s>`, without forced tokens, which the search
@@ -199,8 +198,8 @@ class Translation:
             i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
-        error (str): The reason why the text was skipped, or why the translation is withheld
-            (`min_confidence`). If `error` is set, `text` is empty.
+        error (str): The reason why the text was skipped, or why the option `min_confidence` has removed the
+            translation. If `error` is set, `text` is empty.
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
             search found no translation with all phrases. The value is None if the translation contains all
             phrases.
@@ -259,8 +258,8 @@ class BaseTranslator:
         source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
         target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. `target_tokenizer`
             may be the same object as `source_tokenizer`.
-        ensemble (sequence): Further models with the same vocabulary. The probabilities of all models are
-            averaged.
+        ensemble (sequence): Other models with the same vocabulary. The search averages the token
+            probabilities of all models.
         prefix (str): A text that is put before each source text, such as the task prefix of T5.
         task_settings (mapping): Settings of `generate` from the `task_specific_params` of the checkpoint.
     """
@@ -291,7 +290,7 @@ class BaseTranslator:
 
     @property
     def model(self) -> Any:
-        """The first model of the backend."""
+        """The model of the backend; in an ensemble, the first model."""
         return self.backend.model  # type: ignore[attr-defined]
 
     @property
@@ -342,7 +341,7 @@ class BaseTranslator:
 
         Raises:
             TypeError: If an argument is a single text, or a line is not a str.
-            ValueError: If an option has an impossible value, or a line cannot be translated.
+            ValueError: If an option has an invalid value, or a line cannot be translated.
         """
         for name, texts in (
             ("lines", lines),
@@ -362,8 +361,8 @@ class BaseTranslator:
         """Yield a str for each request, or a `Translation` if the options request scores or several
         translations.
 
-        `first_line` is the line number of the first request. Warnings contain line numbers, and the seed of a
-        window depends on the number of its first line.
+        `first_line` is the line number of the first request. Warnings contain the line number. If the search
+        samples tokens, the random seed depends on the line number.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -384,16 +383,16 @@ class BaseTranslator:
                 # Add the line number to the seed, so that a resumed run or several parallel processes draw
                 # the same translations as a single run.
                 self.backend.seed(options.seed + first_line)
-            # `_translate_lines` translates the window. If a line raises an error, `results_of_lines` finds
-            # the line, and the other lines are translated without this line.
+            # If a line of the window raises an error, `results_of_lines` finds the line and translates the
+            # other lines without this line.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return the options with default values for all search settings that the options do not contain.
-        `layouts`, `translate_segments` and `join` need complete options.
+        """Return a copy of the options in which each missing search setting has its default value. `layouts`,
+        `translate_segments` and `join` need complete options.
 
         Raises:
             ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is
@@ -434,20 +433,20 @@ class BaseTranslator:
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 1 to 7: return the translations of each request, best translation first. `lines` contains
-        pairs of a line number and a request.
+        """Run all seven steps of a translation. Return the translations of each request, best translation
+        first. `lines` contains pairs of a line number and a request.
         """
         requests = [request for _, request in lines]
-        # Steps 1 to 3: split, tokenize, cut, and attach constraints.
+        # Steps 1 to 3 of a translation: split, tokenize, cut, and attach constraints.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for of_text, _ in layouts:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
-        # Steps 4 to 6: search, search again for loops, and score.
+        # Steps 4 to 6 of a translation: search, search again if a translation repeats itself, and score.
         of_segments = iter(self.translate_segments(segments, options))
-        # Step 7: join the segments of each text.
+        # Step 7 of a translation: join the translated segments of each text.
         results = []
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
             translations = self.join(request, list(islice(of_segments, len(of_text))), separators, options)
@@ -461,13 +460,13 @@ class BaseTranslator:
             results.append(translations)
         return results
 
-    # Steps 1 to 3: from texts to segments.
+    # Steps 1 to 3 of a translation: from texts to segments.
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """Steps 1 to 3: return for each request its N segments, and the N + 1 separators before, between and
-        after the translations of the segments.
+        """Run steps 1 to 3 of a translation. Return for each request its N segments, and the N + 1 separators
+        before, between and after the translations of the segments.
 
         The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
@@ -544,8 +543,8 @@ class BaseTranslator:
         return tag[0] if tag and tag[0] in self.tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2: convert texts to segments. Set the field `words` only if a word alignment or the division
-        of long segments needs the word indices.
+        """Step 2 of a translation: convert texts to segments. Set the field `words` only if a word alignment
+        or the division of long segments needs the word indices.
         """
         if not texts:
             return []
@@ -596,7 +595,7 @@ class BaseTranslator:
 
     def _shift_word_indices(self, segments: list[Segment], text: str) -> None:
         """Change the word indices of the sentences of a text, so that the indices count from the beginning of
-        the text. A tag that the translator has added to the text gets no index.
+        the text. A tag that the translator has added to the text gets the index -1.
         """
         has_tag = bool(self._tag_of(text.lstrip()))
         num_words = 0
@@ -643,7 +642,9 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3: assign the target prefix to the first segment of a text, and each phrase to one segment."""
+        """Step 3 of a translation: assign the target prefix to the first segment of a text, and each phrase
+        to one segment.
+        """
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -655,8 +656,8 @@ class BaseTranslator:
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
     def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
-        """Step 3: add the target terms of the glossary to the required phrases of a segment. A target term is
-        ignored if it contradicts another search setting.
+        """Step 3 of a translation: add the target terms of the glossary to the required phrases of a segment.
+        A target term is ignored if it contradicts another search setting.
         """
         assert options.terms is not None
         config = GenerationConfig()
@@ -684,13 +685,13 @@ class BaseTranslator:
                 segment.phrase_texts = [*segment.phrase_texts, phrase]
                 segment.forced_text = f"{segment.forced_text} {phrase}"
 
-    # Steps 4 to 6: from segments to translations of segments.
+    # Steps 4 to 6 of a translation: from segments to translations of segments.
 
     def translate_segments(
         self, segments: list[Segment], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 4 to 6: return the translations of each segment, best first. The segments may belong to
-        different texts.
+        """Run steps 4 to 6 of a translation. Return the translations of each segment, best first. The
+        segments may belong to different texts.
         """
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
@@ -700,7 +701,9 @@ class BaseTranslator:
         return list(map(_without_scores, segments, hypotheses))
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """Step 4: search, and return the hypotheses of each segment with their texts, best first."""
+        """Step 4 of a translation: search. Return the hypotheses of each segment with their texts, best
+        first.
+        """
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
@@ -721,8 +724,8 @@ class BaseTranslator:
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: search again, without repetition, for segments whose translations contain a loop. Use the
-        new translation only if it has no loop and contains all required phrases.
+        """Step 5 of a translation: search again, without repetition, for segments whose translations contain
+        a loop. Use the new translation only if it has no loop and contains all required phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
@@ -740,7 +743,7 @@ class BaseTranslator:
     def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Step 6: return the translations of each segment, with scores."""
+        """Step 6 of a translation: compute scores. Return the translations of each segment, with scores."""
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs: list[tuple[Segment, Hypothesis]] = []
@@ -765,7 +768,7 @@ class BaseTranslator:
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
-    # Step 7: from translations of segments to translations of texts.
+    # Step 7 of a translation: from translations of segments to translations of texts.
 
     def join(
         self,
@@ -774,8 +777,9 @@ class BaseTranslator:
         separators: list[str],
         options: TranslationOptions,
     ) -> list[Translation]:
-        """Step 7: return the translations of a text, best first. `of_segments` contains the translations of
-        the N segments of the text, and `separators` contains the N + 1 separators that `layouts` returned.
+        """Step 7 of a translation: join segments. Return the translations of a text, best first.
+        `of_segments` contains the translations of the N segments of the text, and `separators` contains the N
+        + 1 separators that `layouts` returned.
         """
         if of_segments:
             translations = _joined(of_segments, separators)
@@ -836,7 +840,7 @@ class BaseTranslator:
 
         Raises:
             TypeError: If an option does not exist, or an argument is a single text.
-            ValueError: If an option has an impossible value, or the numbers of sources and targets differ.
+            ValueError: If an option has an invalid value, or the numbers of sources and targets differ.
         """
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
@@ -1045,9 +1049,7 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return a number n: the attention of the last n decoder layers is needed for word alignments or for
-    scores.
-    """
+    """Return the number of last decoder layers whose attention word alignments or scores need."""
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
@@ -1100,8 +1102,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     """Join the translations of the N parts of a text with N + 1 separators.
 
     The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
-    parts. The alignments of the parts must count source words from the beginning of the whole text, and
-    target words from the beginning of the part.
+    parts. In the alignments of the parts, source word indices must count from the beginning of the whole
+    text, and target word indices from the beginning of the part.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -1250,7 +1252,7 @@ class Backend(Protocol):
 
     @property
     def supports_phrases(self) -> bool:
-        """True if `search` can force phrases into a translation."""
+        """True if the method `search` can find translations that contain given phrases."""
         ...
 
     def seed(self, seed: int) -> None:
@@ -1262,9 +1264,9 @@ class Backend(Protocol):
         """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
         first.
 
-        `settings` are arguments of `generate`. If `with_attention` is True, the search returns the attention
-        of each hypothesis. The argument `with_attention` is for backends whose method `score` cannot compute
-        the attention. If a text cannot be translated, a `SentenceError` with the text is raised.
+        `settings` are arguments of `generate`. If `with_attention` is True and the method `score` of the
+        backend cannot compute the attention, `search` returns the attention of each hypothesis. If a text
+        cannot be translated, a `SentenceError` with the text is raised.
         """
         ...
 
@@ -1281,12 +1283,12 @@ class Backend(Protocol):
 
 
 class PyTorchBackend:
-    """Searches and computes scores with a PyTorch model, or with an ensemble of models whose probabilities
-    are averaged.
+    """Searches and computes scores with a PyTorch model, or with an ensemble of models. An ensemble averages
+    the token probabilities of its models.
 
     Args:
         model (PreTrainedModel): An encoder-decoder model that has `generate`.
-        ensemble (sequence): Further models with the same vocabulary.
+        ensemble (sequence): Other models with the same vocabulary.
     """
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):

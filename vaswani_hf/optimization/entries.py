@@ -1,8 +1,8 @@
 """Defines the classes of the entries in the tables OPTIMIZERS, SCHEDULES and REGULARIZERS.
 
 An entry declares its keys as the fields of a settings class. The section `training` of a recipe has the keys
-of all entries (see section.py). If two entries share a key, their settings classes inherit the key from a
-common class.
+of all entries (see section.py). If two entries need the same key, their settings classes inherit this key
+from a common base class.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from ..settings.sections import ModelSettings
 
 class BuildOptimizer(Protocol):
     """A function that creates an optimizer for a model. `settings` is the section `training` of a recipe.
-    `bf16` is True if the run computes in bfloat16. The function need not set the learning rate, because the
-    schedule sets the learning rate before each step.
+    `bf16` is True if the run computes in bfloat16. The learning rate of the new optimizer has no effect,
+    because the schedule sets the learning rate before each step.
     """
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
 
 
 def accept_any_training(settings: Any) -> None:
-    """Do nothing. An optimizer that works with all values of the other keys in the section `training` has
-    this function as its `check`.
+    """Do nothing. An optimizer has this function as its `check` if it works with all values of the other keys
+    in the section `training`.
     """
 
 
@@ -42,11 +42,11 @@ class Optimizer:
         name (str): The value of `training.optimizer`.
         build (BuildOptimizer): Creates the optimizer for a model.
         settings (type): The class with the keys of the optimizer in the section `training`.
-        needs_whole_weights (bool): True if the optimizer does not work when FSDP or DeepSpeed shards weights
-            or gradients.
+        needs_whole_weights (bool): True if the optimizer needs complete weights and gradients. Such an
+            optimizer does not work if FSDP or DeepSpeed splits them between processes.
         averages_weights (bool): True if the optimizer computes an average of the weights. The validations and
-            the final checkpoint use the average. The method `eval` of the optimizer gives the model the
-            averaged weights, and the method `train` gives the model the trained weights.
+            the final checkpoint use the average. The method `eval` of the optimizer puts the averaged weights
+            into the model, and the method `train` puts the trained weights back.
         check (Callable): A function that is called with the section `training` of a recipe if the recipe
             selects the optimizer. Raises a ValueError if the optimizer does not work with the other keys.
     """
@@ -74,11 +74,11 @@ class Schedule:
     Attributes:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
-        settings (type): The class with the keys of the schedule in the section `training`.
-        rate_key (str): The key that scales all learning rates. If a run diverges, the error message advises
-            lowering the value of this key.
-        depends_on_length (bool): True if the learning rates depend on the number of steps of the run. If
-            true, a finished run cannot be continued for more steps.
+        settings (type): The settings class of the schedule. Its fields are keys of the section `training`.
+        rate_key (str): The recipe key that is proportional to all learning rates of the schedule. If a run
+            diverges, the error message advises lowering the value of this key.
+        depends_on_length (bool): True if the learning rates depend on the total number of steps of the run. A
+            finished run with such a schedule cannot be continued for more steps.
     """
 
     name: str
@@ -89,11 +89,12 @@ class Schedule:
 
 
 class RegularizedLoss(Protocol):
-    """A function that computes a loss. A run uses this loss instead of the loss of the model.
+    """A function that computes the training loss of a batch. If a regulariser is on, a run trains on this
+    loss instead of the loss that the model returns.
 
-    `wrapped` is the model with its wrappers for distributed training. The loss is a sum over tokens divided
-    by `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T]
-    int64.
+    `wrapped` is the model, possibly inside a wrapper for distributed training, such as
+    DistributedDataParallel. The loss is a sum over tokens divided by `num_items_in_batch`. `batch` has
+    `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T] int64.
     """
 
     def __call__(
@@ -113,7 +114,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Do nothing. This function is the `check` of a regulariser that works with every model."""
+    """Do nothing. A regulariser has this function as its `check` if it works with every model."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,10 @@ class Regularizer:
             off.
         num_passes (int): The number of forward passes over a batch. The passes are computed at the same time,
             as one larger batch.
-        needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards
-            weights or gradients.
-        needs_encoder_decoder (bool): True if the regulariser needs an encoder and a decoder. If true, the
-            recipe of a language model does not have the keys of the regulariser.
+        needs_whole_weights (bool): True if the regulariser needs complete weights. Such a regulariser does
+            not work if FSDP or DeepSpeed splits weights or gradients between processes.
+        needs_encoder_decoder (bool): True if the regulariser works only with a model that has an encoder and
+            a decoder. Recipes of language models then do not have the keys of the regulariser.
         check (Callable): A function that is called with the sections `training` and `model` of a recipe if
             the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with the
             settings of the recipe.

@@ -25,7 +25,7 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """The recipe key of the schedules whose learning rate rises to `learning_rate` during the warm-up."""
+    """The recipe key of all schedules whose learning rate rises to `learning_rate` during the warm-up."""
 
     learning_rate: float = Field(gt=0)
     """The highest learning rate. The schedule reaches this rate at the last step of the warm-up."""
@@ -46,7 +46,7 @@ def _paper(step: int, settings: PaperSettings, *, warmup_steps: int, max_steps: 
 
 
 def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """After the warm-up the rate is proportional to the inverse square root of the step."""
+    """After the warm-up, the learning rate is proportional to 1 / sqrt(step)."""
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps
@@ -54,14 +54,14 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 
 
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """After the warm-up the rate falls like the first half of a cosine period.
+    """After the warm-up, the learning rate falls along the first half of a cosine curve.
 
     The formula is Equation 5 of Loshchilov and Hutter 2017, without restarts.
     """
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps
-    # Add 1 to `max_steps`, so that the rate of the last step is above 0.
+    # Add 1 to `max_steps`, so that the learning rate of the last step is above 0.
     share = min(1.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
     return highest * (1 + math.cos(math.pi * share)) / 2
 
@@ -98,8 +98,8 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
     """Return a scheduler that sets the learning rates of `optimizer` during a run."""
-    # LambdaLR multiplies the initial rate of the optimizer by the rate of the schedule, so set the initial
-    # rate to 1.
+    # LambdaLR multiplies the initial learning rate of the optimizer by the learning rate of the schedule, so
+    # set the initial learning rate to 1.
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = 1.0
     return LambdaLR(optimizer, partial(_rate_after, training=training, d_model=d_model, max_steps=max_steps))

@@ -14,9 +14,10 @@ from .schedules import SCHEDULES
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """Create a settings class with the fields of all entries of the tables.
+    """Create a settings class with the fields of all optimizers, schedules and regularisers in `entries`.
 
-    A field that an entry requires is optional in this class, because a recipe may select another entry.
+    All fields are optional in this class. A field that one optimizer or schedule requires has no value in a
+    recipe that selects another optimizer or schedule.
     """
     fields: dict[str, Any] = {}
     for entry in entries:
@@ -40,10 +41,11 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 class TrainingSettings(_EntryKeys):
     """The section `training` of a recipe, with the keys that all tasks share.
 
-    A setting that `TrainingArguments` of transformers also has uses the name from `TrainingArguments`.
+    Settings that also exist in `TrainingArguments` of transformers have the same names as in
+    `TrainingArguments`.
 
-    Only the code of an optimizer, schedule or regulariser may read its keys, because a recipe may select
-    another optimizer, schedule or regulariser.
+    Only the code of an optimizer, schedule or regulariser may read the keys of this optimizer, schedule or
+    regulariser. In a recipe that does not select it, its keys have no meaning.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -65,7 +67,7 @@ class TrainingSettings(_EntryKeys):
     warmup_steps: int = Field(4000, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps of the warm-up. The learning rate rises during the warm-up."""
     max_grad_norm: float = Field(0.0, ge=0)
-    """The largest norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
+    """The maximum norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
     the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
@@ -117,7 +119,9 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def optimizer_averages_weights(self) -> bool:
-        """True if the optimizer averages the weights. The final weights are then the averaged weights."""
+        """True if the optimizer averages the weights. The run then saves the averaged weights as the final
+        weights.
+        """
         return OPTIMIZERS[self.optimizer].averages_weights
 
     @property
@@ -267,12 +271,12 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The value of `text_tokens_per_batch`, because the source of a language model is its text."""
+        """The value of `text_tokens_per_batch`. For a language model, source and target are the same text."""
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The value of `text_tokens_per_batch`, because the target of a language model is its text."""
+        """The value of `text_tokens_per_batch`, as in `source_tokens_per_batch`."""
         return self.text_tokens_per_batch
 
 

@@ -1,5 +1,5 @@
-"""Constituency parsing (Section 6.3 of the paper): a sequence-to-sequence model writes the tree of a
-sentence, and the trees are scored.
+"""Constituency parsing (Section 6.3 of the paper): parses sentences with a sequence-to-sequence model, and
+scores the predicted trees.
 
 The file `data/trees.py` reads treebanks. The file `tasks/parsing.py` converts trees to training targets.
 """

@@ -3,9 +3,9 @@
 
 The rules come from the parameter files COLLINS.prm and new.prm of evalb. Function tags are removed. The
 labels ADVP and PRT count as equal. TOP, punctuation and traces are deleted. Two constituents match if they
-have the same label, the same first word and the same last word. The constituents of all sentences are counted
-together. Part-of-speech tags are not compared. The tags of the gold tree determine which words are
-punctuation, even in the predicted tree, because a predicted tree may have no tags.
+have the same label, the same first word and the same last word. Precision and recall are computed from the
+constituents of all sentences together. Part-of-speech tags are not compared. In both trees, the tags of the
+gold tree decide which words are punctuation, because a predicted tree may have no tags.
 """
 
 import time
@@ -65,16 +65,16 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 def _punctuation_of(tree: Tree) -> list[bool]:
     """Return for each word of a tree whether the word is punctuation.
 
-    The tag of a word determines whether the word is punctuation. If the word has no tag, the word itself
-    determines whether the word is punctuation.
+    A word is punctuation if its tag is a punctuation tag. If the word has no tag, the word itself must be a
+    punctuation mark.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the label, start and end of each constituent that is scored. Start and end are word positions
-    that do not count punctuation.
+    """Count the constituents that are scored, by label, start and end. Start and end are positions of words,
+    counted without punctuation.
     """
     # `places[i]` is the number of words before word i that are not punctuation. The last entry of `places` is
     # for the end of the sentence.
@@ -102,8 +102,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Put the words of the gold tree into the predicted tree, because the parser reads `Tree.sentence`, and
-    # `Tree.sentence` changes some words, for example `-LRB-` to `(`.
+    # Put the words of the gold tree into the predicted tree. The parser reads the text `Tree.sentence`, in
+    # which some words are changed, for example `-LRB-` to `(`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)

@@ -44,13 +44,13 @@ _FORBIDDING_SETTINGS = (
 
 class WellFormedTrees(LogitsProcessor):
     """A logits processor for trees. The processor allows a symbol only if a well-formed tree over all words
-    is still possible within the length limit.
+    can still be completed within the length limit.
 
-    At each step, the processor counts the symbols of each beam. The processor uses no grammar and stores
-    nothing between steps.
+    At each step, the processor counts the symbols of each beam. The processor does not need a grammar, and
+    stores nothing between two steps.
 
-    In shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam has so
-    far and V the size of the target vocabulary.
+    In tensor shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam
+    already has, and V the size of the target vocabulary.
 
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
@@ -85,8 +85,8 @@ class WellFormedTrees(LogitsProcessor):
         self.limits = torch.tensor(limits, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` [B * K, 1 + T] int64 are the
-        start token and the symbols so far.
+        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` [B * K, 1 + T] int64 contains
+        the start token and the symbols that each beam already has.
         """
         num_beams = len(scores) // len(self.num_words)
         num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
@@ -104,8 +104,8 @@ class WellFormedTrees(LogitsProcessor):
         # An empty bracket must not be closed. `is_empty` is True if the last symbol is an opening bracket. At
         # the first step there is no symbol yet, so `any` returns False.
         is_empty = is_opening[:, -1:].any(dim=1)
-        # Allow another opening bracket only if there is room for the remaining words, a closing bracket for
-        # each open bracket, and `</s>`.
+        # Allow another opening bracket only if, within the length limit, the remaining words, a closing
+        # bracket for each open bracket, and `</s>` can still follow.
         num_needed = num_words_left + (depth + 1) + 1
         has_room = num_symbols + 1 + num_needed <= limits
 
@@ -114,14 +114,16 @@ class WellFormedTrees(LogitsProcessor):
         allowed[:, self.opening_ids] = may_open.unsqueeze(1)
         may_write_word = is_inside & has_words_left
         allowed[:, self.tag_ids] = may_write_word.unsqueeze(1)
-        # Allow closing the outermost bracket only after all words.
+        # Allow the last closing bracket of the tree only after all words of the sentence.
         allowed[:, self.close_id] = is_inside & ~is_empty & ((depth > 1) | ~has_words_left)
         allowed[:, self.eos_token_id] = is_begun & ~is_inside
         return scores.masked_fill(~allowed, -torch.inf)
 
 
 class TreeBackend(PyTorchBackend):
-    """A PyTorch backend whose search finds only well-formed trees over the words of each segment."""
+    """A PyTorch backend of a parser. For each sentence, its search finds only well-formed trees over the
+    words of the sentence.
+    """
 
     # The tokenizer of trees. `Parser` sets this attribute.
     tokenizer: PreTrainedTokenizerFast
@@ -166,8 +168,8 @@ class TreeBackend(PyTorchBackend):
             # Subtract 1, because `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # A tree can have as many symbols as the model has positions: the start token needs a position,
-            # but the last symbol does not, because the decoder does not read the last symbol.
+            # A tree can have as many symbols as the model has positions. The decoder reads the start token
+            # and all symbols except the last symbol.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
@@ -266,8 +268,8 @@ class Parser(Translator):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Keep the sentence as one segment, because trees of parts of a sentence cannot be joined to a tree
-        of the sentence.
+        """Parse each sentence as one segment, because the trees of two parts of a sentence cannot be joined
+        to one tree.
         """
         length = len(segment.token_ids)
         positions = self.backend.max_positions

@@ -26,9 +26,9 @@ def data_license(data: DataSettings) -> str | None:
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
     """Raise a ValueError if the licence of the model permits more than the licence of the training data.
 
-    Share-alike and no-derivatives licences of the data are accepted, because the law does not settle whether
-    such licences apply to a model. `license` is the licence of the model. The error message shows `key`, the
-    name of the key or option that sets the licence.
+    Share-alike and no-derivatives conditions of the training data are not checked, because the law does not
+    say whether such conditions apply to a trained model. `license` is the licence of the model. The error
+    message shows `key`, the name of the key or option that sets the licence.
     """
     if license is None or of_data is None:
         return

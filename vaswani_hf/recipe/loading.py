@@ -25,8 +25,8 @@ class _Loader(yaml.SafeLoader):
     an error.
     """
 
-    # A part of the error message: the text that names the YAML file. The text is empty if the user has given
-    # the name of the file.
+    # The part of an error message that names the YAML file, such as " of 'base.yaml'". It is empty if the
+    # user has given the name of the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -114,8 +114,8 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """Return the keys of a recipe file. If the file extends another file, merge the keys of both files.
 
-    `extending` lists the files that directly or indirectly extend the file `path`. Each file in `extending`
-    extends the next file in `extending`.
+    `extending` is the chain of files that leads to the file `path`: each file extends the next file, and the
+    last file extends `path`.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     model = content.get("model")
@@ -191,8 +191,8 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _key_types(recipe: type[Recipe]) -> dict[str, Any]:
-    """Return a dict that maps each key of the recipe class `recipe` to the type of its value. A key is
-    `section.key`, or `key` for keys outside of sections.
+    """Return a dict that maps each key of the recipe class `recipe` to the type of its value. Keys in a
+    section have the form `section.key`.
     """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
@@ -220,8 +220,8 @@ def _key_types_of_all_tasks() -> dict[str, Any]:
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
     """Raise a ValueError for unknown keys and for keys of other tasks.
 
-    Keys of other tasks are deleted if their value is null or empty, or if the recipe is the recipe.yaml that
-    a run has written.
+    A key of another task raises no error but is deleted if its value is null or empty. In the recipe.yaml
+    that a run has written, all keys of other tasks are deleted.
     """
     of_tasks = _key_types_of_tasks()
     places = of_tasks[task]
@@ -257,8 +257,8 @@ def _unknown_key(
     if hint:
         hint = f"; write {hint}"
     else:
-        # First look for a synonym, because keys of other toolkits, such as `training.lr`, are spelled
-        # differently from the keys of this package.
+        # First look for a synonym. Keys of other toolkits, such as `training.lr`, may differ too much in
+        # spelling from the key of this package.
         section = place.rpartition(".")[0]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
@@ -332,7 +332,7 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
-        # Do not split the text at commas, because the text is the name of an existing file.
+        # If the text is the name of an existing file, do not split the text at commas.
         return text
     if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -345,8 +345,8 @@ def _yaml_value(key: str, text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
-        # Keep the error of `_Loader` about a repeated key, because the error is clear. Replace PyYAML's error
-        # about an impossible date, because the error is not clear.
+        # Keep the error message of `_Loader` about a repeated key. Replace other error messages, such as
+        # PyYAML's message about an impossible date, because users would not understand them.
         if str(error).startswith("`"):
             raise
     except yaml.YAMLError:

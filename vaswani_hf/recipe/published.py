@@ -1,9 +1,10 @@
-"""Reads the recipe in the folder of a run, and converts a recipe to its published form.
+"""Reads the recipe in the folder of a run, and converts a recipe to the form that is
+published with the checkpoint.
 
 The published form names files without their folders, and does not name the repository to push to. The model
 card and the repository contain the published form. A resumed run compares its recipe with the recipe of the
-earlier run. Both recipes are compared in their published form, because the run may continue on another
-machine, where the folders differ.
+earlier run. The run compares the published forms, because it may continue on another machine, where the same
+files are in other folders.
 """
 
 import os
@@ -20,8 +21,9 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """Return True if the value of `model.init_from` in a saved recipe names a folder, not a repository. The
-    value is an absolute path or, in the published form, only the name of the folder.
+    """Return True if the value of `model.init_from` in a saved recipe names a folder. Return False if it
+    names a repository on the Hub. The value is an absolute path or, in the published form, only the name of
+    the folder.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 

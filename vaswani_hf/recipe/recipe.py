@@ -26,8 +26,8 @@ class Recipe(Settings):
     """The task that the model is trained for."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # The types of the fields from `data` on depend on the task: `recipe_class` inserts the section classes of
-    # the task.
+    # The types of the following fields depend on the task. `recipe_class` replaces these types by the classes
+    # that the task uses for its sections.
     data: Any
     tokenizer: Any
     model: ModelSettings
@@ -37,8 +37,8 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # Pickle the values instead of the object. `recipe_class` creates the class of the object at run time,
-        # and pickle cannot import a class that no module defines.
+        # Pickle the values of the recipe instead of the object. pickle cannot import the class of the object,
+        # because `recipe_class` creates this class at run time.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:
@@ -151,7 +151,7 @@ def recipe_classes() -> dict[str, type[Recipe]]:
 
 
 def task_of(values: dict[str, Any]) -> str:
-    """Return the task of a recipe with the values `values`."""
+    """Return the name of the task that a recipe with the values `values` selects."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
         raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from .names import suggestion
 
-# Maps each error type of pydantic to the words that follow "must be" in the error message.
+# Maps each error type of pydantic to the text that follows "must be" in the error message.
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
@@ -36,8 +36,8 @@ _EXPECTED = {
 }
 
 
-# Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn the
-# option `use_attribute_docstrings` off, because pydantic would search all modules for the source code.
+# Options of `create_model`. Turn the pydantic option `use_attribute_docstrings` off for classes that
+# `create_model` makes. Such a class has no source code, and pydantic would search all modules for it.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
@@ -72,8 +72,8 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Check the values and create the settings. Error messages put `prefix` before the name of a
-        field.
+        """Check the values and create the settings. `prefix` precedes the name of the field in error
+        messages, such as `data.` for the section `data`.
         """
         try:
             return cls.model_validate(values)
@@ -89,8 +89,8 @@ class Settings(BaseModel):
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     """Explain the first error in one sentence that names the key, its value, and the permitted values."""
     errors = error.errors(include_url=False)
-    # If a field accepts several types, pydantic reports one error for each type. Prefer an error inside a
-    # list or a mapping, because this error names the invalid entry.
+    # If a field accepts several types, pydantic reports one error for each type. Use an error inside a list
+    # or a mapping if there is one, because its message names the invalid entry.
     start = _place_of(errors[0])
     same = [
         other
@@ -117,8 +117,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
     value = first["input"]
-    # Recommend quotes, because YAML 1.1 reads the words no and off as false, and the words yes and on as
-    # true.
+    # The message recommends quotes, because YAML 1.1 reads the words no and off without quotes as false, and
+    # the words yes and on as true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
     return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
@@ -135,7 +135,8 @@ def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
     if words is None:
         return error["msg"]
-    # Show the limit 1 instead of 1.0, because pydantic converts the limit 1 of a float field to 1.0.
+    # Write the limit of a float field as 1 instead of 1.0, as in the settings class. pydantic has converted
+    # the limit to 1.0.
     limits = {
         name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
         for name, limit in error.get("ctx", {}).items()
@@ -144,8 +145,8 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _place_of(error: ErrorDetails) -> str:
-    """Return the keys that lead to a value, such as `data.train_weights[0]`, without the type names that
-    pydantic inserts.
+    """Return the full name of the invalid value, such as `data.train_weights[0]`. Leave out the type names
+    that pydantic inserts.
     """
     place = ""
     for part in error["loc"]:

@@ -14,8 +14,8 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit the weight of a corpus, because a weight of 1000 repeats each example 1000 times in the list of
-# examples of an epoch, and the run keeps this list in memory.
+# Limit the weight of a corpus. The run keeps a list of all examples of an epoch in memory, and the weight
+# 1000 repeats each example 1000 times in this list.
 _LARGEST_WEIGHT = 1000
 
 
@@ -98,8 +98,8 @@ class DataSettings(Settings):
 
     @property
     def held_out_sizes(self) -> dict[str, int]:
-        """Maps "validation" and "test" to the sizes of the splits that the run takes out of the training
-        data.
+        """Maps "validation" and "test" to the number of examples that the run takes out of the training data
+        for this split.
         """
         sizes = {"validation": self.validation_size, "test": self.test_size}
         return {split: size for split, size in sizes.items() if size is not None}
@@ -111,7 +111,7 @@ class DataSettings(Settings):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of target languages, such as `>>en<<`, that the vocabulary must have."""
+        """The tags of target languages, such as `>>en<<`, that the vocabulary must contain as tokens."""
         return ()
 
     @property

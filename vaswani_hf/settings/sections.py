@@ -30,7 +30,7 @@ class TokenizerSettings(Settings):
 
     @property
     def planned_target_size(self) -> int:
-        """The size of the target vocabulary that `vaswani plan` assumes."""
+        """The number of tokens in the target vocabulary, for the estimate of `vaswani plan`."""
         return self.vocab_size
 
     @property
@@ -39,7 +39,8 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """Return the tokenizer settings of a run that keeps the tokenizers of an earlier run.
+        """Return the tokenizer settings for a run that uses the tokenizers of an earlier run instead of new
+        tokenizers.
 
         `recorded` are the tokenizer settings of the earlier run.
         """
@@ -48,8 +49,8 @@ class TokenizerSettings(Settings):
 
 # The parts of an encoder-decoder. Each part can start from the weights of another model.
 STACKS = ("encoder", "decoder")
-# Fields of the config that are not keys of a recipe, because the tokenizer, the training or the decoding sets
-# them.
+# Config fields that are not keys of the section `model`, because the tokenizer or another section of the
+# recipe determines their values.
 _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
     pad_token_id eos_token_id decoder_start_token_id
@@ -78,9 +79,7 @@ FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing labe
 
 
 class InitFrom(Settings):
-    """The value of the key `model.init_from` if the encoder and the decoder start from the weights of
-    different models.
-    """
+    """The value of the key `model.init_from` if it names separate models for the encoder and the decoder."""
 
     encoder: str | None = None
     """The model that gives the initial weights of the encoder."""
@@ -97,8 +96,8 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to the name of the model from whose weights each of them starts. A part
-        that starts from random weights is left out.
+        """Return a dict that maps "encoder" and "decoder" to the model from which each part gets its initial
+        weights. A part that starts from random weights is left out.
         """
         return self.model_dump(exclude_none=True)
 
@@ -143,15 +142,15 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The config checks the range of each field, and the combinations of fields that depend on each other.
+        # Creating the config checks the range of each field, and checks fields that depend on each other.
         self.make_config()
         return self
 
 
 def _with_config_fields(name: str, excluded: str) -> Any:
-    """Create a class for the section `model` with the fields of the config.
+    """Create a settings class for the section `model` from the fields of the config.
 
-    `excluded` is a regular expression for the names of fields that the class does not have.
+    `excluded` is a regular expression: the class does not get the fields whose names it matches.
     """
     docs = inspect.getdoc(VaswaniConfig) or ""
     defaults = VaswaniConfig()
@@ -229,7 +228,7 @@ class NoDecoding(Settings):
     max_length: ClassVar[None] = None
 
     def settings(self) -> dict[str, Any]:
-        """Return no fields for the GenerationConfig, because the task has no search."""
+        """Return an empty dict, because a task without a search needs no GenerationConfig."""
         return {}
 
 
@@ -244,8 +243,8 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key with which this recipe turns on scores of the model's outputs in each
-        validation. None if the recipe turns on only the loss.
+        """The name of the key that makes each validation compute scores of the model's outputs, such as
+        `validation_bleu`. None if the validations compute only the loss.
         """
         return None
 
@@ -284,7 +283,8 @@ class PublishingSettings(Settings):
     """The storage bucket of the dashboard of Trackio, as user/name."""
     trackio_static_space_id: str | Literal[False] | None = None
     """The static Space that keeps the dashboard of Trackio after the training, as user/name. If
-    `trackio_static_space_id` is null, Trackio chooses the name. The value false means no static Space."""
+    `trackio_static_space_id` is null, Trackio chooses the name. If the value is false, Trackio creates no
+    static Space."""
 
     @property
     def trackio(self) -> dict[str, Any]:

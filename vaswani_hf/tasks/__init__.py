@@ -1,5 +1,5 @@
-"""The table `TASKS` maps names to tasks: `TASKS[recipe.task]` is the task of a recipe, such as `Translation`
-in translation.py.
+"""The table `TASKS` maps the name of each task to a task object: `TASKS["translation"]` is an object of the
+class `Translation` in translation.py.
 """
 
 from .base import CardWords, Scores, Task

@@ -1,4 +1,5 @@
-"""`Task` defines the data, the model, the scores and the model card of one kind of run.
+"""`Task` is the base class of all tasks, such as translation and parsing. A task defines the data, the model,
+the scores and the model card of a run.
 
 To add a task, write a new file with a class, and add one entry to the table `TASKS`. No other module of the
 package depends on the name of a particular task.
@@ -50,10 +51,10 @@ class CardWords:
         ability: The end of the card's first sentence, after the title of the paper.
         example: An input for the code snippets.
         pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads it.
-        is_translator: True if the output of the pipeline is a translation.
+        is_translator: True if the pipeline returns translations.
         snippet: Code that prints the output for `example`, for a model without a pipeline.
         snippet_note: A note about the code snippets.
-        toy_use: The use of a model that was trained on a toy corpus of the package.
+        toy_use: What users can do with a model that was trained on a toy corpus of this package.
         work: The end of a sentence that begins with "The model", such as "translates sentence by sentence".
         warning: A warning about possible errors in outputs.
         scored: The size of the test set as text, such as "1,000 sentences".
@@ -89,11 +90,11 @@ def language_of(facts: dict[str, Any]) -> str:
 
 
 class Task(Protocol):
-    """One kind of run: its data, its model, its scores and its model card.
+    """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
-    Derive a class from `Task`. The default methods of `Task` are for a task that uses no dataset of the Hub
-    and computes only the loss in validation. The arguments `data`, `tokenizer` and `evaluation` are sections
-    of a recipe.
+    Each task is a subclass. The methods of `Task` itself are sufficient for a task that uses no dataset of
+    the Hub, and that computes only the loss in validations. The arguments `data`, `tokenizer` and
+    `evaluation` are sections of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
@@ -119,8 +120,8 @@ class Task(Protocol):
     metrics: dict[str, str]
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
-        """Add facts about the sources of the data to the section `data`, such as the commit of a dataset on
-        the Hub. Return the new section.
+        """Return the section `data` with additional information about the data, such as the commit of a
+        dataset on the Hub.
 
         `earlier` is the section `data` in the saved recipe of the run that is resumed; None for a new run.
         """
@@ -160,13 +161,13 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """Return the outputs of the model, such as translations, for source texts of the validation split.
-        Each process calls this method with a part of the texts.
+        """Return the outputs of the model, such as translations, for source texts of the validation split. In
+        a distributed run, each process calls this method with its own part of the texts.
         """
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """Compare the model's `outputs` with the correct `targets`. Return a dictionary from the name of each
+        """Compare the model's `outputs` with the correct `targets`. Return a dict that maps the name of each
         score to its value.
 
         `validation_metrics` lists the scores that are logged during validation. `metrics` lists the scores
@@ -182,16 +183,16 @@ class Task(Protocol):
         ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
-        """Return the examples of the model card: one dictionary for each text. Its keys are `source`,
-        `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the word). The
-        default method returns no entries, so that the card has no examples.
+        """Return the examples of the model card: one dictionary for each text. The dictionary has the keys
+        `source`, `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the
+        word). The default method returns no entries, so that the card has no examples.
         """
         return []
 
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """Return the texts of the model card. `test` has the scores of the test split, and `facts` has the
-        facts that publish/model_card.py collects.
+        """Return the texts of the model card. `test` contains the scores of the test split. `facts` contains
+        everything else that publish/model_card.py has collected about the run.
         """
         ...

@@ -1,6 +1,6 @@
 """Language modelling: a decoder (causal) or an encoder (masked) learns from text without translations.
 
-In shapes, B is the number of texts of a batch, L the length of a text in tokens and V the size of the
+In tensor shapes, B is the number of texts in a batch, L the length of a text in tokens, and V the size of the
 vocabulary.
 """
 
@@ -94,13 +94,15 @@ class TextTokenizer(TokenizerSettings):
 
 
 class LanguageModeling(Task):
-    """The base class of causal and masked language modelling. Source and target of a pair are the same text."""
+    """The base class of causal and masked language modelling. The code for sentence pairs is used for texts
+    too: source and target of a pair are the same text.
+    """
 
     data_settings = TextData
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # The special tokens and the space that the tokenizer adds to a text.
+    # Describes which special tokens and which space the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
     # for readers of the model card.
@@ -168,8 +170,8 @@ class LanguageModeling(Task):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        # A decoder needs the target tokenizer, because the decoder of a translation model was trained on the
-        # target language.
+        # If the decoder of a translation model becomes a language model, use the target tokenizer, because
+        # this decoder was trained on the target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
             raise ValueError("is a parser with a target vocabulary of trees")
@@ -286,17 +288,18 @@ class CausalCollator(PairCollator):
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["labels"])
-        # Ignore the label of `<s>`, because the loss is a mean over the labels and `<s>` is not predicted.
+        # The label of `<s>` is ignored in the loss, because the model does not predict `<s>`.
         return ids, np.concatenate([[IGNORED_LABEL], ids[1:]])
 
 
 class MaskingCollator(PairCollator):
-    """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
+    """Pads texts, and masks some tokens for the model to predict, at least one in each text (Devlin et al.
+    2019, Section 3.1).
 
-    The masked tokens depend only on the seed, the epoch and the text, and on the number of the copy if an
-    epoch contains several copies of the text. Therefore a resumed run masks the same tokens as an
-    uninterrupted run, with any number of data workers. In validation, the masked tokens do not depend on the
-    epoch, so that the losses of all validations can be compared.
+    The choice of the masked tokens depends only on the seed, the epoch and the text. If an epoch contains a
+    text several times, each copy gets other masked tokens. A resumed run masks the same tokens as an
+    uninterrupted run, and the number of data workers does not matter. In validation, the masked tokens do not
+    depend on the epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -339,11 +342,11 @@ def evaluate_texts(
     """Return the scores of a language model on texts. Empty texts and too long texts are left out with a
     warning.
 
-    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
-    in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percentage
-    of the predicted tokens for which the model's most likely token is right), the numbers of predicted
-    `tokens` and of `texts`, and `seconds`. The scores of a causal model also have `bits_per_byte`, so that
-    models with different vocabularies can be compared.
+    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens. Each evaluation
+    masks the same tokens. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy`
+    (percentage of the predicted tokens for which the model's most likely token is right), the numbers of
+    predicted `tokens` and of `texts`, and `seconds`. The scores of a causal model also have `bits_per_byte`,
+    so that models with different vocabularies can be compared.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -359,8 +362,8 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # Count one additional byte for the line feed after each text, because a causal model predicts the end
-        # of the text too.
+        # Count one additional byte (a line feed) for the end of each text, because a causal model predicts
+        # the end of the text too.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:
@@ -407,7 +410,7 @@ def _batches(
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
 ) -> dict[str, Any]:
-    """Call `evaluate_texts` for the model `name` and a file with one text per line."""
+    """Score the language model `name` on a file with one text per line (see `evaluate_texts`)."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
         raise ValueError(f"{path} must hold texts, one per line, but is empty.")

@@ -82,7 +82,7 @@ class TreebankTokenizer(TokenizerSettings):
 
     @property
     def planned_target_size(self) -> int:
-        """The size of the target vocabulary that `vaswani plan` assumes."""
+        """The number of tokens in the target vocabulary, for the estimate of `vaswani plan`."""
         return _WALL_STREET_JOURNAL_SYMBOLS
 
     @property
@@ -92,7 +92,9 @@ class TreebankTokenizer(TokenizerSettings):
 
 
 class Parsing(Task):
-    """Constituency parsing. The target of a sentence is its tree, on one line in bracket notation."""
+    """Constituency parsing. In a pair, the source is a sentence, and the target is the tree of the sentence
+    in bracket notation.
+    """
 
     name = "parsing"
     data_settings = TreebankData
@@ -210,14 +212,16 @@ def load_treebank(names: list[str]) -> Dataset:
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-    # Pass a tuple, because `datasets` would divide a list into shards.
+    # Pass the files as a tuple, because the library `datasets` would divide a list into shards.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         return dataset_of_generator(_tree_pairs, arguments)
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the sentences and trees of files. `datasets` reads the files again if `cache_key` has changed."""
+    """Yield the sentences and trees of files. The library `datasets` caches them, and reads the files again
+    if `cache_key` has changed.
+    """
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
@@ -237,8 +241,9 @@ def train_tree_tokenizer(
     """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each item of `trees`
     is a tree as one line of text.
 
-    The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,
-    because the words are known from the sentence. An unknown label or tag becomes `<unk>`.
+    The words of a tree are not tokens, because they are known from the sentence. For example, the tokens of
+    `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`. An unknown
+    label or tag becomes `<unk>`.
     """
     backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(
@@ -255,7 +260,8 @@ def train_tree_tokenizer(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
-    # Put the entry into `init_kwargs`, because transformers saves `init_kwargs` with the tokenizer.
+    # Put the mark of a tree tokenizer into `init_kwargs`, because transformers saves `init_kwargs` with the
+    # tokenizer.
     tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
 

@@ -201,7 +201,7 @@ class TranslationTokenizer(TokenizerSettings):
 
     @property
     def planned_target_size(self) -> int:
-        """The size of the target vocabulary that `vaswani plan` assumes."""
+        """The number of tokens in the target vocabulary, for the estimate of `vaswani plan`."""
         return self.target_vocab_size or self.vocab_size
 
     @property
@@ -210,7 +210,9 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """Return `recorded`, the tokenizer section of the earlier run, with the BPE-dropout of this section."""
+        """Return the section `tokenizer` of the earlier run (`recorded`), but with the value of `bpe_dropout`
+        in this recipe.
+        """
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -232,9 +234,7 @@ class TranslationEvaluation(EvaluationSettings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key with which the recipe turns on the BLEU of each validation; None if the key is
-        false.
-        """
+        """The key `validation_bleu` if the recipe turns on BLEU in each validation, else None."""
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
@@ -337,13 +337,13 @@ class Translation(Task):
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
-        # Use greedy search, because greedy search is accurate enough to compare the steps of a run.
+        # Use greedy search, because its scores are accurate enough to compare the validations of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, Any]:
-        # Remove spaces at both ends, because a line of a corpus may end in spaces.
+        # Remove spaces at both ends of a sentence, because a line of a corpus may end in spaces.
         references = [target.strip() for target in targets]
         return score_translations(
             outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
@@ -378,7 +378,8 @@ class Translation(Task):
                 f"exact match per number of digits: {by_digits} (trained on all numbers below "
                 f"{SMALLEST_HELD_OUT})"
             )
-        # Write each translation on one line, because a source from JSON or CSV may have several lines.
+        # Write each translation on one line. A source sentence from JSON or CSV may have line breaks, and so
+        # may its translation.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 
@@ -434,9 +435,9 @@ def _encoders(
     bpe_dropout: float,
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
-    """Return the encoders with which the data workers tokenize each pair again in each epoch. BPE-dropout and
-    augmentation need them, because they change the token ids in each epoch. Return None for a recipe without
-    both.
+    """Return the encoders that tokenize each sentence pair again in each epoch. BPE-dropout and
+    `data.augment` need these encoders, because they change the token ids in each epoch. Return None if the
+    recipe uses neither.
     """
     if bpe_dropout > 0:
         return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
@@ -469,7 +470,9 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return the first file and the weight of each training corpus; empty if the corpora have no weights."""
+    """Return a list with the first file and the weight of each training corpus. The list is empty if the
+    corpora have no weights.
+    """
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")
@@ -477,8 +480,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. A test split needs at least one non-empty source and at
-    least one non-empty target.
+    """Raise an error if a split has no usable pairs. A test split must contain at least one non-empty source
+    and at least one non-empty target, not necessarily in the same pair.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -497,7 +500,9 @@ def train_tokenizers(
     model_max_length: int,
     tags: tuple[str, ...],
 ) -> Tokenizers:
-    """Train the source and the target tokenizer, which are the same object if the vocabulary is shared."""
+    """Train the source and the target tokenizer. If the vocabulary is shared, return the same tokenizer
+    twice.
+    """
     if section.shared_vocabulary:
         joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
         return joint, joint
@@ -510,7 +515,9 @@ def train_tokenizers(
 def in_both_directions(
     pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
 ) -> Dataset | IterableDataset:
-    """Add the reversed pair after each pair. The source of a reversed pair begins with `tag`."""
+    """After each sentence pair, add the reversed pair: its source is `tag` and the original target, and its
+    target is the original source.
+    """
     options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
     if isinstance(pairs, IterableDataset):
         return pairs.map(_add_reversed, **options)
@@ -521,7 +528,8 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty text, so that the pair is removed in both directions.
+        # Do not add a tag to an empty text. The text stays empty, so that the pair is removed in both
+        # directions.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
@@ -535,8 +543,8 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Group the numbers below 100 and the numbers of the test split by their number of digits. Return the
-    exact match (percentage of exactly correct translations) of each group.
+    """Translate the numbers below 100. Group these translations and the translations of the test split by the
+    number of digits. Return the exact match (percentage of exactly correct translations) of each group.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

@@ -1,5 +1,5 @@
-"""Defines the calibration of a checkpoint. A calibration estimates the probability that a translation is
-good, from the probabilities of its tokens.
+"""Defines the calibration of a checkpoint. A calibration converts the token probabilities of a translation to
+the probability that the translation is good.
 """
 
 import json

@@ -6,27 +6,28 @@ ctranslate2` wrote.
 of CTranslate2 differs from the search of this package in these points:
 
 - CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
-  stops when `num_beams` translations have finished. The search of this package stops when no better
-  translation is possible. The results differ if a better translation would finish after CTranslate2 has
-  stopped. With the length penalty `power` and `early_stopping=False`, the search of this package stops at the
-  same step as the search of transformers, even if a better translation is still possible. The two searches
-  were compared on 1,000 Multi30k sentences (4 beams, `length_penalty` 1). With the length penalty `power`,
-  CTranslate2 found better translations than this package for 3 sentences. With the length penalty `gnmt`,
-  both searches found the same translations.
+  stops when `num_beams` translations have finished. The search of this package stops only when no better
+  translation is possible. Therefore the search of this package can find a better translation than
+  CTranslate2. With the length penalty `power` and `early_stopping=False`, however, the search of this package
+  stops at the same step as the search of transformers, even if a better translation is still possible. The
+  two searches were compared on 1,000 Multi30k sentences (4 beams, `length_penalty` 1). With the length
+  penalty `power`, CTranslate2 found better translations than this package for 3 sentences. With the length
+  penalty `gnmt`, both searches found the same translations.
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
   translations, and ranks the translations with the length penalty and the coverage penalty of this package.
 - CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
   of the sentences in the batch. If a translation is longer than the limit of its own sentence, the backend
   translates the sentence again with the limit of the sentence.
-- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
-  forbidden tokens among the allowed tokens. The search of this package does not change the probability of the
-  allowed tokens.
-- CTranslate2 finds a translation without tokens after the target prefix only if `</s>` is the most probable
-  token after the prefix.
+- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 increases the probabilities of the
+  other tokens, so that their sum is 1 again. The search of this package leaves the probabilities of the other
+  tokens unchanged.
+- CTranslate2 can end a translation directly after the target prefix only if `</s>` is the most probable token
+  there.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
   last layer.
 
-In shapes, B is the number of sentences, S the source length and T the target length with `</s>`.
+In array shapes, B is the number of sentences, S the source length in tokens, and T the target length in
+tokens, `</s>` included.
 """
 
 import math
@@ -51,9 +52,9 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# Pass `patience=2` to CTranslate2, because all translations of 1,000 Multi30k sentences with 4 beams were
-# then the same as in the search of this package, and the speed did not change. With `patience=1`, the default
-# of CTranslate2, 5 of the 1,000 translations differed.
+# Pass `patience=2` to CTranslate2. In a test on 1,000 Multi30k sentences with 4 beams, all translations were
+# then the same as in the search of this package. With `patience=1`, the default of CTranslate2, 5
+# translations differed. The speed was the same.
 PATIENCE = 2
 # The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
@@ -123,8 +124,7 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # If `bad_words_ids` has an entry with only `</s>`, ignore the entry, because `generate` also ignores
-        # an entry with only `</s>`.
+        # Ignore an entry of `bad_words_ids` that consists only of `</s>`, as `generate` does.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -225,8 +225,8 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`. The returned attention [1, T, S] is the attention that the search stored in
-        the hypothesis, or None if the search stored no attention.
+        """See `Backend.score`. The returned attention [1, T, S] is stored in the hypothesis if the search was
+        asked for attention. Otherwise it is None.
         """
         # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
         targets = [
@@ -266,8 +266,8 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Complete the search settings of a call. If the call does not give a setting, use the value of the
-        checkpoint. If the checkpoint has no value, use the default of `SearchSettings`.
+        """Return the search settings of a call with a value for each setting. A value comes from the call,
+        else from the generation config of the checkpoint, else from the defaults of `SearchSettings`.
         """
         for name in settings:
             if name not in _KNOWN_SETTINGS:
@@ -360,16 +360,16 @@ class CTranslate2Backend:
         num_counted: int,
         config: SearchSettings,
     ) -> list[Hypothesis]:
-        """Return the hypotheses of a sentence, sorted by the score of this package's search. The score is the
-        log-probability of the tokens after the prefix, divided by the length penalty, plus the coverage
-        penalty. The length penalty counts `num_counted` tokens of the prefix.
+        """Return the hypotheses of a sentence, sorted by the score that the search of this package would give
+        them. The score is the log-probability of the tokens after the prefix, divided by the length penalty,
+        plus the coverage penalty. The length penalty also counts `num_counted` tokens of the target prefix.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
-            # CTranslate2 divides the log-probability of the tokens after the prefix by a power of the number
-            # of all tokens, including the prefix. Undo this division, because the search of this package does
-            # not count the tokens of the prefix.
+            # CTranslate2 divides the log-probability of the tokens after the target prefix by a power of the
+            # total number of tokens, including the prefix. Undo this division, because this package computes
+            # its own length penalty.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length + num_counted, config)
             if config.coverage_penalty and attention:
@@ -391,8 +391,8 @@ def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
         "no_repeat_ngram_size": config.no_repeat_ngram_size,
         "return_end_token": True,
         "return_scores": True,
-        # With the default of `max_input_length`, CTranslate2 would cut long sources. With the default of
-        # `min_decoding_length`, CTranslate2 would forbid empty translations.
+        # Set `max_input_length`, because CTranslate2 would cut long sources by default. Set
+        # `min_decoding_length`, because CTranslate2 would forbid empty translations by default.
         "max_input_length": 0,
         "min_decoding_length": 0,
     }

@@ -20,14 +20,16 @@ MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
 # A folder with one of these files is a CTranslate2 folder.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of CTranslate2's binary format that `_shapes` can read. `_shapes` does not check files of other
-# versions.
+# The version of CTranslate2's binary format that `_shapes` can read. The shapes in files of other versions
+# are not checked.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """The contents of a CTranslate2 folder except the weights. Each list of tokens is sorted by token id."""
+    """The files of a CTranslate2 folder as Python objects, without the weights. Each list of tokens is sorted
+    by token id.
+    """
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -65,7 +67,9 @@ def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Map the name of each weight to its shape. The result is empty for other versions of the binary format."""
+    """Return a dict that maps the name of each weight to its shape. For an unknown version of CTranslate2's
+    binary format, return an empty dict.
+    """
     path = folder / MODEL_FILE
     if not path.is_file():
         _refuse(folder, MODEL_FILE, "must be a file, but is a folder")
@@ -104,8 +108,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # Read the last byte to check that the file is long enough, because `seek` raises no error for a position
-    # after the end of the file.
+    # Read the last byte of the values, to check that the file is long enough. `seek` would raise no error for
+    # a position after the end of the file.
     _unpack(file, "B")
     return name, shape
 

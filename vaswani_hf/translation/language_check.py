@@ -11,11 +11,11 @@ from ..version import install_command
 # Returns the probability of each language for a text. The languages are codes of ISO 639-1, such as "en".
 LanguageDetector = Callable[[str], Mapping[str, float]]
 
-# If the detector gives the source language a probability below this limit, the text counts as a text in
-# another language. The limit was tested with py3langid 0.4.0 (scripts/benchmarks/serving.md). Of texts in the
-# source language, 0 of 1,000 sentences and 0.6 % of 1,000 texts of two words were classified wrongly. Of
-# texts in another language, 98.5 % of 2,000 sentences and 71.6 % of 1,000 texts of two words were classified
-# correctly.
+# A text counts as a text in another language if the detector gives the source language a probability below
+# this limit. The limit was tested with py3langid 0.4.0 (scripts/benchmarks/serving.md). In the source
+# language, 0 % of 1,000 sentences and 0.6 % of 1,000 texts of two words were wrongly classified as another
+# language. In another language, 98.5 % of 2,000 sentences and 71.6 % of 1,000 texts of two words were
+# correctly classified as another language.
 _LEAST_PROBABILITY = 0.01
 # A text with fewer letters is not checked, because many languages have the same short words, such as "OK".
 _LEAST_LETTERS = 5
@@ -64,8 +64,9 @@ class LanguageCheck:
         self._detector = detector
 
     def __call__(self, request: Request) -> Request:
-        """Return the request. If the text of the request is not in the source language, set `is_copied` in
-        the returned request ("pass"), or raise a ValueError ("refuse").
+        """Return the request if its text is in the source language. Otherwise raise a ValueError (action
+        "refuse"), or return a copy of the request with `is_copied` set, so that the text is not translated
+        (action "pass").
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request

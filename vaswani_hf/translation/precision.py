@@ -1,5 +1,6 @@
-"""Chooses the dtype in which a translator computes. "auto" means bfloat16 if bfloat16 is fast and the first
-texts get the same translations as in float32.
+"""Chooses the dtype in which a translator computes. The dtype "auto" means bfloat16 if bfloat16 is fast on
+the device, and if the first texts have the same translations in bfloat16 as in float32. Otherwise it means
+float32.
 """
 
 import copy
@@ -21,8 +22,8 @@ logger = transformers_logging.get_logger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # To choose the dtype, this number of texts is translated in float32 and in bfloat16, and the translations are
 # compared. A few texts are enough to detect a model for which bfloat16 is not precise enough. With 100 texts,
-# bfloat16 would be rejected even for good models, because some translations differ if two candidates have
-# almost the same score.
+# bfloat16 would be rejected even for suitable models: if two hypotheses have almost the same score, rounding
+# can change the translation.
 NUM_COMPARED = 8
 # Use a lock, because several threads may use one translator. Only the first thread chooses the dtype.
 _DECIDING = threading.Lock()
@@ -45,7 +46,7 @@ def choose_dtype(
     """Change a translator from float32 to bfloat16 if both dtypes give the same translations of the first
     texts.
 
-    If all requests are blank, the next call chooses the dtype.
+    If the texts of all requests are blank, nothing can be compared, and the next call chooses the dtype.
     """
     with _DECIDING:
         compared: list[Any] = [request for request in requests if has_text(request)][:NUM_COMPARED]
@@ -99,16 +100,16 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # If bfloat16 fails, use float32. If float32 fails too, the translation after this comparison
-            # raises the error.
+            # If the translation in bfloat16 raises an error, use float32. If float32 has the same error, the
+            # user sees it when the texts are translated again.
             return 0
     return sum(map(str.__eq__, expected, found))
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Suppress warnings during the comparison, because the translation after the comparison repeats the
-    warnings.
+    """Suppress warnings while the dtypes are compared. The same texts are translated again afterwards, and
+    give the same warnings.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

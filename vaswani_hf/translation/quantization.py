@@ -1,12 +1,12 @@
-"""Replaces the weights of linear layers by int8 weights on the CPU. torchao quantizes the weights, and
-kernels of PyTorch compute the matrix products.
+"""Replaces the weights of linear layers by int8 weights, for translation on the CPU. torchao quantizes the
+weights, and int8 kernels of PyTorch multiply the matrices.
 
-If PyTorch has no int8 kernel for the processor, torchao computes the products. torchao is slower than a
-kernel of PyTorch, because torchao needs about twelve operations per layer. On a processor without int8
-instructions, torchao is much slower than float32; the measurements are in scripts/benchmarks/generation.md.
+If PyTorch has no int8 kernel for the processor, torchao multiplies the matrices. This is slower, because
+torchao needs about twelve operations per layer. On a processor without int8 instructions, torchao is even
+much slower than float32 (scripts/benchmarks/generation.md).
 
-In shapes, R is the number of rows of states, I the number of inputs of a layer and O the number of outputs of
-a layer.
+In tensor shapes, R is the number of rows of hidden states, I the number of input features of a linear layer,
+and O the number of its output features.
 """
 
 import warnings
@@ -20,8 +20,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`,
-# which do not read the values, and all attributes except the attributes in `_VIEWS`, which return the values.
+# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only methods that do not read the
+# values (`_HARMLESS`). It supports all attributes except those that return the values (`_VIEWS`).
 _HARMLESS = {
     "dim",
     "size",
@@ -45,8 +45,9 @@ class Int8Weight(nn.Parameter):
     """The int8 weight [O, I] of a linear layer.
 
     The function `product` computes the output of the layer from the states and the bias. All other operations
-    on the values of the weight raise an error, so the weight cannot be saved, moved, copied or trained. The
-    layer stays an `nn.Linear`, so that the fast paths of this package still apply to the layer.
+    that need the values of the weight raise an error, so the weight cannot be saved, moved, copied or
+    trained. The layer remains an `nn.Linear`, because the fast code paths of this package expect an
+    `nn.Linear`.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -113,15 +114,15 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Choose `_with_fbgemm` or `_with_onednn` for this processor. Return None if torchao must compute the
-    products.
+    """Return `_with_fbgemm` or `_with_onednn`, whichever is faster on this processor. Return None if neither
+    works, so that torchao must compute the products.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
     # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. If the processor has no AMX,
     # prefer FBGEMM. On a processor with AVX2, oneDNN needs the same time as FBGEMM for a batch of 64
-    # sentences, but twice the time for one sentence. Check for `quantize_per_channel`, because FBGEMM needs
-    # this function and newer versions of PyTorch may remove the function.
+    # sentences, but twice the time for one sentence. Check that PyTorch has `quantize_per_channel`. FBGEMM
+    # needs this function, but a later version of PyTorch may remove it.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -136,8 +137,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # On a processor without VNNI, reduce the weights to 7 bits, because the processor adds two products in 16
-    # bits and the sum could overflow.
+    # On a processor without VNNI instructions, reduce the weights to 7 bits. Such a processor adds two
+    # products in a 16-bit integer, and with 8 bits the sum could overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
@@ -147,8 +148,9 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return the output [..., O] of a linear layer for states [..., I].
 
-    `multiply` multiplies rows [R, I] by the int8 weight. Before the quantization, each row is divided by its
-    largest absolute value, so that the result of a row does not depend on the other rows of the batch.
+    `multiply` multiplies rows [R, I] by the int8 weight. Each row is divided by its own largest absolute
+    value before it is quantized. Therefore the result for a row does not depend on the other rows of the
+    batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)

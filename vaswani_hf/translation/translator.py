@@ -33,10 +33,10 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for `Parser`, which loads only checkpoints that predict parse trees. `Translator` loads only
-    # checkpoints that translate.
+    # True for the class `Parser`, which loads only parsing models. False for `Translator`, which loads only
+    # translation models.
     makes_trees = False
-    # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
+    # True if the dtype is "auto", and the translator has not yet chosen between float32 and bfloat16.
     is_undecided = False
 
     @classmethod
@@ -122,8 +122,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # If all requests so far are blank, read `options.window` more requests, because the choice of the
-        # dtype needs a text.
+        # If the texts of all requests so far are blank, read `options.window` more requests. The choice of
+        # the dtype needs at least one text to translate.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

@@ -17,8 +17,9 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# While the iterator waits for the translations of a window, it sends later windows to idle processes. This
-# number is the maximum number of windows per process that are sent but not yet returned.
+# The maximum number of windows per worker process that have been sent to the workers, but whose translations
+# have not yet been yielded. The number is above 1, so that workers are not idle while the iterator waits for
+# an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -40,8 +41,8 @@ def translate_in_processes(
     "__main__":`, because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Read the first windows before the worker processes start, so that the function does not start more
-    # processes than windows.
+    # Read the first windows before the worker processes start. If there are fewer windows than `num_workers`,
+    # the function starts fewer processes.
     first = list(islice(windows, num_workers))
     if not first:
         return
@@ -59,8 +60,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Let the worker processes ignore SIGINT, because Ctrl-C sends SIGINT to all processes in a terminal, and
-    # the main process terminates the worker processes.
+    # Let the worker processes ignore Ctrl-C (SIGINT), which a terminal sends to all processes. The main
+    # process then ends the worker processes.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -69,8 +70,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the worker's end of the pipe in this process too, so that the connection is closed when
-            # the worker process ends.
+            # Close the worker's end of the pipe in the main process. Otherwise the main process would not
+            # notice when the worker process ends.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -82,10 +83,10 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 def _work(
     connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
 ) -> None:
-    """The main function of a worker process. The worker process translates windows from `connection` until
-    `connection` is closed.
+    """The main function of a worker process. The worker process receives windows of requests from
+    `connection`, and translates them until `connection` is closed.
 
-    `user_files` are the files that register the classes of the user.
+    `user_files` are Python files in which the user has registered classes.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -115,7 +116,9 @@ def _work(
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return the error, or a `ChildProcessError` with the same message if the error cannot be pickled."""
+    """Return an error that can be sent to the main process: `error` itself or, if it cannot be pickled, a
+    `ChildProcessError` with the same message.
+    """
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -183,6 +186,6 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[list[Any], E
 def _error_of_dead_process(process: BaseProcess) -> ChildProcessError:
     process.join(timeout=5)
     return ChildProcessError(
-        f"A worker process has ended before the end of its work (exit code {process.exitcode}); if memory "
+        f"A worker process ended before it had translated all texts (exit code {process.exitcode}); if memory "
         "has run out, use fewer `--workers` or a smaller `--tokens_per_batch`."
     )

@@ -1,5 +1,5 @@
-"""Trains JoeyNMT for the benchmark training.py, with JoeyNMT's training loop and token batches, on the same
-subword tokens as the other toolkits.
+"""Trains JoeyNMT for the benchmark training.py. The training uses the training loop and the batches of
+JoeyNMT, and the same subword tokens as the other toolkits.
 
 Run this file with a Python interpreter in which joeynmt is installed. vaswani_hf need not be installed.
 """

@@ -20,8 +20,8 @@ import pymarian  # noqa: F401
 
 from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
 
-# The pattern matches the number of target tokens so far. The number follows the word "after" in a line of
-# Marian's log.
+# The pattern matches the total number of target tokens, which follows the word "after" in a line of Marian's
+# log.
 _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
@@ -68,8 +68,9 @@ def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> 
     """Continue the paused training for one turn at a time, until the benchmark ends the training
     (`NoMoreTurnsError`).
 
-    `per_target_token` is the number of source and target tokens of the corpus divided by its number of target
-    tokens. The factor is needed because Marian reports only target tokens.
+    Marian reports only target tokens. `per_target_token` is the factor from target tokens to source and
+    target tokens: the number of source and target tokens of the corpus divided by its number of target
+    tokens.
     """
     before = resident("VmRSS")
     done = updates(training)
@@ -122,7 +123,7 @@ def main() -> None:
     try:
         train(turns, training, facts["tokens_per_target_token"])
     except NoMoreTurnsError:
-        # End the training with SIGTERM, because Marian then saves the model.
+        # Send SIGTERM to end the training, because Marian saves the model after a SIGTERM.
         training.send_signal(signal.SIGTERM)
         training.send_signal(signal.SIGCONT)
         training.communicate()

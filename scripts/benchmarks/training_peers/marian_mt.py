@@ -47,8 +47,8 @@ def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id
 
 
 def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTrainingArguments:
-    """Return the defaults of the Trainer, except for the optimizer, the schedule, label smoothing and the
-    batch size.
+    """Return the training arguments. Only the optimizer, the schedule, the label smoothing and the batch size
+    differ from the defaults of the Trainer.
     """
     grouping: dict[str, Any] = {}
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:
@@ -80,7 +80,7 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
 
 
 def main() -> None:
-    """Train in turns. If the second command-line argument is "grouped", sentences of similar lengths are in
+    """Train in turns. If the second command-line argument is "grouped", put sentences of similar lengths into
     one batch.
     """
     settings = read_settings()

@@ -15,12 +15,12 @@ from vaswani_hf.data.corpus import Corpus
 
 
 def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> float:
-    """Return the number of FLOPs of a training step on N sentence pairs without padding. The two arguments
-    with lengths have the shape [N], in tokens.
+    """Return the number of FLOPs of a training step on N sentence pairs without padding. `source` and
+    `target` [N] contain the numbers of tokens of the sentences.
 
-    A product with a matrix takes 2 FLOPs per token and parameter. Attention scores and weighted sums of
-    values take 4 * width FLOPs for each pair of a query and a key. A backward pass takes twice the FLOPs of a
-    forward pass.
+    The product of a token's features and a weight matrix takes 2 FLOPs per parameter. Attention scores and
+    weighted sums of values take 4 * width FLOPs for each pair of a query and a key. A backward pass takes
+    twice the FLOPs of a forward pass.
     """
     width = shape.width
     # Self-attention has four projections per token. Cross-attention has two projections per source token (key

@@ -71,7 +71,7 @@ class Turns:
     """Starts, counts and ends the turns of a toolkit. The reported times do not include the imports before
     the first turn.
 
-    `device` is `torch.cuda` if the competitor computes on a GPU, otherwise None.
+    `device` is `torch.cuda` if the toolkit computes on a GPU, and otherwise None.
     """
 
     def __init__(self, device: Any = None):
@@ -117,8 +117,8 @@ class Turns:
         self._wait()
 
     def turn_ended(self, seconds: float, memory: float | None = None) -> None:
-        """Report the total tokens, positions and steps so far, the seconds of the turn, and the peak memory
-        (MiB).
+        """Report the total numbers of tokens, positions and steps, the seconds of this turn, and the peak
+        memory (MiB).
         """
         if memory is None and self._device is not None:
             memory = self._device.max_memory_allocated() / 2**20
@@ -132,8 +132,8 @@ class Turns:
         if "steps" in command:
             self._goal = self.steps + command["steps"]
         else:
-            # Estimate the number of steps from the tokens so far, because reading the number of tokens after
-            # each batch would force a CUDA synchronisation.
+            # Estimate the number of steps from the tokens of the earlier steps. Reading the number of tokens
+            # after each batch would wait for the GPU and slow down the training.
             left = command["tokens"] - int(self.tokens)
             self._goal = self.steps + max(1, round(left / (int(self.tokens) / self.steps)))
         self._began = time.perf_counter()

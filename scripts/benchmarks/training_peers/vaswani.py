@@ -36,8 +36,8 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 def recipe_of(settings: PeerSettings) -> Recipe:
-    """Return the recipe for the training. The recipe does not contain settings that the package chooses
-    depending on the hardware.
+    """Return the recipe for the training. The recipe leaves out settings that the package chooses for the
+    hardware, such as the dtype.
     """
     folder = Path(settings.folder)
     shape = settings.shape
@@ -45,8 +45,7 @@ def recipe_of(settings: PeerSettings) -> Recipe:
     for split in ("train", "validation"):
         for side in ("source", "target"):
             data[f"{split}_{side}"] = str(folder / f"{split}.{side}")
-    # Limit the length of a pair to the token budget of a batch, because a batch must be able to contain the
-    # longest pair.
+    # Drop pairs that are longer than a batch may be, because every pair must fit into a batch.
     data["max_length"] = min(100, shape.tokens)
     training = {
         "max_steps": 10**6,
@@ -81,8 +80,8 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """Return the model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has
-    fewer tokens.
+    """Return the model of a recipe. The embeddings have the vocabulary size of the shape, even if the
+    tokenizer has fewer tokens.
     """
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:

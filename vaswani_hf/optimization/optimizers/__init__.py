@@ -9,5 +9,5 @@ from .adamw import ADAMW as ADAMW
 from .muon import MUON as MUON
 from .schedule_free import SCHEDULE_FREE_ADAMW as SCHEDULE_FREE_ADAMW
 
-# The table OPTIMIZERS has all entries that this module imports.
+# The table OPTIMIZERS has the entries that are imported above.
 OPTIMIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Optimizer)}

@@ -1,4 +1,6 @@
-"""An optimizer that trains the matrices of the layers by Muon, and all other weights by AdamW."""
+"""Defines an optimizer that trains the weight matrices of the layers with Muon, and all other weights with
+AdamW.
+"""
 
 from collections import ChainMap
 from collections.abc import Callable
@@ -17,8 +19,8 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
 # If a matrix has at least `LEAST_SIDE_IN_BFLOAT16` rows and columns, the Newton-Schulz iteration is faster in
-# bfloat16 than in float32. The number was measured with AVX512-BF16 (scripts/benchmarks/bf16.md), and not
-# with AMX, Arm or GPUs.
+# bfloat16 than in float32. This limit was measured only on processors with AVX512-BF16 instructions
+# (scripts/benchmarks/bf16.md).
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
@@ -41,14 +43,14 @@ class Muon(torch.optim.Optimizer):
 
     The weight decay is decoupled, as in AdamW.
 
-    The change of a matrix in one step has a root mean square of 0.2 times the learning rate, similar to AdamW
-    (Liu et al. 2025, Section 2.2).
+    Each step changes the entries of a matrix by 0.2 times the learning rate (root mean square). AdamW makes
+    changes of a similar size (Liu et al. 2025, Section 2.2).
 
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): Each step subtracts `weight_decay` * learning rate * weight from each weight.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` once and records
-            `bf16`, because a resumed run must compute in the same precision even on another processor.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` at its start and
+            records the value, so that a resumed run computes in the same precision even on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -144,5 +146,5 @@ def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
 
 
-# The Newton-Schulz iteration needs unsharded matrices.
+# The Newton-Schulz iteration needs complete matrices, which FSDP and DeepSpeed would split between processes.
 MUON = Optimizer("muon", build_muon, AdamWSettings, needs_whole_weights=True)

@@ -1,4 +1,6 @@
-"""Schedule-Free AdamW (Defazio et al. 2024): an average of the weights replaces the decay of the learning rate."""
+"""Schedule-Free AdamW (Defazio et al. 2024): the model uses an average of the weights, and the learning rate
+does not need to decay.
+"""
 
 from typing import Any
 
@@ -34,8 +36,9 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
 
 
 def check_schedule_free(settings: Any) -> None:
-    """Refuse a learning rate that decays, because the average that the optimizer computes replaces the decay.
-    Refuse `adam_beta1: 0`, because the library cannot compute the average if `adam_beta1` is 0.
+    """Raise an error for a schedule whose learning rate decays, because the optimizer averages the weights
+    instead. Raise an error for `adam_beta1: 0`, because the library schedulefree cannot compute the average
+    if `adam_beta1` is 0.
     """
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":

@@ -9,7 +9,7 @@ from ..entries import Regularizer
 from .r_drop import R_DROP as R_DROP
 from .simcut import SIMCUT as SIMCUT
 
-# The table REGULARIZERS has all entries that this module imports.
+# The table REGULARIZERS has the entries that are imported above.
 REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Regularizer)}
 
 
@@ -18,16 +18,16 @@ def regularizer_of(training: Any) -> Regularizer | None:
     off.
     """
     for entry in REGULARIZERS.values():
-        # Use `getattr`, because tasks without an encoder and a decoder do not have the keys of all
-        # regularisers.
+        # Use `getattr` with a default, because the section `training` of a language model does not have the
+        # keys of all regularisers.
         if getattr(training, entry.strength, 0):
             return entry
     return None
 
 
 def num_passes(training: Any) -> int:
-    """Return the number of forward passes over each batch. A run computes these passes at the same time, as
-    one larger batch.
+    """Return the number of forward passes over each batch. A run computes these passes together, as one
+    larger batch.
     """
     regularizer = regularizer_of(training)
     return 1 if regularizer is None else regularizer.num_passes

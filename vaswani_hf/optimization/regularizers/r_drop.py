@@ -1,5 +1,5 @@
-"""The regulariser R-Drop (Liang et al. 2021, Section 2.1): trains the model so that two forward passes with
-different dropout give similar probabilities.
+"""The regulariser R-Drop (Liang et al. 2021, Section 2.1): trains the model to give similar probabilities in
+two forward passes with different dropout.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ class RDropSettings(Settings):
 
 
 class RDropLoss(TwoPassLoss):
-    """Computes the loss of R-Drop. Differs from the paper: the loss is half of the loss in the paper of
-    R-Drop, so that the loss is comparable with the loss of a single forward pass. The factor 1/2 does not
-    change the steps of Adam.
+    """Computes the loss of R-Drop. Differs from the paper of R-Drop: the loss is multiplied by 1/2, so that
+    its size is similar to the loss of a single forward pass. The factor 1/2 does not change the steps of
+    Adam.
     """
 
     is_symmetric = True

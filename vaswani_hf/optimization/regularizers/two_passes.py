@@ -2,10 +2,10 @@
 
 The loss includes the divergence between the probabilities of both passes.
 
-r_drop.py and simcut.py define how the second pass differs from the first pass. Both passes are computed as
-one forward pass over a batch that has each pair twice. In shapes, B is the number of pairs, S the source
-length, T the target length, N the number of target tokens, D the model width and V the size of the target
-vocabulary.
+r_drop.py and simcut.py define how the second pass differs from the first pass. Both passes are computed
+together, as one forward pass over a batch that contains each sentence pair twice. In tensor shapes, B is the
+number of sentence pairs, S the source length, T the target length, N the number of target tokens, D the model
+width (`d_model`) and V the size of the target vocabulary.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """Computes the loss of two forward passes over the same sentence pairs. A run computes this loss instead
-    of the loss of the model.
+    """Computes the loss of two forward passes over the same sentence pairs. A run trains on this loss instead
+    of the loss that the model returns.
 
     The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
     is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
@@ -35,7 +35,8 @@ class TwoPassLoss:
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without wrappers.
         alpha (float): The weight of the divergence.
-        autocast (Callable): A function that returns the context manager in which the divergence is computed.
+        autocast (Callable): A function that returns a context manager for mixed precision. The divergence is
+            computed inside this context manager.
     """
 
     model: VaswaniForSeq2SeqLM
@@ -58,8 +59,8 @@ class TwoPassLoss:
 
         The loss in the output includes the divergence (nats per token).
 
-        The arguments are the arguments of `RegularizedLoss`. If `num_items_in_batch` is None, the loss is the
-        sum over the target tokens of the batch, divided by the number of these tokens.
+        The arguments are described in `RegularizedLoss`. If `num_items_in_batch` is None, the loss is the sum
+        over the target tokens of the batch, divided by the number of these tokens.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
@@ -105,8 +106,9 @@ class TwoPassLoss:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
-            # Set the states of padding to 0 in both passes, because two equal states have the divergence 0
-            # and the gradient 0. Selecting the rows without padding would force a CUDA synchronisation.
+            # Set the decoder states of padding to 0 in both passes. The states are then equal, so padding
+            # adds neither divergence nor gradients. Selecting the rows without padding instead would force a
+            # CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:
@@ -123,8 +125,9 @@ class TwoPassLoss:
 class _ChunkedDivergence(torch.autograd.Function):
     """Computes the divergence between the probabilities p and q of the two passes, summed over N tokens.
 
-    To save memory, the logits are computed for only some tokens at a time. The forward pass also computes the
-    gradients, and the backward pass only scales the gradients.
+    To save memory, the logits are computed for only some tokens at a time. The gradients of the divergence
+    are already computed in the forward pass. The backward pass only multiplies them by the gradient of the
+    loss.
     """
 
     @staticmethod
@@ -177,7 +180,8 @@ def _divergence_and_gradients(
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
     difference = log_p - log_q
-    # The operations work in place if possible, because reading and writing the logits takes most of the time.
+    # Use in-place operations where possible, because most of the time is spent on reading and writing the
+    # logits.
     p = log_p.exp_()
     q = log_q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)
