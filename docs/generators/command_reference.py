@@ -52,8 +52,7 @@ def command_reference() -> str:
     """Return the content of docs/commands.md."""
     parts = [HEAD]
     for name, command in COMMANDS.items():
-        options, _ = command.load()
-        fields = options.command_line()
+        fields = command.options.command_line()
         parts.append(f"## vaswani {name}\n\n{command.help[:1].upper()}{command.help[1:]}.\n")
         parts.append(f"```text\n{command.example}\n```\n")
         for group in GROUPS:
@@ -62,7 +61,7 @@ def command_reference() -> str:
                 title = f"{group[:1].upper()}{group[1:]}"
                 head = [f"**{title}**", "", "| option | values | default | meaning |", "|---|---|---|---|"]
                 parts.append("\n".join([*head, *rows]) + "\n")
-        if "overrides" in options.model_fields:
+        if "overrides" in command.options.model_fields:
             parts.append("Any key of the recipe can follow as `--key value`.\n")
     return "\n".join(parts)
 

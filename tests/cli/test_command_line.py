@@ -150,15 +150,13 @@ def test_the_arguments_are_checked_before_torch_is_imported():
     code = """
 import sys
 sys.argv = ["vaswani"]
-from vaswani_hf.cli import COMMANDS, _report, main
+from vaswani_hf.cli import main
 for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
               ["score", "m", "--source", "no", "--target", "no"]):
     try:
         main(words)
     except SystemExit:
         pass
-for command in COMMANDS.values():
-    command.load()
 slow = {"torch", "transformers", "datasets", "huggingface_hub", "numpy", "matplotlib", "filelock"}
 sys.exit(", ".join(slow & sys.modules.keys()) or None)
 """
@@ -178,8 +176,7 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
     """An option has the same kind in all commands and recipe keys: a switch, one value, or several values."""
     kinds = {}
     for name, command in COMMANDS.items():
-        options, _ = command.load()
-        for field_name, field in options.command_line().items():
+        for field_name, field in command.options.command_line().items():
             if not command_line_settings(field).get("positional"):
                 kind = type_of_field(field)
                 kinds.setdefault(option_of(field_name, field), {})[name] = kind is bool
@@ -196,11 +193,11 @@ def test_a_boolean_recipe_key_needs_no_value():
 
 def test_quiet_and_verbose_are_for_every_command():
     for name, command in COMMANDS.items():
-        options, _ = command.load()
-        text = make_parser(name, command.help, command.example, options).format_help()
+        text = make_parser(name, command.help, command.example, command.options).format_help()
         assert "-q" in text and "-v" in text and command.example in text
         assert not any(
-            group.title == "optional arguments" for group in make_parser(name, "", "", options)._action_groups
+            group.title == "optional arguments"
+            for group in make_parser(name, "", "", command.options)._action_groups
         )
 
 

@@ -1,8 +1,8 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
 Each subcommand has a file in the folder `cli/`. The file of a subcommand defines the class of the options and
-the function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand checks its options
-before the import of torch and transformers, because the import takes seconds.
+the function `run`. The files import torch and transformers only inside functions, because the import takes
+seconds. A subcommand checks its options before this import.
 """
 
 import errno
@@ -11,137 +11,173 @@ import select
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..version import __version__
+from . import (
+    ablate,
+    average,
+    certify,
+    completion,
+    demo,
+    distill,
+    env,
+    evaluate,
+    export,
+    figures,
+    import_checkpoint,
+    init,
+    look,
+    parse,
+    plan,
+    push,
+    recipes,
+    score,
+    serve,
+    train,
+    translate,
+)
+from .arguments import parse_words
+from .options import CodeOptions, Options
 from .threads import leaving_busy_cores, limit_spinning
-
-if TYPE_CHECKING:
-    from .options import Options
 
 
 class Command(NamedTuple):
-    """Describes a subcommand in the table `COMMANDS`: the help text, an example, and the name of the options
-    class as `file.class`.
+    """Describes a subcommand: the help text, an example, the class of its options, and the function that runs
+    the subcommand.
     """
 
     help: str
     example: str
-    options: str
-
-    def load(self) -> tuple[type["Options"], Callable[[Any], None]]:
-        """Import the file of the subcommand. Return the options class and the function `run` of this file."""
-        file, _, options = self.options.partition(".")
-        module = import_module(f".{file}", __name__)
-        return getattr(module, options), module.run
+    options: type[Options]
+    run: Callable[[Any], None]
 
 
 COMMANDS = {
     "recipes": Command(
         "list the recipes of the package; `vaswani train NAME` runs a recipe",
         "vaswani recipes numbers > my_run.yaml",
-        "recipes.RecipesOptions",
+        recipes.RecipesOptions,
+        recipes.run,
     ),
     "init": Command(
         "write a recipe that fits files of sentence pairs",
         "vaswani init my_run.yaml --source train.en --target train.de",
-        "init.InitOptions",
+        init.InitOptions,
+        init.run,
     ),
     "train": Command(
         "train a model from a recipe",
         "vaswani train numbers --max_steps 500 --output_dir checkpoints/run",
-        "train.RecipeOptions",
+        train.RecipeOptions,
+        train.run,
     ),
     "ablate": Command(
         "train variations of one recipe with several seeds, and compare their validation scores",
         "vaswani ablate runs.yaml --output checkpoints/runs --seeds 3",
-        "ablate.AblateOptions",
+        ablate.AblateOptions,
+        ablate.run,
     ),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
         "vaswani plan wmt14/base_en_de --hardware P100",
-        "plan.PlanOptions",
+        plan.PlanOptions,
+        plan.run,
     ),
     "distill": Command(
         "translate the training sources with a teacher model, to get training pairs for a student model",
         "vaswani distill my_run.yaml --teacher checkpoints/run --output distilled.jsonl",
-        "distill.DistillOptions",
+        distill.DistillOptions,
+        distill.run,
     ),
     "evaluate": Command(
         "score a model or a file of translations on a test set, or compare several models and files",
         "vaswani evaluate checkpoints/run --source test.en --reference test.de",
-        "evaluate.EvaluateOptions",
+        evaluate.EvaluateOptions,
+        evaluate.run,
     ),
     "translate": Command(
         "translate standard input, a file or --text",
         "vaswani translate checkpoints/run --input test.en --output test.de --num_beams 4",
-        "translate.TranslateOptions",
+        translate.TranslateOptions,
+        translate.run,
     ),
     "serve": Command(
         "start an HTTP service that translates texts, with the interface of LibreTranslate",
         "vaswani serve checkpoints/run --port 5000",
-        "serve.ServeOptions",
+        serve.ServeOptions,
+        serve.run,
     ),
     "parse": Command(
         "write the constituency tree of each sentence on one line, in bracket notation",
         'vaswani parse checkpoints/parser --text "The dog sleeps ."',
-        "parse.ParseOptions",
+        parse.ParseOptions,
+        parse.run,
     ),
     "score": Command(
         "compute the log-probabilities of given translations",
         "vaswani score checkpoints/run --source test.en --target test.de",
-        "score.ScoreOptions",
+        score.ScoreOptions,
+        score.run,
     ),
     "look": Command(
         "write a page that shows how a model translates a text: attention, the most probable other words "
         "and the beam search",
         'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
-        "look.LookOptions",
+        look.LookOptions,
+        look.run,
     ),
     "demo": Command(
         "open a page on which people try models: translations, confidences, alignments and attention",
         "vaswani demo checkpoints/run",
-        "demo.DemoOptions",
+        demo.DemoOptions,
+        demo.run,
     ),
     "export": Command(
         "convert a checkpoint to the format of another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
-        "export.ExportOptions",
+        export.ExportOptions,
+        export.run,
     ),
     "certify": Command(
         "export a checkpoint to all formats, and measure how much the outputs of the exported models "
         "differ from the outputs of the checkpoint",
         "vaswani certify checkpoints/run --source test.en --reference test.de",
-        "certify.CertifyOptions",
+        certify.CertifyOptions,
+        certify.run,
     ),
     "figures": Command(
         "draw pictures of a checkpoint: attention, position encodings, learning rate, smoothed targets and "
         "training curve",
         "vaswani figures checkpoints/run pictures --texts test.en",
-        "figures.FiguresOptions",
+        figures.FiguresOptions,
+        figures.run,
     ),
     "import": Command(
         "convert a checkpoint of another library to a checkpoint of this package, and compare the outputs "
         "of both models",
         "vaswani import Helsinki-NLP/opus-mt-en-de opus-en-de",
-        "import_checkpoint.ImportOptions",
+        import_checkpoint.ImportOptions,
+        import_checkpoint.run,
     ),
     "average": Command(
         "write a checkpoint with the mean of the weights of several checkpoints",
         "vaswani average checkpoints/run --last 5 --output averaged",
-        "average.AverageOptions",
+        average.AverageOptions,
+        average.run,
     ),
     "push": Command(
         "upload a checkpoint to the Hub, and verify the uploaded files",
         "vaswani push checkpoints/run user/name --private",
-        "push.PushOptions",
+        push.PushOptions,
+        push.run,
     ),
-    "env": Command("print versions and hardware for a bug report", "vaswani env", "env.EnvOptions"),
+    "env": Command("print versions and hardware for a bug report", "vaswani env", env.EnvOptions, env.run),
     "completion": Command(
         "print a script that completes commands and options in a shell",
         'eval "$(vaswani completion bash)"',
-        "completion.CompletionOptions",
+        completion.CompletionOptions,
+        completion.run,
     ),
 }
 
@@ -185,27 +221,24 @@ def _run(words: list[str]) -> int:
     if not words or words[0] not in COMMANDS:
         _list_commands(words)
     command = COMMANDS[words[0]]
-    options_class, run = command.load()
-    from .arguments import parse_words
-
-    values, verbosity = parse_words(words[0], command.help, command.example, options_class, words[1:])
+    values, verbosity = parse_words(words[0], command.help, command.example, command.options, words[1:])
     try:
-        options = options_class.of_command_line(values)
+        options = command.options.of_command_line(values)
     except ValueError as error:
         print(f"vaswani: {error}", file=sys.stderr)
         return USAGE_ERROR
-    if options_class.needs_libraries:
+    if options.needs_libraries:
         with leaving_busy_cores():
             _prepare_libraries(options.imports_quickly)
-    _set_log_level(verbosity, options_class.needs_libraries)
+    _set_log_level(verbosity, options.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:
-        run(options)
+        command.run(options)
         return 0
     # Redirect stderr to hide all messages of the run. `main` prints errors after this block, when stderr is
     # restored.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
-        run(options)
+        command.run(options)
     return 0
 
 
@@ -226,10 +259,9 @@ def _set_log_level(verbosity: int, has_libraries: bool) -> None:
         transformers_logging.set_verbosity_info() if verbosity > 0 else transformers_logging.set_verbosity_error()
 
 
-def _run_user_code(options: "Options") -> None:
+def _run_user_code(options: Options) -> None:
     """Execute the file of the option `--code`, if the command has this option."""
     from ..user_code import run_user_code
-    from .options import CodeOptions
 
     if isinstance(options, CodeOptions) and options.code is not None:
         run_user_code(options.code, "--code")

@@ -43,10 +43,9 @@ def run(options: CompletionOptions) -> None:
 
     words = {}
     for name, command in COMMANDS.items():
-        options_class, _ = command.load()
-        fields = options_class.command_line().items()
+        fields = command.options.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
-        if "overrides" in options_class.model_fields:
+        if "overrides" in command.options.model_fields:
             names += [f"--{key}" for key in recipe_keys()]
         words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
     if options.shell == "fish":
