@@ -151,12 +151,13 @@ def certify(
             raise ValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
     if not sources:
         raise ValueError("`sources` must have at least one sentence, but has none.")
-    entries = [FORMATS[name] for name in formats or FORMATS if FORMATS[name].engine is not None]
     folder = checkpoint_folder(model_name_or_path)
     certification = _Certification(
         folder, sources, references, num_beams, evaluation or TranslationEvaluation()
     )
-    jobs = [(entry, quantization) for entry in entries for quantization in entry.certified]
+    jobs = []
+    for name in formats or FORMATS:
+        jobs += [(FORMATS[name], quantization) for quantization in FORMATS[name].certified]
     rows = []
     start = time.perf_counter()
     certification.expected(has_beams=True, changes={})
@@ -268,7 +269,6 @@ class _Certification:
         """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
         the outputs with the outputs of the checkpoint.
         """
-        assert entry.engine is not None
         row = Row(entry.expressible.title, quantization or "float32", "failed")
         reason = missing_libraries(entry)
         if reason is not None:
@@ -327,7 +327,6 @@ def missing_libraries(entry: Format) -> str | None:
     """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
     the engine.
     """
-    assert entry.engine is not None
     if any(find_spec(library) is None for library in entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
     is_available = getattr(entry.engine, "is_available", None)
