@@ -234,7 +234,8 @@ def test_an_imported_model_teaches(opus, number_files, tmp_path):
 def test_commands_add_the_tag_of_the_target_language(opus, number_files, tmp_path, capsys):
     source, reference = number_files
     tagged = tmp_path / "tagged.en"
-    tagged.write_text("".join(f">>nld<< {line}" for line in open(source)))
+    lines = Path(source).read_text().splitlines()
+    tagged.write_text("".join(f">>nld<< {line}\n" for line in lines))
     results = []
     for path, languages in ((tagged, []), (source, ["--tgt_lang", "nld"])):
         words = [str(opus / "ours"), "--source", str(path), *languages]
@@ -249,7 +250,7 @@ def test_commands_add_the_tag_of_the_target_language(opus, number_files, tmp_pat
     rows = [json.loads(line) for line in (tmp_path / "distilled.jsonl").read_text().splitlines()]
     assert rows[0]["distillation"]["tgt_lang"] == "nld"
     translate = Translator.from_pretrained(opus / "ours").translate
-    expected = list(translate(line.strip() for line in open(tagged)))
+    expected = list(translate(f">>nld<< {line}" for line in lines))
     assert [row["translation"]["de"] for row in rows] == expected
 
 
