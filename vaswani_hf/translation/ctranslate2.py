@@ -17,9 +17,9 @@ of CTranslate2 differs from the search of this package in these points:
   with 5 beams and a model after a short training. With `length_penalty` 0.6, all translations were the same.
   With `length_penalty` 1.4, 52 translations differed. The scores of the 5 translations that were examined
   were higher in the search of this package.
-- CTranslate2 can divide scores only by a power of the length. Therefore this backend requests scores without
-  a length penalty, and ranks the translations with the length penalty and the coverage penalty of this
-  package.
+- CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
+  log-probabilities of the translations from the scores, and ranks the translations with the length penalty
+  and the coverage penalty of this package.
 - CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
   of the sentences in the batch. If a translation is longer than the limit of its own sentence, the backend
   translates the sentence again with the limit of the sentence.
@@ -237,11 +237,15 @@ class CTranslate2Backend:
                 if not all(map(math.isfinite, result.scores)):
                     raise NotFiniteError(i, segments[i].text)
                 num_counted = len(language_token(segments[i]))
-                hypotheses = self._hypotheses(result, firsts[i], len(prefixes[i]), num_counted, config)
-                if max(len(tokens) for tokens in result.hypotheses) > limits[i]:
+                lengths = [len(tokens) for tokens in result.hypotheses]
+                log_probs = [mean * length for mean, length in zip(result.scores, lengths, strict=True)]
+                hypotheses = self._hypotheses(
+                    result, log_probs, firsts[i], len(prefixes[i]), num_counted, config
+                )
+                if max(lengths) > limits[i]:
                     # Only the exact search respects the length limit of each sentence in the first search.
                     rows_of_limit.setdefault(limits[i], []).append(i)
-                elif limit < limits[i] and self._may_improve(hypotheses, result.scores, limits[i], config):
+                elif limit < limits[i] and self._may_improve(hypotheses, log_probs, limits[i], config):
                     rows_of_limit.setdefault(min(2 * limit, limits[i]), []).append(i)
                 else:
                     found[i] = self._best(hypotheses, limit < limits[i], config)
@@ -353,6 +357,7 @@ class CTranslate2Backend:
     def _hypotheses(
         self,
         result: Any,
+        log_probs: list[float],
         first: list[float] | None,
         prefix_length: int,
         num_counted: int,
@@ -367,7 +372,7 @@ class CTranslate2Backend:
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
             length = len(tokens) - prefix_length + num_counted
-            score = result.scores[i] / length_penalty(length, config)
+            score = log_probs[i] / length_penalty(length, config)
             if config.coverage_penalty and attention:
                 score += (
                     config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
@@ -424,8 +429,9 @@ def _ctranslate2_options(config: SearchSettings, longest: int) -> dict[str, Any]
     """
     options = {
         "beam_size": config.num_beams,
-        # Request log-probabilities that are not divided by a length penalty.
-        "length_penalty": 0,
+        # Request the mean log-probability of the tokens. With a length penalty of 0, CTranslate2 would stop by
+        # another rule.
+        "length_penalty": 1,
         "no_repeat_ngram_size": config.no_repeat_ngram_size,
         "return_end_token": True,
         "return_scores": True,
