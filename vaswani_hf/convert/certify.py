@@ -234,7 +234,7 @@ class _Certification:
     def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a beam search."""
         config = self.engine.translator.backend.generation_config
-        search = {"num_beams": self.num_beams}
+        search: dict[str, Any] = {"num_beams": self.num_beams}
         for name, default in SCORE_PER_TOKEN.items():
             value = setting_of(name, changes, config)
             search[name] = default if value is None else value

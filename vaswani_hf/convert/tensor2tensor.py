@@ -256,7 +256,7 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
     model = flags.get("model", "transformer")
     if model != "transformer":
         refuse("model", model, "only the model `transformer` can be imported")
-    name = flags.get("hparams_set")
+    name = flags.get("hparams_set", "")
     if name not in _HPARAMS_SETS and config is None:
         raise ValueError(
             f"`hparams_set` in {_FLAGS_FILE} must be {alternatives(_HPARAMS_SETS)}, but is {name!r}; write the "

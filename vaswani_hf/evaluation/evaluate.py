@@ -132,7 +132,8 @@ def translate_and_measure(
         )
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
-    languages = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
+    names = ("src_lang", "tgt_lang")
+    languages: dict[str, str] = {name: options[name] for name in names if name in options}
     start = time.perf_counter()
     translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
     seconds = time.perf_counter() - start

@@ -427,7 +427,7 @@ def _ctranslate2_options(config: SearchSettings, longest: int) -> dict[str, Any]
     """Convert search settings to arguments of CTranslate2's `translate_batch`. `longest` is the largest length
     limit of the sentences.
     """
-    options = {
+    options: dict[str, Any] = {
         "beam_size": config.num_beams,
         # Request the mean log-probability of the tokens. With a length penalty of 0, CTranslate2 would stop by
         # another rule.
