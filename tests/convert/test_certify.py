@@ -84,7 +84,7 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
     assert "2 of 3: CTranslate2 (float32): largest difference" in printed.err
     # The model card shows the certificate, unless the weights have changed.
     card = str(model_card(checkpoint, "user/words"))
-    assert "on 10 sentences of\n`test.en`" in card
+    assert f"on 10 sentences of\n`test.en` ({certificate['hardware']})." in card
     assert printed.out.splitlines()[4] in card
     weights = load_file(checkpoint / "model.safetensors")
     save_file({name: weight + 1 for name, weight in weights.items()}, checkpoint / "model.safetensors")
