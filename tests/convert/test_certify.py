@@ -64,24 +64,28 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
     )
     printed = capsys.readouterr()
     certificate = json.loads((checkpoint / "certificate.json").read_text())
-    own, *rows = certificate["rows"]
+    own, exact, *rows = certificate["rows"]
     assert (own["engine"], own["sentences"], own["largest_difference"]) == ("vaswani_hf", 10, None)
+    # CTranslate2 is compared with the search that stops when no better translation is possible.
+    assert [row["length_penalty"] for row in (own, exact)] == ["power 1", "power 1, early stopping never"]
     names = [(row["engine"], row["weights"], row["status"]) for row in rows]
     assert names == [
         ("MarianMT", "float32", "measured"),
         ("CTranslate2", "float32", "measured"),
         ("CTranslate2", "int8", "measured"),
     ]
-    for row in rows[:2]:
+    for row, baseline in zip(rows[:2], (own, exact), strict=True):
         assert 0 < row["largest_difference"] < 1e-4
-        assert (row["changed"], row["bleu"], row["message"]) == (0, own["bleu"], "")
+        assert (row["changed"], row["message"]) == (0, "")
+        assert row["length_penalty"] == baseline["length_penalty"]
+        assert row["bleu"] == baseline["bleu"]
     assert rows[2]["largest_difference"] > 1e-4
     assert printed.out.count("| 0 of 10 |") >= 2
     assert "2 of 3: CTranslate2 (float32): largest difference" in printed.err
     # The model card shows the certificate, unless the weights have changed.
     card = str(model_card(checkpoint, "user/words"))
-    assert "on 10 sentences of\n`test.en`" in card
-    assert printed.out.splitlines()[3] in card
+    assert f"on 10 sentences of\n`test.en` ({certificate['hardware']})." in card
+    assert printed.out.splitlines()[4] in card
     weights = load_file(checkpoint / "model.safetensors")
     save_file({name: weight + 1 for name, weight in weights.items()}, checkpoint / "model.safetensors")
     try:
@@ -91,16 +95,31 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
 
 
 def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_baseline(checkpoint, tmp_path):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     folder = tmp_path / "gnmt"
     shutil.copytree(checkpoint, folder)
     search = {"length_penalty_type": "gnmt", "length_penalty": 0.6}
     search |= {"num_beams": 4, "_from_model_config": False}
     config = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(config | search))
-    rows = certify(folder, SOURCES, REFERENCES, formats=["marian"])["rows"]
+    rows = certify(folder, SOURCES, REFERENCES, formats=["marian", "ctranslate2"])["rows"]
 
-    assert [row["length_penalty"] for row in rows] == ["gnmt 0.6", "power 1", "power 1"]
-    assert (rows[2]["changed"], rows[2]["message"]) == (0, "")
+    assert [row["length_penalty"] for row in rows] == ["gnmt 0.6", "power 1", "power 1"] + ["gnmt 0.6"] * 2
+    for row in rows[2:4]:
+        assert (row["changed"], row["message"]) == (0, "")
+
+
+def test_translations_that_the_length_limit_stopped_are_counted_separately(checkpoint, tmp_path):
+    folder = tmp_path / "short"
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "generation_config.json").read_text())
+    limits = {"max_length_a": 0, "max_length_b": 3, "_from_model_config": False}
+    (folder / "generation_config.json").write_text(json.dumps(config | limits))
+    sources = ["one", *SOURCES[:5]]
+    _, row = certify(folder, sources, sources, formats=["marian"])["rows"]
+    # The export to MarianMT does not keep `max_length_b`.
+    assert (row["changed"], row["message"]) == (0, "")
+    assert 0 < row["changed_at_limit"] <= 5
 
 
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(

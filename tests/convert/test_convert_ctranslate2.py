@@ -73,6 +73,12 @@ SEARCHES = {
     "greedy": {"num_beams": 1},
     "power": {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never"},
     "the paper's": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
+    "long translations": {
+        "num_beams": 3,
+        "length_penalty": 2.5,
+        "length_penalty_type": "gnmt",
+        "early_stopping": "never",
+    },
     "no length penalty": {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"},
     "coverage": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2},
     "n-best": {"num_beams": 5, "num_return_sequences": 3, "length_penalty_type": "gnmt"},

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from vaswani_hf import Translator, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.convert import marian_npz_export
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.marian_npz import read_npz
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE, MarianNpzEngine
@@ -180,6 +181,21 @@ def test_a_refused_checkpoint_leaves_no_folder(checkpoint, tmp_path, capsys):
     assert main(["export", str(folder), str(tmp_path / "marian"), "--format", "marian_npz"]) == 2
     assert "`attention_window` is 2" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_the_engine_keeps_the_batch_size_of_the_exported_folder(checkpoint, tmp_path, monkeypatch):
+    export(checkpoint(), tmp_path / "marian", "marian_npz")
+    assert yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())["mini-batch"] == 1
+    commands = []
+
+    def run(command, words, text):
+        commands.append(words)
+        return [""] * text.count("\n")
+
+    monkeypatch.setattr(marian_npz_export, "run_marian", run)
+    assert MarianNpzEngine(tmp_path / "marian").translate(["one", "two"], num_beams=2) == ["", ""]
+    assert commands[0][:4] == ["--config", str(tmp_path / "marian" / "decoder.yml"), "--beam-size", "2"]
+    assert not [word for word in commands[0] if "batch" in word]
 
 
 @pytest.mark.skipif(find_spec("pymarian") is None, reason="needs pymarian: pip install pymarian")

@@ -20,6 +20,7 @@ from vaswani_hf.convert.formats import Expressible, Format, only, sample_batch
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
+from vaswani_hf.convert.translator_engine import TranslatorEngine
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
 
 
@@ -38,6 +39,7 @@ EMBEDDINGS = Format(
         {"norm_position": only("norm_position", "post", "it has no other order")},
     ),
     export=write_embeddings,
+    engine=TranslatorEngine,
     quantizations=("float16",),
     main_file="embeddings.pt",
     library_name="embeddings",

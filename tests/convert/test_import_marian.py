@@ -232,6 +232,29 @@ def test_an_imported_model_teaches(opus, number_files, tmp_path):
     assert len(taught) == 40 and sum(a == b for a, b in zip(taught, expected, strict=True)) > 30
 
 
+def test_commands_add_the_tag_of_the_target_language(opus, number_files, tmp_path, capsys):
+    source, reference = number_files
+    tagged = tmp_path / "tagged.en"
+    lines = Path(source).read_text().splitlines()
+    tagged.write_text("".join(f">>nld<< {line}\n" for line in lines))
+    results = []
+    for path, languages in ((tagged, []), (source, ["--tgt_lang", "nld"])):
+        words = [str(opus / "ours"), "--source", str(path), *languages]
+        assert main(["evaluate", *words, "--reference", reference, "--json"]) == 0
+        scores = json.loads(capsys.readouterr().out)
+        assert main(["score", *words, "--target", reference]) == 0
+        results.append((scores["loss"], scores["chrf"], capsys.readouterr().out))
+    assert results[0] == results[1]
+    recipe = fine_tuning(opus, number_files, tmp_path)
+    words = ["distill", str(recipe), "--teacher", str(opus / "ours"), "--tgt_lang", "nld"]
+    assert main([*words, "--output", str(tmp_path / "distilled.jsonl")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "distilled.jsonl").read_text().splitlines()]
+    assert rows[0]["distillation"]["tgt_lang"] == "nld"
+    translate = Translator.from_pretrained(opus / "ours").translate
+    expected = list(translate(f">>nld<< {line}" for line in lines))
+    assert [row["translation"]["de"] for row in rows] == expected
+
+
 def test_a_repository_of_the_hub_is_downloaded(opus, tmp_path, repo_id):
     HfApi().create_repo(repo_id)
     HfApi().upload_folder(repo_id=repo_id, folder_path=opus / "marian")

@@ -8,6 +8,7 @@ that the import calls replaces TensorFlow, and the checkpoints are files of NumP
 import json
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ import torch
 from parity import record_parity
 
 from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.convert.tensor2tensor_tokenizers import subword_tokenizer
 
 HAS_TENSORFLOW = find_spec("tensorflow") is not None
+RECORDED = Path(__file__).parent / "recorded" / "tensor2tensor"
 D, FFN, HEADS, SOURCE, TARGET = 16, 24, 2, 19, 19
 REPLACEMENT = """
 import types
@@ -232,6 +236,64 @@ def test_other_hyperparameters_are_refused(tmp_path, case):
     with pytest.raises(ValueError, match=message):
         import_checkpoint(folder, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+FLAGS = "--nodecode\n--hparams_set=transformer_base_v1\n--model=transformer\n--hparams=num_heads=2,batch_size=[1,2]\n"
+
+
+def test_the_flags_of_an_old_version_give_the_hyperparameters(tmp_path, capsys):
+    folder = write(tmp_path / "t2t", variables(False, True), {})
+    (folder / "hparams.json").unlink()
+    flags = folder / "flags.txt"
+    flags.write_text(FLAGS)
+    import_checkpoint(folder, tmp_path / "ours")
+    config = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").config
+    assert (config.encoder_attention_heads, config.norm_position) == (2, "post")
+    assert config.attention_dropout == 0
+    words = ["import", str(folder), str(tmp_path / "other")]
+    for old, new, message in (
+        ("transformer_base_v1", "universal", "`hparams_set` in flags.txt must be"),
+        ("model=transformer", "model=lstm", "has `model` 'lstm'"),
+        ("batch_size=[1,2]", "pos=emb", "has `pos` 'emb'"),
+    ):
+        flags.write_text(FLAGS.replace(old, new))
+        assert main(words) != 0
+        assert message in capsys.readouterr().err
+    flags.write_text(FLAGS.replace("transformer_base_v1", "universal"))
+    (tmp_path / "facts.yaml").write_text("{layer_preprocess_sequence: none, layer_postprocess_sequence: dan}")
+    assert main([*words, "--config", str(tmp_path / "facts.yaml")]) != 0
+    assert "`num_heads`" in capsys.readouterr().err
+    (tmp_path / "facts.yaml").write_text(
+        "{num_heads: 2, layer_preprocess_sequence: none, layer_postprocess_sequence: dan}"
+    )
+    assert main([*words, "--config", str(tmp_path / "facts.yaml")]) == 0
+
+
+def test_the_tokenizer_has_the_ids_of_tensor2tensor():
+    pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    tokenizer = subword_tokenizer(RECORDED / "vocab.recorded.600.subwords")
+    texts = json.loads((RECORDED / "texts.json").read_text(encoding="utf-8"))
+    assert len(texts["texts"]) > 60
+    for text, ids, decoded in zip(texts["texts"], texts["ids"], texts["decoded"], strict=True):
+        assert tokenizer(text).input_ids == [*ids, 1], text
+        if set(text) <= {*"".join(tokenizer.get_vocab()), " "}:
+            assert tokenizer.decode([*ids, 1], skip_special_tokens=True) == decoded
+
+
+def test_a_vocabulary_in_the_folder_becomes_the_tokenizer(tmp_path, capsys):
+    pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    folder = write(tmp_path / "t2t", variables(True, True), HPARAMS)
+    tokens = ["<pad>_", "<EOS>_", "a", "b", "_", "\\", "u", ";", *"0123456789"]
+    vocabulary = folder / "vocab.translate.19.subwords"
+    vocabulary.write_text("".join(f"'{token}'\n" for token in tokens))
+    assert "No tokenizers" not in import_checkpoint(folder, tmp_path / "ours").text
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert source is target
+    # The vocabulary lacks the space and the euro sign.
+    assert source.convert_ids_to_tokens(source("ab €").input_ids) == [*"ab_\\32;\\8364;_", "<EOS>_"]
+    vocabulary.write_text("'a'\n'b'\n")
+    assert main(["import", str(folder), str(tmp_path / "other")]) == 1
+    assert "must begin with the tokens <pad>_ and <EOS>_" in capsys.readouterr().err
 
 
 def test_a_file_gives_the_hyperparameters(tmp_path, capsys):

@@ -2,8 +2,10 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
+import torch
 from test_import_fsmt_m2m100 import SIZES, fsmt, randomised
 from transformers import (
     FSMTTokenizer,
@@ -139,6 +141,34 @@ def test_the_score_of_a_translation_is_the_score_of_the_search(m2m100):
     for i, translation in zip(kept, scored, strict=True):
         assert translation.score == pytest.approx(found[i].score, abs=1e-5)
         assert translation.token_ids == found[i].token_ids
+
+
+def test_commands_evaluate_and_score_with_the_languages(m2m100, tmp_path, capsys):
+    pairs = PAIRS[:6]
+    files = [str(tmp_path / "test.en"), str(tmp_path / "test.fr")]
+    for path, side in zip(files, ("source", "target"), strict=True):
+        Path(path).write_text("".join(pair[side] + "\n" for pair in pairs))
+    words = [str(m2m100 / "ours"), "--source", files[0]]
+    languages = ["--src_lang", "en", "--tgt_lang", "fr"]
+    limit = ["--max_new_tokens", "4"]
+    assert main(["evaluate", *words, "--reference", files[1], "--json", *languages, *limit]) == 0
+    loss = json.loads(capsys.readouterr().out)["loss"]
+    tokenizer = M2M100Tokenizer.from_pretrained(m2m100 / "theirs", src_lang="en", tgt_lang="fr")
+    original = M2M100ForConditionalGeneration.from_pretrained(m2m100 / "theirs").eval()
+    nats = []
+    with torch.no_grad():
+        for pair in pairs:
+            batch = tokenizer(pair["source"], text_target=pair["target"], return_tensors="pt")
+            # The imported model gives `<pad>` the probability 0.
+            logits = original(**batch).logits[0].index_fill(1, torch.tensor([1]), -torch.inf)
+            log_probs = logits.log_softmax(dim=-1)
+            nats += (-log_probs[range(batch.labels.shape[1]), batch.labels[0]]).tolist()
+    assert loss == pytest.approx(sum(nats) / len(nats), abs=1e-4)
+    assert main(["score", *words, "--target", files[1], *languages]) == 0
+    first = capsys.readouterr().out.splitlines()[0].split("\t")
+    # The first log-probability belongs to the token of the language, and `score` does not count this token.
+    num_tokens = len(tokenizer(text_target=pairs[0]["target"]).input_ids)
+    assert float(first[0]) == pytest.approx(-sum(nats[1:num_tokens]), abs=1e-4)
 
 
 def test_each_piece_of_a_long_text_begins_with_the_token_of_the_language(m2m100):

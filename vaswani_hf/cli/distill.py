@@ -21,14 +21,16 @@ from pydantic import model_validator
 from ..data.lines import parse_json
 from ..model.inputs_vaswani import Request, TranslationOptions
 from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
-from .options import SEARCH, EngineOptions, check_different, on_command_line, translation_options
+from .options import LANGUAGES, SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
 from .train import RecipeOptions, read_recipe
 
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
-_SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
+_SearchFields: Any = translation_options(
+    *SEARCH, *LANGUAGES, "repetition_guard", "num_return_sequences", "on_error"
+)
 # Each file that `vaswani distill` writes begins with these bytes. `--resume` refuses a file that begins with
 # other bytes.
 _BEGINNING = b'{"distillation": '
@@ -269,8 +271,8 @@ def _without_unused_corpora(data: Any) -> Any:
 def _record(
     options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """Return a dictionary with the names of the teachers and the search settings, for the first line of the
-    output.
+    """Return a dictionary with the names of the teachers, the search settings, and the languages (if they are
+    given), for the first line of the output.
 
     If a teacher is a local folder, its name is only the last part of the path, because the output may be
     published.
@@ -278,7 +280,8 @@ def _record(
     teachers = []
     for name in options.teacher:
         teachers.append(os.path.basename(os.path.abspath(name)) if Path(name).is_dir() else name)
-    record = {"teachers": teachers, **chosen.generate}
+    languages = {name: getattr(chosen, name) for name in LANGUAGES if getattr(chosen, name) is not None}
+    record = {"teachers": teachers, **chosen.generate, **languages}
     return record if dataset_revision is None else record | {"dataset_revision": dataset_revision}
 
 

@@ -16,6 +16,7 @@ from ..evaluation.comet import CometError, check_comet, comet_scores
 from ..settings.base import as_yaml
 from .lines import check_equally_many
 from .options import (
+    LANGUAGES,
     SEARCH,
     CodeOptions,
     ComputingOptions,
@@ -42,12 +43,12 @@ _WITH_TREES = (
     *SEARCH,
 )
 # The options that have no effect if a file of translations or trees is scored, because no model runs.
-_OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
+_OF_MODELS = ("dtype", "quantization", *SEARCH[1:], *LANGUAGES, "repetition_guard", "device")
 # The options that cannot be given with `--robustness`.
 _NOT_WITH_ROBUSTNESS = ("output", "picture", "comet")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
 _SCORING = ("tokenize", "lowercase")
-_SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
+_SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
 
 class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):

@@ -29,6 +29,8 @@ _TRANSLATION_FIELDS = {
 _SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
 # The options of `vaswani score`: the search settings that change a score, and the batch size.
 SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
+# The languages of the texts, for models of several languages.
+LANGUAGES = ("src_lang", "tgt_lang")
 # The search options of a command that needs only one translation of each sentence.
 SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
 

@@ -9,6 +9,7 @@ from ..data.lines import decode_line, read_raw_lines
 from ..model.inputs_vaswani import InvalidInput, try_parse
 from .lines import check_equally_many, count_lines, report_bad_lines, translation_as_json, with_progress
 from .options import (
+    LANGUAGES,
     SCORING,
     EnsembleOptions,
     InferenceOptions,
@@ -21,7 +22,7 @@ from .output import check_output, standard_output
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
-_ScoringFields: Any = translation_options(*SCORING, "on_error")
+_ScoringFields: Any = translation_options(*SCORING, *LANGUAGES, "on_error")
 
 
 class ScoreOptions(_ScoringFields, InferenceOptions, EnsembleOptions):

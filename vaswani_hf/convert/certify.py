@@ -17,9 +17,10 @@ import torch
 
 from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
+from ..model.beam_search_vaswani import considers_all_lengths
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import setting_of
-from ..model.inputs_vaswani import TranslationOptions, make_requests
+from ..model.inputs_vaswani import SearchSettings, TranslationOptions, make_requests
 from ..model.translator_vaswani import DEFAULT_SEARCH, TOKENIZING
 from ..processor import processor_name
 from ..publish.certificate import hashes_of_weights
@@ -57,7 +58,10 @@ class Row:
         largest_difference (float, optional): The largest difference (nats) between the log-probability that
             the engine gives a token and the log-probability that the checkpoint gives the same token, over
             all tokens in the translations of the checkpoint. None for the checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint.
+        changed (int): The number of translations that differ from the translations of the checkpoint, without
+            those in `changed_at_limit`.
+        changed_at_limit (int): The number of translations that differ because the length limit of the
+            checkpoint stopped the translation of the checkpoint. The engine has another length limit.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
@@ -74,6 +78,7 @@ class Row:
     length_penalty: str = ""
     largest_difference: float | None = None
     changed: int = 0
+    changed_at_limit: int = 0
     sentences: int = 0
     bleu: float = 0.0
     sentences_per_second: float = 0.0
@@ -97,11 +102,12 @@ class _Checkpoint(TranslatorEngine):
 @dataclass
 class _Expected:
     """The outputs of the checkpoint with greedy search or with beam search: the translations, and the
-    log-probabilities of their tokens.
+    log-probabilities of their tokens. `is_stopped` is True for translations that the length limit stopped.
     """
 
     row: Row
     translations: list[str]
+    is_stopped: list[bool]
     source_ids: list[list[int]]
     target_ids: list[list[int]]
     log_probs: list[list[float]]
@@ -151,12 +157,13 @@ def certify(
             raise ValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
     if not sources:
         raise ValueError("`sources` must have at least one sentence, but has none.")
-    entries = [FORMATS[name] for name in formats or FORMATS if FORMATS[name].engine is not None]
     folder = checkpoint_folder(model_name_or_path)
     certification = _Certification(
         folder, sources, references, num_beams, evaluation or TranslationEvaluation()
     )
-    jobs = [(entry, quantization) for entry in entries for quantization in entry.certified]
+    jobs = []
+    for name in formats or FORMATS:
+        jobs += [(FORMATS[name], quantization) for quantization in FORMATS[name].certified]
     rows = []
     start = time.perf_counter()
     certification.expected(has_beams=True, changes={})
@@ -227,10 +234,13 @@ class _Certification:
     def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a beam search."""
         config = self.engine.translator.backend.generation_config
-        search = {"num_beams": self.num_beams}
+        search: dict[str, Any] = {"num_beams": self.num_beams}
         for name, default in SCORE_PER_TOKEN.items():
             value = setting_of(name, changes, config)
             search[name] = default if value is None else value
+        if considers_all_lengths(SearchSettings(**search)):
+            # Write the search in one way, so that the checkpoint is not measured twice with the same search.
+            search["early_stopping"] = "never"
         return search
 
     def _run_checkpoint(self, search: dict[str, Any]) -> _Expected:
@@ -245,12 +255,15 @@ class _Certification:
         with TOKENIZING:
             all_ids = translator.source_tokenizer(self.sources, verbose=False)["input_ids"]
         ends = eos_token_ids(translator.backend.generation_config)
+        is_stopped = []
         source_ids = []
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
+            # A translation that the length limit stopped has no end token.
+            is_stopped.append(not token_ids or token_ids[-1] not in ends)
             # Compute no log-probabilities for a sentence pair if the source text was truncated, or if the
-            # translation was stopped by the length limit. A stopped translation has no end token.
+            # translation was stopped.
             if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -259,16 +272,17 @@ class _Certification:
         row.num_beams = search["num_beams"]
         if row.num_beams > 1:
             row.length_penalty = f"{search['length_penalty_type']} {search['length_penalty']:g}"
+            if search["length_penalty_type"] == "power" and search["early_stopping"] == "never":
+                row.length_penalty += ", early stopping never"
         self._score(row, translations, seconds)
         log_probs = self.engine.log_probs(source_ids, target_ids)
         row.seconds = time.perf_counter() - begin
-        return _Expected(row, translations, source_ids, target_ids, log_probs)
+        return _Expected(row, translations, is_stopped, source_ids, target_ids, log_probs)
 
     def measure(self, entry: Format, quantization: str | None) -> Row:
         """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
         the outputs with the outputs of the checkpoint.
         """
-        assert entry.engine is not None
         row = Row(entry.expressible.title, quantization or "float32", "failed")
         reason = missing_libraries(entry)
         if reason is not None:
@@ -311,8 +325,11 @@ class _Certification:
         seconds = time.perf_counter() - start
         log_probs = engine.log_probs(expected.source_ids, expected.target_ids)
         row.largest_difference = _largest_difference(log_probs, expected.log_probs)
-        pairs = zip(translations, expected.translations, strict=True)
-        row.changed = sum(translation != own for translation, own in pairs)
+        for translation, own, is_stopped in zip(
+            translations, expected.translations, expected.is_stopped, strict=True
+        ):
+            row.changed += translation != own and not is_stopped
+            row.changed_at_limit += translation != own and is_stopped
         self._score(row, translations, seconds)
         row.status = "measured"
         row.message = _exceeded_limit(row, expected.row)
@@ -327,7 +344,6 @@ def missing_libraries(entry: Format) -> str | None:
     """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
     the engine.
     """
-    assert entry.engine is not None
     if any(find_spec(library) is None for library in entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
     is_available = getattr(entry.engine, "is_available", None)

@@ -2,6 +2,7 @@
 ctranslate2.py.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +26,8 @@ class CTranslate2Engine(TranslatorEngine):
     """Runs the CTranslate2 export of a checkpoint."""
 
     libraries: ClassVar[tuple[str, ...]] = ("ctranslate2",)
+    # With this setting, the search of CTranslate2 finds the same translations as the search of this package.
+    search: ClassVar[Mapping[str, Any]] = {"early_stopping": "never"}
 
     def load(self, folder: Path) -> BaseTranslator:
         """Load the model and the tokenizers."""

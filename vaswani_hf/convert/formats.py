@@ -196,6 +196,7 @@ class Format:
         library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
         export (Export): The function that writes a model.
+        engine (type): The class that runs an exported folder.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
         quantizations (tuple): The dtypes in which the format can store the weights.
@@ -203,8 +204,6 @@ class Format:
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the export copies the recipe into the folder, without private paths.
             `vaswani distill` reads the languages from the copied recipe.
-        engine (type, optional): The class that runs an exported folder. None if this package cannot run the
-            format.
         describe (function, optional): A function that writes the name of the model, its languages and its
             licence into files such as a model card.
         needs_languages (bool): True if the format stores the two languages.
@@ -216,11 +215,11 @@ class Format:
     library_name: str
     expressible: Expressible
     export: Export
+    engine: type[Engine]
     libraries: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
     needs_tokenizers: bool = False
     keeps_recipe: bool = False
-    engine: type[Engine] | None = None
     describe: Describe | None = None
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)

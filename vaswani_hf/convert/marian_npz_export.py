@@ -453,14 +453,12 @@ class MarianNpzEngine:
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the
-        length penalty in decoder.yml.
+        length penalty in decoder.yml. The batch size is the batch size in decoder.yml, because Marian mixes
+        up the sentences of larger batches for models of the type "transformer-new".
         """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
         words += ["--normalize", str(self.search["length_penalty"])]
-        # Marian reads 100 * 64 sentences (a maxi-batch), sorts these sentences by length, and divides these
-        # sentences into mini-batches of 64 sentences. Sentences of similar lengths need less padding.
-        words += ["--mini-batch", "64", "--maxi-batch", "100", "--maxi-batch-sort", "src"]
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}
         return [

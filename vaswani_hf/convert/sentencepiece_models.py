@@ -75,7 +75,7 @@ class SentencePieces:
     unknown: str
 
 
-def _empty_model(user: str) -> Any:
+def empty_model(user: str) -> Any:
     """Return an empty SentencePiece model. If a library is missing, the error message names `user` as the
     object that needs the library.
     """
@@ -93,7 +93,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
     """Read a SentencePiece model. Raise a ValueError if the file is damaged, or if a fast tokenizer cannot
     express the model.
     """
-    model = _empty_model(f"'{path.name}'")
+    model = empty_model(f"'{path.name}'")
     from google.protobuf.message import DecodeError
 
     try:
@@ -281,7 +281,7 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
             "a tokenizer that was imported from a unigram model of SentencePiece can be converted back; use "
             "another format."
         )
-    model = _empty_model("The SentencePiece model of the package")
+    model = empty_model("The SentencePiece model of the package")
     model.trainer_spec.model_type = _UNIGRAM
     model.trainer_spec.byte_fallback = state["model"]["byte_fallback"]
     steps = state["normalizer"]["normalizers"]

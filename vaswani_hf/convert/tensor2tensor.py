@@ -9,8 +9,10 @@ The encoder adds a learned vector to each source embedding: the row `target_spac
 `target_space_embedding`. The import adds this vector to the weights of the source embedding. Therefore the
 source embedding is no longer shared with the target embedding.
 
-The hyperparameters are read from hparams.json in the folder of the checkpoint. If the user gives
-a file with the option `--config`, the hyperparameters in this file take precedence over hparams.json.
+The hyperparameters are read from hparams.json in the folder of the checkpoint. Old versions of tensor2tensor
+write no hparams.json. Then the hyperparameters are read from flags.txt: the flag `hparams_set` names a set of
+hyperparameters, and the flag `hparams` changes some of them. If the user gives a file with the option
+`--config`, the hyperparameters in this file take precedence.
 """
 
 import json
@@ -20,16 +22,41 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from pydantic import Field
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
+from .formats import Tokenizers, alternatives
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .tensor2tensor_tokenizers import subword_tokenizer
 from .weights import WeightNames, shared_weights, sizes, to_interleaved
 
 _TITLE = "tensor2tensor"
-_HPARAMS_FILE = "hparams.json"
+_HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
+_VOCABULARIES = "vocab.*subwords"
+_POST_NORM = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
+# The hyperparameters of the sets that the flag `hparams_set` may name. Hyperparameters that a set does not
+# contain have the defaults of `Tensor2TensorFacts`.
+_HPARAMS_SETS: dict[str, dict[str, Any]] = {
+    "transformer_base_v1": {
+        "num_heads": 8,
+        "attention_dropout": 0.0,
+        "relu_dropout": 0.0,
+        **_POST_NORM,
+    },
+    "transformer_base_v2": {"num_heads": 8},
+    "transformer_base_v3": {"num_heads": 8},
+    "transformer_base": {"num_heads": 8},
+    "transformer_base_single_gpu": {"num_heads": 8},
+    "transformer_base_multistep8": {"num_heads": 8},
+    "transformer_big": {"num_heads": 16, "layer_prepostprocess_dropout": 0.3},
+    "transformer_big_single_gpu": {"num_heads": 16},
+    "transformer_big_enfr": {"num_heads": 16},
+    "transformer_small": {"num_heads": 4},
+    "transformer_tiny": {"num_heads": 4},
+}
 _PAD, _END = 0, 1
 # These regular expressions match the names of variables. The groups leave out the beginning of a variable
 # name, which contains the name of the model and of the device.
@@ -125,6 +152,13 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     """Read a checkpoint of tensor2tensor."""
     folder = path.parent if path.is_file() else path
     facts = _read_facts(folder, options.config)
+    tokenizers = _read_tokenizers(folder, options.vocabularies)
+    notes = []
+    if tokenizers is None:
+        notes.append(
+            f"No tokenizers were written, because the folder does not contain exactly one file {_VOCABULARIES}; "
+            "name the files with `--vocabularies`."
+        )
     is_pre = _is_pre_norm(facts)
     own, target_spaces = _to_ours(_read_variables(path))
     if target_spaces is not None:
@@ -176,24 +210,35 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
         config=config,
         state_dict=own,
         generation_config=_generation_config(),
-        notes=[
-            "No tokenizers were written, because tensor2tensor encodes characters outside its alphabet as "
-            "numbers, and fast tokenizers do not support this encoding."
-        ],
+        tokenizers=tokenizers,
+        notes=notes,
     )
 
 
+def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
+    """Create the tokenizers from the files of the option `--vocabularies`, or from the only vocabulary file in
+    the folder. Return None if there is no vocabulary file, or if the folder has several.
+    """
+    files = vocabularies or tuple(folder.glob(_VOCABULARIES))
+    if not files or (len(files) > 1 and not vocabularies):
+        return None
+    source = subword_tokenizer(files[0])
+    return source, source if len(files) == 1 else subword_tokenizer(files[-1])
+
+
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """Read the hyperparameters from hparams.json and from the file of the option `--config`."""
-    file = folder / _HPARAMS_FILE
-    if not file.is_file():
+    """Read the hyperparameters from hparams.json or flags.txt, and from the file of the option `--config`."""
+    if (folder / _HPARAMS_FILE).is_file():
+        try:
+            hparams = json.loads((folder / _HPARAMS_FILE).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(
+                f"{_HPARAMS_FILE} cannot be read ({error}); copy or download the file again."
+            ) from None
+    elif (folder / _FLAGS_FILE).is_file():
+        hparams = _read_flags(folder / _FLAGS_FILE, config)
+    else:
         return load_facts(config, Tensor2TensorFacts, _TITLE)
-    try:
-        hparams = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{_HPARAMS_FILE} cannot be read ({error}); copy or download the file again."
-        ) from None
     for name, (allowed, reason) in _REQUIRED.items():
         if name in hparams and hparams[name] not in allowed:
             refuse(name, hparams[name], reason)
@@ -201,6 +246,24 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
     if config is not None:
         known |= load_facts(config, Tensor2TensorFacts, _TITLE).model_dump(exclude_unset=True)
     return Tensor2TensorFacts.load(known)
+
+
+def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
+    """Read the hyperparameters from the flags of the command t2t-trainer. If the flags name an unknown set of
+    hyperparameters, the file of the option `--config` must contain the hyperparameters.
+    """
+    flags = dict(re.findall(r"^--(\w+)=(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))
+    model = flags.get("model", "transformer")
+    if model != "transformer":
+        refuse("model", model, "only the model `transformer` can be imported")
+    name = flags.get("hparams_set", "")
+    if name not in _HPARAMS_SETS and config is None:
+        raise ValueError(
+            f"`hparams_set` in {_FLAGS_FILE} must be {alternatives(_HPARAMS_SETS)}, but is {name!r}; write the "
+            "hyperparameters, such as `num_heads`, into a file, and name the file with `--config`."
+        )
+    changes = re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", flags.get("hparams", ""))
+    return _HPARAMS_SETS.get(name, {}) | {key: yaml.safe_load(value) for key, value in changes}
 
 
 def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
@@ -316,19 +379,22 @@ TENSOR2TENSOR = ImportFormat(
     title=_TITLE,
     recognise=recognise_tensor2tensor,
     read=read_tensor2tensor,
-    files=("checkpoint", "*.index", "*.data-*", _HPARAMS_FILE),
+    files=("checkpoint", "*.index", "*.data-*", _HPARAMS_FILE, _FLAGS_FILE, _VOCABULARIES),
     peer=_TITLE,
     keeps=(
         "Keeps the weights, the zero vector that the decoder starts from, and the hyperparameters in "
-        "hparams.json. Hyperparameters in the file of `--config` take precedence. If hparams.json is "
-        "missing, the file of `--config` must contain `num_heads`."
+        "hparams.json, or in flags.txt if hparams.json is missing. Hyperparameters in the file of `--config` "
+        "take precedence. If both files are missing, the file of `--config` must contain `num_heads`. A file "
+        "`vocab.*subwords` in the folder, or the files of `--vocabularies`, become tokenizers with equal token "
+        "ids."
     ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written. The vector of the target space is "
+        "`<pad>` gets the probability 0. If a translation contains the code of a character that the "
+        "vocabulary lacks, the code is not decoded. The vector of the target space is "
         "added to the source embedding. Models other than `transformer`, learned and relative positions, "
         "other feed-forward layers, and LayerNorm at other positions than pre-norm (`n`, `da`) and "
         "post-norm (`none`, `dan`) are refused."
     ),
     libraries=("tensorflow",),
-    options=("config",),
+    options=("config", "vocabularies"),
 )

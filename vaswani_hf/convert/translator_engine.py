@@ -43,4 +43,4 @@ class TranslatorEngine:
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """See `Engine.translate`."""
-        return list(self.translator.translate(texts, num_beams=num_beams))
+        return list(self.translator.translate(texts, num_beams=num_beams, **self.search))

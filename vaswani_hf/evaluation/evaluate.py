@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..data.batching import PairCollator
+from ..model.inputs_vaswani import TranslationOptions
 from ..model.loss_vaswani import IGNORED_LABEL
-from ..model.translator_vaswani import TOKENIZING, batches_by_length
+from ..model.translator_vaswani import TOKENIZING, batches_by_length, language_token
 from ..translation.translator import Translator
 from .bleu import score_translations
 
@@ -131,14 +132,16 @@ def translate_and_measure(
         )
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
+    names = ("src_lang", "tgt_lang")
+    languages: dict[str, str] = {name: options[name] for name in names if name in options}
     start = time.perf_counter()
     translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(
-        translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
+        translator.model, _reference_batches(translator, sources, references, tokens_per_batch, languages)
     )
     if not math.isfinite(nats):
-        _raise_for_broken_pair(translator, sources, references)
+        _raise_for_broken_pair(translator, sources, references, languages)
     return {
         "loss": nats / tokens if tokens else None,
         "perplexity": perplexity(nats / tokens) if tokens else None,
@@ -164,29 +167,37 @@ def translate_test_set(
     return list(bar)
 
 
-def _raise_for_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Compute the loss of the sentence pairs one by one, to find the first pair with NaN or infinite logits.
-    Raise an error that names this pair.
+def _raise_for_broken_pair(
+    translator: Translator, sources: list[str], references: list[str], languages: dict[str, str]
+) -> None:
+    """Score the pairs one by one to find the first pair with NaN or infinite logits, and raise an error that
+    names this pair.
     """
     for source, reference in zip(sources, references, strict=True):
-        if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
-            list(translator.score([source], [reference]))
+        if any(True for _ in _reference_batches(translator, [source], [reference], 1, languages)):
+            list(translator.score([source], [reference], **languages))
 
 
 def _reference_batches(
-    translator: Translator, sources: list[str], references: list[str], tokens_per_batch: int
+    translator: Translator,
+    sources: list[str],
+    references: list[str],
+    tokens_per_batch: int,
+    languages: dict[str, str],
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """Yield the batches on which the perplexity is computed. Leave out sentence pairs that are too long for
-    the model.
+    """Yield batches for the perplexity, without pairs that are longer than the model accepts. `languages` has
+    the options `src_lang` and `tgt_lang`, if they are given.
     """
     limit = translator.max_length
+    options = TranslationOptions.of(**languages)
+    segments = translator.source_segments((source.strip() for source in sources), options)
     examples = []
-    for source, target in zip(sources, references, strict=True):
+    for segment, target in zip(segments, references, strict=True):
         with TOKENIZING:
-            input_ids = translator.source_tokenizer(source.strip(), verbose=False)["input_ids"]
-            labels = translator.target_tokenizer(text_target=target.strip(), verbose=False)["input_ids"]
-        if max(len(input_ids), len(labels)) <= limit:
-            examples.append({"input_ids": input_ids, "labels": labels})
+            ids = translator.target_tokenizer(text_target=target.strip(), verbose=False)["input_ids"]
+        labels = [*language_token(segment), *ids]
+        if max(len(segment.token_ids), len(labels)) <= limit:
+            examples.append({"input_ids": segment.token_ids, "labels": labels})
     if len(examples) < len(sources):
         logger.warning(
             f"{len(sources) - len(examples)} pairs longer than {limit} tokens are left out of the perplexity."

@@ -542,6 +542,12 @@ class BaseTranslator:
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self.tags else ""
 
+    def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
+        """Tokenize whole texts, without splitting or cutting the texts. If the options name a target language
+        and the tokenizer has tags of target languages, each text begins with the tag.
+        """
+        return self._tokenize([self._with_tag(text, options) for text in texts], options)
+
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
         """Step 2 of a translation: convert texts to segments. Set the field `words` only if a word alignment
         or the division of long segments needs the word indices.
@@ -830,8 +836,8 @@ class BaseTranslator:
         Args:
             sources (Iterable): Texts. `score` reads `window` texts at a time.
             targets (Iterable): The translations of the texts.
-            **options: `return_alignments`, `window`, `tokens_per_batch` and `on_error` of
-                `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
+            **options: `return_alignments`, `window`, `tokens_per_batch`, `on_error`, `src_lang` and
+                `tgt_lang` of `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
                 `generation_config` of `generate`. A batch has at most twice `tokens_per_batch` tokens, source
                 and target together.
 
@@ -866,7 +872,7 @@ class BaseTranslator:
         self, pairs: list[tuple[int, str, str]], options: TranslationOptions
     ) -> list[Translation]:
         targets = [target for _, _, target in pairs]
-        segments = self._tokenize([self._with_tag(source, options) for _, source, _ in pairs], options)
+        segments = self.source_segments([source for _, source, _ in pairs], options)
         if options.return_alignments:
             for segment, (_, source, _) in zip(segments, pairs, strict=True):
                 self._shift_word_indices([segment], source)

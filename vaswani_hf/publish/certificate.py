@@ -10,8 +10,9 @@ from ..checkpoint.files import weight_files
 from ..checkpoint.manifest import describe
 
 _HEAD = (
-    "| engine | weights | beams | length penalty | largest difference (nats) | changed translations | BLEU "
-    "| sentences/s | MB |\n|---|---|---|---|---|---|---|---|---|"
+    "| engine | weights | beams | length penalty | largest difference (nats) | changed translations "
+    "| changed at the length limit | BLEU | sentences/s | MB |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -44,6 +45,7 @@ def _table_row(row: dict[str, Any]) -> str:
         row["length_penalty"],
         "" if is_checkpoint else f"{row['largest_difference']:.1e}",
         "" if is_checkpoint else f"{row['changed']:,} of {row['sentences']:,}",
+        "" if is_checkpoint else f"{row['changed_at_limit']:,}",
         f"{row['bleu']:.2f}",
         f"{row['sentences_per_second']:.1f}",
         f"{row['megabytes']:.1f}",

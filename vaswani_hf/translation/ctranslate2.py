@@ -5,16 +5,21 @@ ctranslate2` wrote.
 `model.translator_vaswani`. The search settings have the same names and meanings as in `generate`. The search
 of CTranslate2 differs from the search of this package in these points:
 
-- CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
-  stops when `num_beams` translations have finished. The search of this package stops only when no better
-  translation is possible. Therefore the search of this package can find a better translation than
-  CTranslate2. With the length penalty `power` and `early_stopping=False`, however, the search of this package
-  stops at the same step as the search of transformers, even if a better translation is still possible. The
-  two searches were compared on 1,000 Multi30k sentences (4 beams, `length_penalty` 1). With the length
-  penalty `power`, CTranslate2 found better translations than this package for 3 sentences. With the length
-  penalty `gnmt`, both searches found the same translations.
-- CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
-  translations, and ranks the translations with the length penalty and the coverage penalty of this package.
+- With `early_stopping="never"`, the two searches find the same translations. CTranslate2 has no such search.
+  Therefore this backend lets CTranslate2 search up to a number of tokens, and receives all finished
+  translations and the beams that have not ended. If a beam that has not ended could still become a better
+  translation, the backend searches the sentence again, up to a larger number of tokens. This search is slower
+  than CTranslate2's own search.
+- With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
+  With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
+  results differ if a better translation would finish after CTranslate2 has stopped. The larger
+  `length_penalty` is, the more often the results differ. The searches were compared on 300 Multi30k sentences
+  with 5 beams and a model after a short training. With `length_penalty` 0.6, all translations were the same.
+  With `length_penalty` 1.4, 52 translations differed. The scores of the 5 translations that were examined
+  were higher in the search of this package.
+- CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
+  log-probabilities of the translations from the scores, and ranks the translations with the length penalty
+  and the coverage penalty of this package.
 - CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
   of the sentences in the batch. If a translation is longer than the limit of its own sentence, the backend
   translates the sentence again with the limit of the sentence.
@@ -52,10 +57,11 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# Pass `patience=2` to CTranslate2. In a test on 1,000 Multi30k sentences with 4 beams, all translations were
-# then the same as in the search of this package. With `patience=1`, the default of CTranslate2, 5
-# translations differed. The speed was the same.
-PATIENCE = 2
+# Without `early_stopping="never"`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
+_PATIENCE = 2
+# With `early_stopping="never"`, the first search of a sentence goes up to this number of tokens for each source
+# token. The backend doubles the number of tokens if a better translation is still possible.
+_FIRST_LENGTH = 2
 # The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
     *("num_beams", "num_return_sequences", "early_stopping"),
@@ -204,22 +210,45 @@ class CTranslate2Backend:
         config = self._config(settings)
         prefixes = [[*language_token(segment), *segment.prefix] for segment in segments]
         source = self._source([segment.token_ids for segment in segments])
-        prefix = self._target(prefixes) if any(prefixes) else None
+        prefix = self._target(prefixes)
         limits = [self._limit(config, segment) for segment in segments]
         with_attention = with_attention or (bool(config.coverage_penalty) and config.num_beams > 1)
-        options = _ctranslate2_options(config)
+        firsts = self._first_attention(source) if with_attention else [None] * len(source)
+        options = _ctranslate2_options(config, max(limits, default=1))
         options["end_token"] = [self._target_tokens[i] for i in self._ends]
         options["suppress_sequences"] = self._target(self._bad_words)
         options["return_attention"] = with_attention
-        results = self._results(source, prefix, limits, options)
-        for number, result in enumerate(results):
-            if not all(map(math.isfinite, result.scores)):
-                raise NotFiniteError(number, segments[number].text)
-        firsts = self._first_attention(source) if with_attention else [None] * len(source)
-        found = []
-        for segment, result, first, start in zip(segments, results, firsts, prefixes, strict=True):
-            num_counted = len(language_token(segment))
-            found.append(self._ranked(result, first, len(start), num_counted, config))
+        translator = self._sampling_translator() if config.do_sample else self._translator
+        rows_of_limit: dict[int, list[int]] = {}
+        longest = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
+        for i, limit in enumerate(limits):
+            first = min(_FIRST_LENGTH * longest, limit) if _is_exact(config) else max(limits)
+            rows_of_limit.setdefault(first, []).append(i)
+        found: list[list[Hypothesis]] = [[] for _ in segments]
+        while rows_of_limit:
+            limit, rows = rows_of_limit.popitem()
+            results = translator.translate_batch(
+                [source[i] for i in rows],
+                [prefix[i] for i in rows] if any(prefixes) else None,
+                max_decoding_length=limit,
+                **options,
+            )
+            for i, result in zip(rows, results, strict=True):
+                if not all(map(math.isfinite, result.scores)):
+                    raise NotFiniteError(i, segments[i].text)
+                num_counted = len(language_token(segments[i]))
+                lengths = [len(tokens) for tokens in result.hypotheses]
+                log_probs = [mean * length for mean, length in zip(result.scores, lengths, strict=True)]
+                hypotheses = self._hypotheses(
+                    result, log_probs, firsts[i], len(prefixes[i]), num_counted, config
+                )
+                if max(lengths) > limits[i]:
+                    # Only the exact search respects the length limit of each sentence in the first search.
+                    rows_of_limit.setdefault(limits[i], []).append(i)
+                elif limit < limits[i] and self._may_improve(hypotheses, log_probs, limits[i], config):
+                    rows_of_limit.setdefault(min(2 * limit, limits[i]), []).append(i)
+                else:
+                    found[i] = self._best(hypotheses, limit < limits[i], config)
         return found
 
     def score(
@@ -311,33 +340,6 @@ class CTranslate2Backend:
             limits.append(prefix_length + own)
         return max(min(limits), prefix_length + 1)
 
-    def _results(
-        self,
-        source: list[list[str]],
-        prefix: list[list[str]] | None,
-        limits: list[int],
-        options: dict[str, Any],
-    ) -> list[Any]:
-        """Return the result of CTranslate2 for each sentence. Each translation respects the length limit of
-        its sentence.
-        """
-        translator = self._sampling_translator() if "sampling_topk" in options else self._translator
-        results: list[Any] = [None] * len(source)
-        rows_of_limit = {max(limits, default=1): list(range(len(source)))}
-        while rows_of_limit:
-            limit, rows = rows_of_limit.popitem()
-            found = translator.translate_batch(
-                [source[i] for i in rows],
-                [prefix[i] for i in rows] if prefix else None,
-                max_decoding_length=limit,
-                **options,
-            )
-            for i, result in zip(rows, found, strict=True):
-                results[i] = result
-                if limits[i] < max(len(tokens) for tokens in result.hypotheses):
-                    rows_of_limit.setdefault(limits[i], []).append(i)
-        return results
-
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
         """Compute the attention of the first target token by greedy search, because CTranslate2's beam search
         would assign this attention to the wrong sentences.
@@ -352,26 +354,25 @@ class CTranslate2Backend:
         )
         return [result.attention[0][0] for result in results]
 
-    def _ranked(
+    def _hypotheses(
         self,
         result: Any,
+        log_probs: list[float],
         first: list[float] | None,
         prefix_length: int,
         num_counted: int,
         config: SearchSettings,
     ) -> list[Hypothesis]:
-        """Return the hypotheses of a sentence, sorted by the score that the search of this package would give
-        them. The score is the log-probability of the tokens after the prefix, divided by the length penalty,
-        plus the coverage penalty. The length penalty also counts `num_counted` tokens of the target prefix.
+        """Return the finished translations of a sentence, and the beams that have not ended, in the order of
+        CTranslate2. The score of a hypothesis is the score of this package's search: the log-probability of
+        the tokens after the prefix, divided by the length penalty, plus the coverage penalty. The length
+        penalty counts `num_counted` tokens of the prefix.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
-            # CTranslate2 divides the log-probability of the tokens after the target prefix by a power of the
-            # total number of tokens, including the prefix. Undo this division, because this package computes
-            # its own length penalty.
-            log_prob = result.scores[i] * len(tokens) ** config.length_penalty
-            score = log_prob / length_penalty(len(tokens) - prefix_length + num_counted, config)
+            length = len(tokens) - prefix_length + num_counted
+            score = log_probs[i] / length_penalty(length, config)
             if config.coverage_penalty and attention:
                 score += (
                     config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
@@ -379,15 +380,58 @@ class CTranslate2Backend:
             token_ids = [self._target_ids[token] for token in tokens]
             hypothesis = Hypothesis(token_ids, prefix_length, num_counted, score=score, attention=attention)
             hypotheses.append(hypothesis)
-        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        return hypotheses
+
+    def _may_improve(
+        self, hypotheses: list[Hypothesis], log_probs: list[float], limit: int, config: SearchSettings
+    ) -> bool:
+        """Return True if a beam that has not ended could become one of the best `num_return_sequences`
+        translations. `limit` is the length limit of the sentence. The rule is the rule of `EarlyStopping` in
+        `model.beam_search_vaswani`.
+        """
+        finished = sorted(one.score for one in hypotheses if one.token_ids[-1] in self._ends)
+        if len(finished) < config.num_return_sequences:
+            return True
+        unfinished = [i for i, one in enumerate(hypotheses) if one.token_ids[-1] not in self._ends]
+        if not unfinished:
+            # CTranslate2 returns no beam if all beams ended at the last step of the search.
+            return True
+        one = hypotheses[unfinished[0]]
+        length = limit if config.length_penalty > 0 else len(one.token_ids)
+        length += one.num_counted - one.num_forced
+        best = max(log_probs[i] for i in unfinished) / length_penalty(length, config)
+        return best > finished[-config.num_return_sequences]
+
+    def _best(
+        self, hypotheses: list[Hypothesis], leaves_out_unfinished: bool, config: SearchSettings
+    ) -> list[Hypothesis]:
+        """Return the best translations of a sentence, best first. With `early_stopping=True`, leave out the
+        translations that finished after `num_beams` translations had finished.
+        """
+        if leaves_out_unfinished:
+            hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
+        if config.num_beams > 1 and config.early_stopping is True:
+            lengths = sorted(len(one.token_ids) for one in hypotheses)
+            last = lengths[min(config.num_beams, len(lengths)) - 1]
+            hypotheses = [one for one in hypotheses if len(one.token_ids) <= last]
+        hypotheses = sorted(hypotheses, key=lambda one: -one.score)
         return hypotheses[: config.num_return_sequences]
 
 
-def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
-    """Convert search settings to arguments of CTranslate2's `translate_batch`."""
-    options = {
+def _is_exact(config: SearchSettings) -> bool:
+    """Return True if the search must go on until no better translation is possible."""
+    return config.num_beams > 1 and config.early_stopping == "never"
+
+
+def _ctranslate2_options(config: SearchSettings, longest: int) -> dict[str, Any]:
+    """Convert search settings to arguments of CTranslate2's `translate_batch`. `longest` is the largest length
+    limit of the sentences.
+    """
+    options: dict[str, Any] = {
         "beam_size": config.num_beams,
-        "length_penalty": config.length_penalty,
+        # Request the mean log-probability of the tokens. With a length penalty of 0, CTranslate2 would stop by
+        # another rule.
+        "length_penalty": 1,
         "no_repeat_ngram_size": config.no_repeat_ngram_size,
         "return_end_token": True,
         "return_scores": True,
@@ -397,7 +441,9 @@ def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
         "min_decoding_length": 0,
     }
     if config.num_beams > 1:
-        patience = 1 if config.early_stopping is True else PATIENCE
+        # A search has at most `num_beams` translations of each length. With `patience=longest`, CTranslate2
+        # does not stop before `max_decoding_length`.
+        patience = longest if _is_exact(config) else _PATIENCE
         options["patience"] = patience
         options["num_hypotheses"] = patience * config.num_beams
     if config.do_sample:

@@ -1,0 +1,130 @@
+"""Converts the vocabularies of tensor2tensor (`vocab.*.subwords`) to fast tokenizers with equal token ids.
+
+The class `SubwordTextEncoder` of tensor2tensor encodes a text in four steps:
+
+1. Split the text between letters or digits and other characters. Remove each space that stands alone between
+   two parts.
+2. Write a backslash as two backslashes, and an underscore as a backslash and the letter u. Write each
+   character that occurs in no token of the vocabulary as its decimal code between a backslash and a semicolon.
+3. Append an underscore to each part.
+4. Split each part into tokens. Each token is the longest token of the vocabulary that the rest of the part
+   begins with.
+
+The fast tokenizer does steps 1 to 3 in its normalizer. The WordPiece model of the library `tokenizers` does
+step 4.
+"""
+
+import unicodedata
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from .sentencepiece_models import empty_model
+from .word_tokenizers import imported_tokenizer
+
+# These characters mark positions while a text is converted. The characters are control characters, so that
+# the normalizer `Precompiled` replaces each character of a text separately.
+_BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
+_ALPHANUMERIC = r"[\p{L}\p{N}]"
+_OTHER = r"[^\p{L}\p{N}]"
+_ESCAPING_CHARACTERS = "\\_u;0123456789"
+# tensor2tensor decodes an invalid code as this character. The tokenizer writes this character for characters
+# that Unicode does not define.
+_UNDEFINED = 0x3013
+# The categories of characters that texts do not contain: not assigned, private use, and surrogates.
+_NEVER_IN_TEXTS = ("Cn", "Co", "Cs")
+
+
+def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """Create a fast tokenizer from a vocabulary file of tensor2tensor. The tokenizer appends the end token to
+    each text. Raise a ValueError if the file is not a vocabulary.
+    """
+    tokens = _read_tokens(path)
+    alphabet = {*"".join(tokens), *_ESCAPING_CHARACTERS} - {"\n"}
+    pad, end = tokens[:2]
+    ids = {token: number for number, token in enumerate(tokens) if token}
+    model = models.WordPiece(ids, unk_token=pad, max_input_chars_per_word=10**9, continuing_subword_prefix="")
+    backend = Tokenizer(model)
+    backend.normalizer = _normalizer(alphabet, path)
+    backend.pre_tokenizer = pre_tokenizers.Split("_", "merged_with_previous")
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Fuse(),
+            decoders.Replace("\\\\", _BACKSLASH),
+            decoders.Replace("\\u", _END_OF_PART),
+            decoders.Replace(Regex(f"(?<={_ALPHANUMERIC})_+(?={_ALPHANUMERIC})"), " "),
+            decoders.Replace("_", ""),
+            decoders.Replace(_END_OF_PART, "_"),
+            decoders.Replace(_BACKSLASH, "\\"),
+        ]
+    )
+    return imported_tokenizer(backend, ids, pad=pad, start=pad, end=end, unknown=pad)
+
+
+def _read_tokens(path: Path) -> list[str]:
+    """Read the tokens of a vocabulary file. Each line contains one token, with or without quotes."""
+    try:
+        # Divide the text only at line feeds, because tokens may contain other line separators.
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"The vocabulary '{path}' cannot be read ({error}); give another file.") from None
+    tokens = []
+    for line in lines:
+        token = line.rstrip()
+        is_quoted = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
+        tokens.append(token[1:-1] if is_quoted else token)
+    if tokens[:2] != ["<pad>_", "<EOS>_"]:
+        raise ValueError(
+            f"The vocabulary '{path.name}' must begin with the tokens <pad>_ and <EOS>_ of the class "
+            f"SubwordTextEncoder, but begins with {' and '.join(tokens[:2])}; give another file."
+        )
+    return tokens
+
+
+def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer:
+    """Return a normalizer that does the steps 1 to 3 (see the docstring of this file)."""
+    is_boundary = f"(?<={_ALPHANUMERIC})(?={_OTHER})|(?<={_OTHER})(?={_ALPHANUMERIC})"
+    allowed = "".join(f"\\x{{{ord(character):X}}}" for character in sorted({*alphabet, _END_OF_PART}))
+    return normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(is_boundary), _END_OF_PART),
+            normalizers.Replace(f"{_END_OF_PART} {_END_OF_PART}", _END_OF_PART),
+            normalizers.Replace("\\", "\\\\"),
+            normalizers.Replace("_", "\\u"),
+            # Without a control character between the characters, `Precompiled` would replace a character and
+            # its combining characters together.
+            normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
+            normalizers.Precompiled(_character_codes(alphabet, path)),
+            normalizers.Replace(_BETWEEN_CHARACTERS, ""),
+            normalizers.Replace(Regex(f"[^{allowed}]"), f"\\{_UNDEFINED};"),
+            normalizers.Replace(Regex(r"(?<=[\s\S])\z"), _END_OF_PART),
+            normalizers.Replace(_END_OF_PART, "_"),
+        ]
+    )
+
+
+def _character_codes(alphabet: Collection[str], path: Path) -> bytes:
+    """Return rules in SentencePiece's binary format. The rules replace each character outside the alphabet by
+    its decimal code between a backslash and a semicolon.
+    """
+    model = empty_model(f"'{path.name}'")
+    import sentencepiece
+
+    if hasattr(sentencepiece, "set_min_log_level"):
+        # Print no log of the conversion, only errors.
+        sentencepiece.set_min_log_level(2)
+    kept = {*alphabet, _BETWEEN_CHARACTERS, _END_OF_PART}
+    with TemporaryDirectory() as folder:
+        rules = Path(folder) / "rules.tsv"
+        with rules.open("w", encoding="ascii") as file:
+            for code in range(1, 0x110000):
+                character = chr(code)
+                if character not in kept and unicodedata.category(character) not in _NEVER_IN_TEXTS:
+                    codes = " ".join(f"{ord(one):X}" for one in f"\\{code};")
+                    file.write(f"{code:X}\t{codes}\n")
+        normalizer = sentencepiece.SentencePieceNormalizer(rule_tsv=str(rules))
+    model.ParseFromString(normalizer.serialized_model_proto())
+    return model.normalizer_spec.precompiled_charsmap
