@@ -48,6 +48,10 @@ RUNS = {
         "en={source} de={target} --lines 3",
         [r"py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text"],
     ),
+    "repetition_guard.py": (
+        "{checkpoint} {source} {target} --other {target} --inputs 22",
+        [r"\| none \| 2 \| \d \|", r"\| another language \| 2 \|", r"\| all \| 22 \| \d+ \| \d+ \|"],
+    ),
     "serving.py": (
         "{checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8'",
         [
