@@ -65,7 +65,10 @@ RUNS = {
         "{checkpoint} {source} --requests 60 --clients 4",
         [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth: \d"],
     ),
-    "startup.py": ("{checkpoint} --rounds 1", [r"vaswani translate .* imports takes"]),
+    "startup.py": (
+        "{checkpoint} --rounds 1",
+        [r"vaswani translate .* imports takes", r"vaswani serve .* imports takes"],
+    ),
     "threads.py": (
         "--shapes toy --ways one after --rounds 1 --seconds 0.01",
         [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"],
