@@ -3,8 +3,9 @@
 Run `python scripts/benchmarks/repetition_guard.py CHECKPOINT SOURCE REFERENCE [--other FILE …] [--inputs 10000]`.
 SOURCE and REFERENCE have one text per line. The lines of each FILE are the lines of SOURCE in another
 language. The script adds noise to the lines of SOURCE, such as dropped words. Each kind of noise gets the same
-number of inputs. The script translates all inputs without and with the guard, sentence by sentence as
-`vaswani serve` does.
+number of inputs. The script translates all inputs without the guard, sentence by sentence as `vaswani serve`
+does. Then the script translates the inputs whose translation repeats words again, with the guard. With `--engine
+ctranslate2`, CHECKPOINT is a folder that `vaswani export --format ctranslate2` wrote.
 
 For each kind of noise, the script prints these numbers of inputs: all inputs, inputs whose translation repeats
 itself without and with the guard, and inputs for which the guard changes the translation. A changed
@@ -26,7 +27,9 @@ from timing import print_header
 
 from vaswani_hf.data.lines import read_lines
 from vaswani_hf.model.text_rules_vaswani import is_loop
+from vaswani_hf.model.translator_vaswani import BaseTranslator
 from vaswani_hf.translation import Translator
+from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
 
 # The probability that noise changes a word or a character.
 RATE = 0.2
@@ -177,13 +180,27 @@ def lines_of(path: Path) -> list[str]:
     return [line.strip() for line in read_lines(path)]
 
 
-def translate(translator: Translator, inputs: Sequence[Input], guard: bool) -> list[str]:
-    """Translate all inputs, and print the time."""
+def translate(translator: BaseTranslator, texts: list[str], guard: bool) -> list[str]:
+    """Translate texts, and print the time."""
     start = time.perf_counter()
-    texts = [one.text for one in inputs]
     translations = [*translator.translate(texts, split_sentences=True, repetition_guard=guard)]
-    print(f"repetition_guard {guard}: {time.perf_counter() - start:.1f} s", flush=True)
+    seconds = time.perf_counter() - start
+    print(f"repetition_guard {guard}: {len(texts):,} inputs in {seconds:.1f} s", flush=True)
     return translations
+
+
+def outcomes_of(translator: BaseTranslator, inputs: Sequence[Input]) -> list[Outcome]:
+    """Translate all inputs without the guard, and the inputs that the guard can change also with the guard."""
+    before = translate(translator, [one.text for one in inputs], guard=False)
+    # The guard changes only loops. `is_loop` with an empty source also returns True for repeated words that
+    # the source repeats.
+    rows = [row for row, translation in enumerate(before) if is_loop(translation, "")]
+    after = [*before]
+    for row, translation in zip(
+        rows, translate(translator, [inputs[row].text for row in rows], guard=True), strict=True
+    ):
+        after[row] = translation
+    return [*map(Outcome, inputs, before, after)]
 
 
 def main() -> None:
@@ -196,16 +213,16 @@ def main() -> None:
         "--other", type=Path, nargs="+", default=[], help="the lines of SOURCE in other languages"
     )
     parser.add_argument("--inputs", type=int, default=10_000, help="number of noisy inputs; default: 10,000")
+    parser.add_argument("--engine", choices=("torch", "ctranslate2"), default="torch", help="default: torch")
     parser.add_argument("--seed", type=int, default=1, help="seed of the noise; default: 1")
     arguments = parser.parse_args()
     print_header()
     pairs = [*zip(lines_of(arguments.source), lines_of(arguments.reference), strict=True)]
     others = [lines_of(path) for path in arguments.other]
     inputs = noisy_inputs(pairs, others, arguments.inputs, arguments.seed)
-    translator = Translator.from_pretrained(arguments.checkpoint, "cpu")
-    before = translate(translator, inputs, guard=False)
-    after = translate(translator, inputs, guard=True)
-    outcomes = [*map(Outcome, inputs, before, after)]
+    is_exported = arguments.engine == "ctranslate2"
+    load = load_ctranslate2_translator if is_exported else Translator.from_pretrained
+    outcomes = outcomes_of(load(arguments.checkpoint, "cpu"), inputs)
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for kind in dict.fromkeys(one.kind for one in inputs):
         print(row_of(kind, [one for one in outcomes if one.input.kind == kind]))
