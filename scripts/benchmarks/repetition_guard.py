@@ -15,6 +15,7 @@ translation without the guard. Upper case is ignored in the chrF, because the re
 
 import argparse
 import itertools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -217,6 +218,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the noise; default: 1")
     arguments = parser.parse_args()
     print_header()
+    # Hide the warnings about long inputs.
+    logging.getLogger("vaswani_hf.model").setLevel(logging.ERROR)
     pairs = [*zip(lines_of(arguments.source), lines_of(arguments.reference), strict=True)]
     others = [lines_of(path) for path in arguments.other]
     inputs = noisy_inputs(pairs, others, arguments.inputs, arguments.seed)

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs FastAPI: pip install '.[serve]'")
 httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
 
-from vaswani_hf.cli.serve import _listening_socket  # noqa: E402
+from vaswani_hf.cli.serve import ServeOptions, _listening_socket  # noqa: E402
 
 TEXTS = ["der Hund läuft", "zwei, nein", "Öl", "日本"]
 
@@ -238,6 +238,12 @@ def test_quantization_and_search_options(python, copier_checkpoint, copier):
     words = [copier_checkpoint, "--languages", "en:de", "--quantization", "int8", "--num_beams", "1"]
     with served(python, *words) as (_, client, _):
         assert translate(client, "der Hund").json() == {"translatedText": "der Hund"}
+
+
+def test_the_repetition_guard_is_on_by_default():
+    assert ServeOptions(models=["a"]).translation_settings()["repetition_guard"]
+    off = ServeOptions(models=["a"], repetition_guard=False)
+    assert not off.translation_settings()["repetition_guard"]
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement():

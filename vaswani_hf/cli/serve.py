@@ -38,7 +38,7 @@ _KEEP_ALIVE = 75
 # The error numbers of the operating system for a port that another program uses and for a port that this user
 # may not open. Any other error number means that the address `--host` is wrong.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
-_SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
+_SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
 
 class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, Limits):
@@ -63,6 +63,9 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     error; needs the library py3langid"""
     split_sentences: bool = True
     """translate texts sentence by sentence"""
+    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default.
+    repetition_guard: bool = True
+    """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
     workers: int = on_command_line(1, hidden=True)
 
     @model_validator(mode="after")
