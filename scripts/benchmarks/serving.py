@@ -1,6 +1,7 @@
 """Measures the speed, the latency and the memory of `vaswani serve` under load.
 
-The script compares batches of several requests with batches of one request.
+The script compares batches of several requests with batches of one request. With `--other`, the script also
+measures a running service of another program that has the interface of LibreTranslate.
 
 Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve "--engine
 ctranslate2"]`. SOURCE is a file with one text per line. Each client waits for an answer before the client
@@ -79,10 +80,14 @@ def served(words: list[str]) -> Iterator[Served]:
         process.communicate()
 
 
-async def load(address: str, target: str, texts: list[str], num_clients: int, latencies: list[float]) -> None:
-    """Send all texts to the service, with `num_clients` clients at the same time. `target` is the target
-    language. Append the duration of each request in seconds to `latencies`.
+async def load(
+    address: str, languages: str, texts: list[str], num_clients: int, latencies: list[float]
+) -> None:
+    """Send all texts to the service, with `num_clients` clients at the same time. `languages` are the source
+    language and the target language, such as en:de. Append the duration of each request in seconds to
+    `latencies`.
     """
+    source, _, target = languages.partition(":")
     remaining = iter(texts)
     place = urlsplit(address)
 
@@ -92,7 +97,7 @@ async def load(address: str, target: str, texts: list[str], num_clients: int, la
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         for text in remaining:
             start = time.perf_counter()
-            body = json.dumps({"q": text, "source": "auto", "target": target}).encode()
+            body = json.dumps({"q": text, "source": source, "target": target}).encode()
             head = f"POST /translate HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")
@@ -112,17 +117,17 @@ def milliseconds(seconds: list[float]) -> str:
 
 
 def measure_load(
-    services: dict[str, Served], target: str, texts: list[str], num_clients: int, rounds: int
+    addresses: dict[str, str], languages: str, texts: list[str], num_clients: int, rounds: int
 ) -> None:
-    """Measure each service with `num_clients` clients, and print the speed and the latency."""
-    latencies: dict[str, list[float]] = {name: [] for name in services}
+    """Measure the service at each address with `num_clients` clients, and print the speed and the latency."""
+    latencies: dict[str, list[float]] = {name: [] for name in addresses}
 
     def work(name: str) -> None:
-        asyncio.run(load(services[name].address, target, texts, num_clients, latencies[name]))
+        asyncio.run(load(addresses[name], languages, texts, num_clients, latencies[name]))
 
-    times = in_turns({name: partial(work, name) for name in services}, rounds)
+    times = in_turns({name: partial(work, name) for name in addresses}, rounds)
     print_times(times, "one request at a time", f"{num_clients} clients: ")
-    for name in services:
+    for name in addresses:
         speed = len(texts) / statistics.median(times[name])
         # The first round warms up the services and is not measured.
         measured = latencies[name][len(texts) :]
@@ -131,12 +136,12 @@ def measure_load(
         )
 
 
-def measure_sentence(service: Served, target: str, sentence: str, num_requests: int) -> None:
+def measure_sentence(service: Served, languages: str, sentence: str, num_requests: int) -> None:
     """Send one sentence several times, one request after the other, and print the latency and the CPU time."""
-    asyncio.run(load(service.address, target, [sentence] * 10, 1, []))
+    asyncio.run(load(service.address, languages, [sentence] * 10, 1, []))
     latencies: list[float] = []
     before = service.cpu_seconds
-    asyncio.run(load(service.address, target, [sentence] * num_requests, 1, latencies))
+    asyncio.run(load(service.address, languages, [sentence] * num_requests, 1, latencies))
     cpu = 1000 * (service.cpu_seconds - before) / num_requests
     print(
         f"one sentence, no wait for a batch: {milliseconds(latencies)}, {cpu:.1f} ms of CPU time", flush=True
@@ -156,13 +161,19 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, help="number of measurements of each service; default: 3"
     )
+    parser.add_argument(
+        "--other",
+        default=[],
+        nargs="+",
+        metavar="NAME=URL",
+        help="services of other programs to compare with",
+    )
     parser.add_argument("--sentence", help="a sentence whose latency is measured")
     parser.add_argument(
         "--serve", default="", help="additional options of `vaswani serve`, quoted as one argument"
     )
     arguments = parser.parse_args()
     lines = arguments.source.read_text(encoding="utf-8").splitlines()
-    target = arguments.languages.partition(":")[2]
     texts = [lines[number % len(lines)] for number in range(arguments.requests)]
     common = [arguments.checkpoint, "--languages", arguments.languages, *shlex.split(arguments.serve)]
     print_header()
@@ -170,11 +181,16 @@ def main() -> None:
         services = {name: stack.enter_context(served([*common, *words])) for name, words in WAYS.items()}
         for name, service in services.items():
             print(f"{name:28} ready after {service.seconds:.1f} s, {service.memory:.0f} MiB", flush=True)
+        addresses = {name: service.address for name, service in services.items()}
+        addresses |= dict(entry.split("=", 1) for entry in arguments.other)
         for num_clients in arguments.clients:
-            measure_load(services, target, texts, num_clients, arguments.rounds)
+            measure_load(addresses, arguments.languages, texts, num_clients, arguments.rounds)
         if arguments.sentence is not None:
             measure_sentence(
-                services["one request at a time"], target, arguments.sentence, arguments.requests
+                services["one request at a time"],
+                arguments.languages,
+                arguments.sentence,
+                arguments.requests,
             )
         for name, service in services.items():
             print(f"{name:28} {service.memory:.0f} MiB at the end")

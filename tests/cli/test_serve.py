@@ -1,4 +1,4 @@
-"""`vaswani serve`: the process from its start to its end, and wrong options."""
+"""`vaswani serve`: the process from its start to its end, bad input, and wrong options."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs FastAPI: pip install '.[serve]'")
 httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
 
-from vaswani_hf.cli.serve import _listening_socket  # noqa: E402
+from vaswani_hf.cli.serve import ServeOptions, _listening_socket  # noqa: E402
 
 TEXTS = ["der Hund läuft", "zwei, nein", "Öl", "日本"]
 
@@ -36,16 +36,137 @@ def served(python, *words):
         process.communicate()
 
 
+FIELDS = {"source": "en", "target": "de"}
+
+
 def translate(client, text: str):
-    return client.post("/translate", data={"q": text, "source": "en", "target": "de"})
+    return client.post("/translate", data={"q": text} | FIELDS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(copier_checkpoint, tmp_path_factory):
+    """A copy of the checkpoint of the copier. A test deletes the copy."""
+    return shutil.copytree(copier_checkpoint, tmp_path_factory.mktemp("served") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def client(python, checkpoint):
+    """A client of one service for all bad inputs."""
+    with served(python, str(checkpoint), "--languages", "en:de") as (process, client, _):
+        yield client
+        process.terminate()
+        # Nothing about a bad input is in the log.
+        assert process.stderr.read() == "vaswani: the service has ended\n"
+
+
+def json_of(q, **fields):
+    return {"json": {"q": q} | FIELDS | fields}
+
+
+def body_of(content: bytes, kind: str = "application/json"):
+    return {"content": content, "headers": {"Content-Type": kind}}
+
+
+NO_JSON = {"error": "Invalid JSON format"}
+NO_UTF_8 = {"error": "The body must be text that UTF-8 can encode."}
+NO_TEXT = {"error": "Invalid request: missing q parameter"}
+FORM = "application/x-www-form-urlencoded"
+# The request, the status and the answer.
+BAD_INPUT = {
+    "100,000 characters": (
+        json_of("a" * 100_000),
+        413,
+        {"error": "A request may have at most 20,000 characters, but has 100,000; divide the request."},
+    ),
+    "501 texts": (
+        json_of(["a"] * 501),
+        413,
+        {"error": "A request may have at most 500 texts, but has 501; divide the request."},
+    ),
+    "1 MB": (
+        json_of("a" * 1_000_000),
+        413,
+        {"error": "The body of a request may have at most 340,000 bytes; divide the request."},
+    ),
+    "no text": (json_of(""), 400, NO_TEXT),
+    "no texts": (json_of([]), 400, NO_TEXT),
+    "no body": (body_of(b"", ""), 400, NO_TEXT),
+    "an empty text in a list": (json_of(["", "Öl"]), 200, {"translatedText": ["", "Öl"]}),
+    "only white space": (json_of(" \n\t"), 200, {"translatedText": " \n\t"}),
+    "only emoji": (json_of("🎉 👩\u200d👧"), 200, {"translatedText": "🎉 👩\u200d👧"}),
+    "half an object": (body_of(b'{"q": '), 400, NO_JSON),
+    "a list": (body_of(b"[1]"), 400, NO_JSON),
+    "deep JSON": (body_of(b"[" * 100_000), 400, NO_JSON),
+    "a long number": (body_of(b'{"alternatives": 1' + b"0" * 5000 + b"}"), 400, NO_JSON),
+    "invalid UTF-8": (body_of(b'{"q": "\xff"}'), 400, NO_UTF_8),
+    "half a character": (body_of(b'{"q": "\\ud800"}'), 400, NO_UTF_8),
+    "invalid UTF-8 in a form": (body_of(b"q=\xff", FORM), 400, NO_UTF_8),
+    "an invalid byte in a form": (body_of(b"q=%ff", FORM), 400, NO_UTF_8),
+    "broken multipart": (
+        body_of(b"Hund", "multipart/form-data; boundary=x"),
+        400,
+        {"error": "Invalid multipart data."},
+    ),
+    "a file": (
+        {"files": {"q": ("a.txt", b"Hund")}},
+        400,
+        {"error": "Too many files. Maximum number of files is 0."},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input(client, name):
+    request, status, expected = BAD_INPUT[name]
+    answer = client.post("/translate", **request)
+    assert (answer.status_code, answer.json()) == (status, expected)
+
+
+def send_only(client, body: bytes, length: int) -> socket.socket:
+    """Send a request of which `length` bytes are announced, and return the connection without reading."""
+    connection = socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def never_reads(client, checkpoint):
+    # The answer is larger than the buffers of a connection.
+    body = json.dumps({"q": ["🎉" * 400] * 50} | FIELDS).encode()
+    return [send_only(client, body, len(body)) for _ in range(20)]
+
+
+def never_ends(client, checkpoint):
+    return [send_only(client, b'{"q": ', 1000)]
+
+
+def leaves(client, checkpoint):
+    """Close connections while the service waits for the body, and while it translates."""
+    body = json.dumps({"q": ["der Hund läuft. " * 25] * 40} | FIELDS).encode()
+    for length in (len(body) + 1000, len(body)) * 5:
+        send_only(client, body, length).close()
+    return []
+
+
+def loses_checkpoint(client, checkpoint):
+    # A process that maps a shortened file into memory crashes.
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    shutil.rmtree(checkpoint)
+    return []
+
+
+@pytest.mark.parametrize("misbehave", [never_reads, never_ends, leaves, loses_checkpoint])
+def test_other_clients_are_served(client, checkpoint, misbehave):
+    connections = misbehave(client, checkpoint)
+    assert translate(client, "Öl").json() == {"translatedText": "Öl"}
+    for connection in connections:
+        connection.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, copier, tmp_path, number):
-    """The checkpoint is deleted while the service runs, and a signal arrives during a request."""
-    checkpoint = tmp_path / "checkpoint"
-    shutil.copytree(copier_checkpoint, checkpoint)
-    with served(python, str(checkpoint), "--languages", "en:de", "--batch_wait", "1000") as (
+def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, number):
+    """A signal arrives during a request."""
+    with served(python, copier_checkpoint, "--languages", "en:de", "--batch_wait", "1000") as (
         process,
         client,
         lines,
@@ -58,9 +179,6 @@ def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, copier, 
             command = lines[1].removeprefix("try: ")
             pasted = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
             assert json.loads(pasted.stdout).keys() == {"translatedText"}
-        # A process that maps a shortened file into memory crashes.
-        (checkpoint / "model.safetensors").write_bytes(b"")
-        shutil.rmtree(checkpoint)
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(translate, client, TEXTS[0])
             deadline = time.monotonic() + 60
@@ -122,6 +240,12 @@ def test_quantization_and_search_options(python, copier_checkpoint, copier):
         assert translate(client, "der Hund").json() == {"translatedText": "der Hund"}
 
 
+def test_the_repetition_guard_is_on_by_default():
+    assert ServeOptions(models=["a"]).translation_settings()["repetition_guard"]
+    off = ServeOptions(models=["a"], repetition_guard=False)
+    assert not off.translation_settings()["repetition_guard"]
+
+
 def test_an_answer_does_not_wait_for_an_acknowledgement():
     """The service sets TCP_NODELAY on the listening socket, and the connections of clients inherit this
     option.
@@ -140,6 +264,17 @@ def test_a_port_in_use(vaswani, copier_checkpoint):
     assert error == (
         f"`--port` must be a free port, but {port} cannot be used (Address already in use); give another port, or 0 "
         "for any free port."
+    )
+
+
+def test_two_models_of_the_same_direction(vaswani, copier_checkpoint, tmp_path):
+    copy = shutil.copytree(copier_checkpoint, tmp_path / "copy")
+    words = ["--languages", "en:de", "en:de", "--port", "0"]
+    code, _, error = vaswani("serve", copier_checkpoint, copy, *words)
+    assert code == 2
+    assert error == (
+        "`models` must have different languages, but two models translate from en to de; leave one of the two models "
+        "out."
     )
 
 

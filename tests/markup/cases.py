@@ -60,6 +60,12 @@ html | <p>one <b><i><u>two</u></i></b> three</p> | <p>ONE <b><i><u>TWO</u></i></
 html | <p><span>one</span> <span>two</span> <span>three</span></p> | <p><span>ONE</span> <span>TWO</span> <span>THREE</span></p>
 html | <p>one<b> two </b>three</p> | <p>ONE <b>TWO</b> THREE</p>
 html | <p>one <b>two</b>three</p> | <p><b>ONE TWOTHREE</b></p>
+html | <b>one</b><i>two</i> | <b>ONE</b><i>TWO</i>
+html | <a>one two</a><a>three</a><a>four</a> | <a>ONE TWO</a><a>THREE</a><a>FOUR</a>
+html | <b><i>one</i></b><u>two</u> three | <b><i>ONE</i></b><u>TWO</u> THREE
+html | <b>one</b><img src=x><i>two</i> | <b>ONE</b><img src=x><i>TWO</i>
+html | <b>one.</b><i>two</i> | <b>ONE.</b><i>TWO</i>
+html | <b>one</b><i> two</i> | <b>ONE</b> <i>TWO</i>
 html | <p>one-<b>two</b> three</p> | <p><b>ONE-TWO THREE</b></p>
 html | <a href='x' title="one &amp; two">three</a> | <a href='x' title="ONE &amp; TWO">THREE</a>
 html | <img src="a.png" alt="one"><p>two</p> | <img src="a.png" alt="ONE"><p>TWO</p>
@@ -181,6 +187,7 @@ markdown | one <span class="x">two</span> three | ONE <span class="x">TWO</span>
 markdown | <!-- one -->⏎two | <!-- one -->⏎TWO
 markdown | one⏎⏎<p>two <b>three</b></p>⏎⏎four | ONE⏎⏎<p>TWO <b>THREE</b></p>⏎⏎FOUR
 markdown | one*two*three | *ONETWOTHREE*
+markdown | **one***two* | **ONE***TWO*
 markdown | a * b one | A \* B ONE
 markdown | one   ⏎  two | ONE   ⏎  TWO
 markdown | # one⏎two | # ONE⏎TWO
@@ -191,7 +198,8 @@ srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎ | 1⏎00:00:01,000 --> 00:00
 srt | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>one</i> two⏎⏎ | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>ONE</i> TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎- one⏎- two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎- ONE⏎- TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one two⏎three⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE TWO⏎THREE⏎⏎
-srt | 1⏎00:00:01,000 --> 00:00:02,000⏎R&D <3⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎R&D 3⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎R&D <3⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎R&D <3⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one < <i>two</i>, three <3⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE < <i>TWO</i>, THREE <3⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎{\an8}one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎{\an8}ONE⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎♪⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎♪⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎<font color="#fff">one</font>⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎<font color="#fff">ONE</font>⏎⏎
@@ -206,6 +214,10 @@ po | msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎ms
 po | msgid "one %s two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
 po | msgid "one <b>two</b>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
 po | msgid "one\ntwo"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid ""⏎"one\n"⏎"two"⏎msgstr ""⏎"ONE\n"⏎"TWO"⏎
+po | msgid "one\ttwo\t\tthree"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one\ttwo\t\tthree"⏎msgstr "ONE\tTWO\t\tTHREE"⏎
+po | msgid "\tone: "⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "\tone: "⏎msgstr "\tONE: "⏎
+po | msgid "<b>one</b><i>two</i>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "<b>one</b><i>two</i>"⏎msgstr "<b>ONE</b><i>TWO</i>"⏎
+po | msgid "one < two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one < two"⏎msgstr "ONE < TWO"⏎
 po | msgid "one \"two\""⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one \"two\""⏎msgstr "ONE \"TWO\""⏎
 po | msgid "%(n)d one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "%(n)d one"⏎msgstr "%(n)d ONE"⏎
 po | #. note⏎msgid "one"⏎msgstr "eins"⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#. note⏎msgid "one"⏎msgstr "eins"⏎

@@ -74,6 +74,11 @@ def test_an_invented_placeholder_is_removed():
     assert found == "EINS ZWEI"
 
 
+def test_an_invented_tag_is_refused():
+    text = "1\n00:00:01,000 --> 00:00:02,000\none <3\n\n"
+    assert translate_markup(text, "srt", lambda _: [Translation("EINS <b>")]) == text
+
+
 def test_a_sentence_that_fails_is_copied():
     assert translate_markup("<p>one <b>two</b></p>", "html", lambda _: [Translation("", error="bad")]) == (
         "<p>one <b>two</b></p>"
@@ -180,7 +185,7 @@ def test_random_tags_and_placeholders_survive_any_translation(seed):
 
 
 def random_line(rng, parts):
-    words = ["one", "two.", "three,", "Four!", "(five)", *PLACEHOLDERS]
+    words = ["one", "two.", "three,", "Four!", "(five)", "<3", *PLACEHOLDERS]
     return " ".join(rng.choice(parts).replace("{}", rng.choice(words)) for _ in range(rng.randint(1, 6)))
 
 

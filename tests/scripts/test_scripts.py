@@ -49,6 +49,10 @@ RUNS = {
         "en={source} de={target} --lines 3",
         [r"py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text"],
     ),
+    "repetition_guard.py": (
+        "{checkpoint} {source} {target} --other {target} --inputs 22",
+        [r"\| none \| 2 \| \d \|", r"\| another language \| 2 \|", r"\| all \| 22 \| \d+ \| \d+ \|"],
+    ),
     "serving.py": (
         "{checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8'",
         [
@@ -62,7 +66,10 @@ RUNS = {
         "{checkpoint} {source} --requests 60 --clients 4",
         [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth of the requests: \d"],
     ),
-    "startup.py": ("{checkpoint} --rounds 1", [r"vaswani translate .* imports takes"]),
+    "startup.py": (
+        "{checkpoint} --rounds 1",
+        [r"vaswani translate .* imports takes", r"vaswani serve .* imports takes"],
+    ),
     "threads.py": (
         "--shapes toy --ways one after --rounds 1 --seconds 0.01",
         [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"],

@@ -109,36 +109,6 @@ def test_wrong_fields(client, fields, message):
     assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "message"),
-    [
-        (b'{"q": ', "application/json", "Invalid JSON format"),
-        (b"[1]", "application/json", "Invalid JSON format"),
-        (b"[" * 100_000, "application/json", "Invalid JSON format"),
-        (b'{"q": "\xff"}', "application/json", "The body must be text that UTF-8 can encode."),
-        (b'{"q": "\\ud800"}', "application/json", "The body must be text that UTF-8 can encode."),
-        (b"q=\xff", "application/x-www-form-urlencoded", "The body must be text that UTF-8 can encode."),
-        (b"q=%ff", "application/x-www-form-urlencoded", "The body must be text that UTF-8 can encode."),
-        (b"", "", "Invalid request: missing q parameter"),
-    ],
-)
-def test_a_body_that_cannot_be_read(client, body, kind, message):
-    answer = client.post("/translate", content=body, headers={"Content-Type": kind})
-    assert (answer.status_code, answer.json()) == (400, {"error": message})
-
-
-def test_a_request_that_is_too_large(client):
-    answer = translate(client, q="a" * 100_000)
-    expected = "A request may have at most 20,000 characters, but has 100,000; divide the request."
-    assert (answer.status_code, answer.json()) == (413, {"error": expected})
-    answer = translate(client, q=["a"] * 501)
-    expected = "A request may have at most 500 texts, but has 501; divide the request."
-    assert (answer.status_code, answer.json()) == (413, {"error": expected})
-    answer = translate(client, q="a" * 1_000_000)
-    expected = "The body of a request may have at most 340,000 bytes; divide the request."
-    assert (answer.status_code, answer.json()) == (413, {"error": expected})
-
-
 def test_unknown_paths_and_methods(client):
     assert (client.get("/nothing").status_code, client.get("/translate").status_code) == (404, 405)
     assert client.get("/nothing").json() == {"error": "Not Found"}
@@ -480,18 +450,6 @@ def test_the_request_of_a_client_that_leaves_leaves_the_queue(serve, copier, str
     wait_until(lambda: client.service.engine.num_waiting == 0)
     recorded.proceed.set()
     assert translate(client, q="Öl").json() == {"translatedText": "Öl"}
-
-
-def test_a_client_that_never_reads_delays_nobody(serve):
-    client = serve(timeout=30)
-    texts = ["der Hund läuft. " * 25] * 40
-    fields = {"text": texts, "scores": True, "alternatives": 3}
-    deaf = [raw_request(client, fields) for _ in range(2)]
-    half = socket.create_connection((client.base_url.host, client.base_url.port))
-    half.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nq=")
-    assert translate(client, q="Öl").json() == {"translatedText": "Öl"}
-    for connection in (*deaf, half):
-        connection.close()
 
 
 def test_requests_of_many_clients_get_their_own_translations(serve, copier):

@@ -55,7 +55,7 @@ def test_a_detector_chooses_the_direction():
 
 
 def test_two_models_for_the_same_languages_are_refused():
-    with pytest.raises(ValueError, match="two models translate from en to de; leave one of them out"):
+    with pytest.raises(ValueError, match="two models translate from en to de; leave one of the two"):
         Directions([("en", "de", model()), ("en", "de", model())])
 
 

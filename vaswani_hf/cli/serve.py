@@ -38,7 +38,7 @@ _KEEP_ALIVE = 75
 # The error numbers of the operating system for a port that another program uses and for a port that this user
 # may not open. Any other error number means that the address `--host` is wrong.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
-_SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
+_SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
 
 class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, Limits):
@@ -63,6 +63,9 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     error; needs the library py3langid"""
     split_sentences: bool = True
     """translate texts sentence by sentence"""
+    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default.
+    repetition_guard: bool = True
+    """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
     workers: int = on_command_line(1, hidden=True)
 
     @model_validator(mode="after")
@@ -143,6 +146,12 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
         pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
         print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
         print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
+        if directions.detector is None and len(directions.sources()) > 1:
+            print(
+                "each request must name its source language, because py3langid is not installed; install py3langid "
+                f"with `{install_command('language_check')}`",
+                file=sys.stderr,
+            )
 
     # Turn off the logs of uvicorn, because the access log contains queries and the error log contains
     # tracebacks.
@@ -160,8 +169,10 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
     # the service has already stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Turn off the log of the translator, because the log contains parts of texts, such as missing phrases.
-    logging.getLogger("vaswani_hf.model").setLevel(logging.ERROR)
+    # Turn off the logs of the translator and of the parser of forms, because the logs contain parts of texts, such as
+    # missing phrases.
+    for name in ("vaswani_hf.model", "python_multipart"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     server.run(sockets=[listening])
     print("vaswani: the service has ended", file=sys.stderr)
 

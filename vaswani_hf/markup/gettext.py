@@ -1,7 +1,7 @@
 """Translates gettext catalogues (.po). Message ids, comments and existing translations are not changed."""
 
-from .passages import TranslateSentences, translate_passages
-from .tagged_text import tagged_passage
+from .passages import TranslateSentences
+from .tagged_text import translate_tagged_texts
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
@@ -23,7 +23,7 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
     messages = []
     for entry in entries:
         messages += [entry.msgid, entry.msgid_plural] if entry.msgid_plural else [entry.msgid]
-    translations = iter(translate_passages([tagged_passage(message) for message in messages], translate))
+    translations = iter(translate_tagged_texts(messages, translate))
     for entry in entries:
         first = next(translations)
         if not entry.msgid_plural:

@@ -171,7 +171,8 @@ def _translate(sentences: Sequence[_Sentence], translate: TranslateSentences) ->
 
 def _sentences_of(passage: Passage) -> list[_Sentence]:
     sentences = [_Sentence()]
-    for is_break, group in groupby(_with_whole_words(passage.pieces), lambda piece: piece.kind == "break"):
+    pieces = _with_glued_tags_divided(_with_whole_words(passage.pieces))
+    for is_break, group in groupby(pieces, lambda piece: piece.kind == "break"):
         run = list(group)
         if is_break:
             sentences += [_Sentence(run), _Sentence()]
@@ -217,6 +218,30 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
                 found[-1] = Piece("text", last.raw.removesuffix(raw), last.text.removesuffix(text))
                 piece = Piece("atom", raw + piece.raw + end_raw, text + piece.text + end)
                 following[0] = Piece("text", after.raw.removeprefix(end_raw), after.text.removeprefix(end))
+        found.append(piece)
+    return found
+
+
+def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
+    """Insert an empty line break between a closing tag and an opening tag if there is no white space between
+    the words before and after the tags. For example, `<b>one</b><i>two</i>` has two words, but its text without
+    the tags is "onetwo".
+    """
+    found: list[Piece] = []
+    is_closed = False
+    is_glued = False
+    for number, piece in enumerate(pieces):
+        if piece.text:
+            is_closed = False
+            is_glued = not piece.text[-1].isspace()
+        elif piece.kind == "close":
+            is_closed = True
+        elif piece.kind == "break":
+            is_glued = False
+        elif piece.kind == "open" and is_closed and is_glued:
+            following = next((one.text for one in pieces[number:] if one.text), " ")
+            if not following[0].isspace():
+                found.append(Piece("break"))
         found.append(piece)
     return found
 

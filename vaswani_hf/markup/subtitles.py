@@ -2,8 +2,8 @@
 
 import re
 
-from .passages import TranslateSentences, translate_passages
-from .tagged_text import tagged_passage
+from .passages import TranslateSentences
+from .tagged_text import translate_tagged_texts
 
 # Matches a line break inside a sentence. A line break before a dash or a musical note is not matched, because
 # the next line is a new sentence: another person speaks the next line, or the next line belongs to a song.
@@ -27,8 +27,8 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
         raise ValueError(
             f"The text must have the SubRip format, but has an error: {_first_line(error)}."
         ) from None
-    passages = [tagged_passage(_NEW_SENTENCE.sub(" ", subtitle.content.strip())) for subtitle in subtitles]
-    for subtitle, content in zip(subtitles, translate_passages(passages, translate), strict=True):
+    texts = [_NEW_SENTENCE.sub(" ", subtitle.content.strip()) for subtitle in subtitles]
+    for subtitle, content in zip(subtitles, translate_tagged_texts(texts, translate), strict=True):
         num_lines = subtitle.content.strip().count("\n") - content.count("\n")
         subtitle.content = _in_lines(content, num_lines + 1)
     return srt.compose(subtitles, reindex=False, strict=False)

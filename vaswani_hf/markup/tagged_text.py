@@ -1,20 +1,39 @@
-"""Parses texts that may contain tags but are not HTML documents: subtitles and messages of programs."""
+"""Translates texts that may contain tags but are not HTML documents: subtitles and messages of programs."""
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 
-from .passages import Passage, Piece
+from .passages import Passage, Piece, TranslateSentences, translate_passages
 from .placeholders import PLACEHOLDER
 
 _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?:\s[^<>]*|/)?>"
+# White space at the start and at the end of a text is a "break", because breaks are copied. The last
+# alternative matches a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
-    rf"(?P<break>\n)|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);)",
+    rf"(?P<break>[\n\t]|\A\s+|\s+\Z)|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<)",
     re.VERBOSE,
 )
 
 
-def tagged_passage(text: str) -> Passage:
-    """Divide a text into translatable texts, tags, line breaks and unchangeable parts (atoms), such as
-    placeholders. Character references, such as `&amp;`, are atoms.
+def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
+    """Return the translation of each text. A translation whose tags differ from the tags of the source text is
+    replaced by the source text, because the model has written a tag.
+    """
+    translations = translate_passages([_passage(text) for text in texts], translate)
+    return [
+        translation if _tags(translation) == _tags(text) else text
+        for text, translation in zip(texts, translations, strict=True)
+    ]
+
+
+def _tags(text: str) -> Counter[str]:
+    return Counter(match[0] for match in re.finditer(_TAG, text))
+
+
+def _passage(text: str) -> Passage:
+    """Divide a text into translatable texts, tags, breaks (line breaks and other white space that is copied) and
+    unchangeable parts (atoms), such as placeholders. Character references, such as `&amp;`, are atoms.
     """
     pieces = []
     end = 0
@@ -34,13 +53,8 @@ def tagged_passage(text: str) -> Passage:
         end = match.end()
     if end < len(text):
         pieces.append(_text(text[end:]))
-    return Passage(pieces, _without_tags)
+    return Passage(pieces)
 
 
 def _text(raw: str) -> Piece:
     return Piece("text", raw, raw)
-
-
-def _without_tags(text: str) -> str:
-    """Remove "<" from a translated text, because the model must not add tags to the translation."""
-    return text.replace("<", "")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -20,6 +21,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..model.generation_vaswani import setting_of
@@ -46,6 +48,8 @@ INTERFACES: dict[str, type[ApiRequest]] = {
 # If the queue is full, the header `Retry-After` of the answer tells the client to wait this number of
 # seconds.
 _RETRY_AFTER = 2
+# The service keeps the options of at most this number of different settings of requests.
+_MOST_SETTINGS = 100
 # The maximum number of characters of an error message.
 _MOST_SHOWN = 400
 
@@ -86,6 +90,8 @@ class Service:
         self._options = options
         self._api_key = api_key
         self._glossaries = glossaries or {}
+        # Most requests have the same settings. Completing the options takes about 0.5 ms.
+        self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
         # Each thread translates the documents of one request, so the number of threads limits the number of
         # such requests at the same time. The threads need little CPU time, because most of the time they wait
         # for the engine.
@@ -100,6 +106,14 @@ class Service:
             glossary: Any
             for glossary in (None, *self._glossaries.values()):
                 direction.translator.complete(replace(options, glossary=glossary))
+
+    def start(self) -> None:
+        """Start the translation thread. Load the model of the language detector in another thread, because the
+        service needs the model only for some requests.
+        """
+        self.engine.start()
+        if self.directions.detector is not None:
+            self._threads.submit(self.directions.detector, "")
 
     def stop(self) -> None:
         """Finish all accepted requests, and end the threads."""
@@ -147,7 +161,7 @@ class Service:
         self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
     ) -> Job | DocumentsJob:
         """Begin the translation of the texts."""
-        options = self._options_for(direction, wanted)
+        options = self._options_for(direction, replace(wanted, texts=(), target_prefix=""))
         if not wanted.is_html:
             requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
             return self._enqueue(Job(direction.translator, requests, options, on_text))
@@ -187,7 +201,8 @@ class Service:
         self.metrics.characters.inc(job.num_characters)
         return job
 
-    def _options_for(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
+    def _complete_options(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
+        """Return the options of a request. `wanted` contains the settings of the request, without its texts."""
         options = replace(
             self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
         )
@@ -244,7 +259,7 @@ def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> F
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.engine.start()
+        service.start()
         on_ready()
         yield
         await asyncio.to_thread(service.stop)
@@ -321,9 +336,9 @@ async def _fields_of(request: Request) -> dict[str, Any]:
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields: dict[str, Any] = dict(request.query_params)
-    if content_type == "multipart/form-data":
-        return fields | dict(await request.form(max_files=0))
     try:
+        if content_type == "multipart/form-data":
+            return fields | dict(await request.form(max_files=0))
         body = (await request.body()).decode()
         if content_type == "application/json":
             content = json.loads(body)
@@ -336,6 +351,8 @@ async def _fields_of(request: Request) -> dict[str, Any]:
         # Do not call `request.form`, because `request.form` decodes characters as Latin-1 if the characters
         # are not percent-encoded. curl does not percent-encode characters.
         return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
+    except ClientDisconnect:
+        raise _client_has_left() from None
     except UnicodeError:
         raise HTTPException(400, "The body must be text that UTF-8 can encode.") from None
     except (ValueError, RecursionError):
@@ -349,8 +366,7 @@ async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Tra
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            # The client does not receive this error, because the client has closed the connection.
-            raise HTTPException(499, "The client has closed the connection.")
+            raise _client_has_left()
         return result.result()
     except (HTTPException, ValueError):
         raise
@@ -360,6 +376,13 @@ async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Tra
         leaving.cancel()
         # `cancel` removes an unfinished job from the queue, and has no effect on a finished job.
         result.cancel()
+
+
+def _client_has_left() -> HTTPException:
+    """Return the error of a request whose client has closed the connection, so that the client does not receive
+    the error.
+    """
+    return HTTPException(499, "The client has closed the connection.")
 
 
 async def _left(request: Request) -> None:
@@ -420,58 +443,66 @@ def _event(content: dict[str, Any]) -> str:
 
 
 def _add_information(app: FastAPI, service: Service) -> None:
-    """Add the endpoints that do not translate texts, such as `/health` and `/languages`."""
+    """Add the endpoints that do not translate texts, such as `/health` and `/languages`.
+
+    Each endpoint returns a `Response`. For another type, FastAPI would import `pydantic.v1`, and the service
+    would start later.
+    """
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
-    @app.get("/", response_class=HTMLResponse)
-    async def index() -> str:
-        return page
+    @app.get("/")
+    async def index() -> Response:
+        return HTMLResponse(page)
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
+    async def health() -> Response:
         if not service.engine.is_alive:
             raise HTTPException(500, "The translation thread of the service has ended; restart the service.")
-        return {"status": "ok"}
+        return JSONResponse({"status": "ok"})
 
     @app.get("/languages")
-    async def languages() -> list[dict[str, Any]]:
+    async def languages() -> Response:
         targets: dict[str, list[str]] = {}
         for direction in service.directions:
             targets.setdefault(direction.source, []).append(direction.target)
             # Also list languages that are only target languages, because clients need the names of these
             # languages.
             targets.setdefault(direction.target, [])
-        return [
-            {"code": code, "name": language_name(code), "targets": sorted(others)}
-            for code, others in targets.items()
-        ]
+        return JSONResponse(
+            [
+                {"code": code, "name": language_name(code), "targets": sorted(others)}
+                for code, others in targets.items()
+            ]
+        )
 
     @app.get("/frontend/settings")
-    async def frontend_settings() -> dict[str, Any]:
+    async def frontend_settings() -> Response:
         first = next(iter(service.directions))
-        return {
-            "apiKeys": service.needs_key,
-            "charLimit": service.limits.max_characters,
-            "filesTranslation": False,
-            "frontendTimeout": 500,
-            "keyRequired": service.needs_key,
-            "language": {
-                "source": {"code": AUTO, "name": "Auto Detect"},
-                "target": {"code": first.target, "name": language_name(first.target)},
-            },
-            "suggestions": False,
-            "supportedFilesFormat": [],
-        }
+        return JSONResponse(
+            {
+                "apiKeys": service.needs_key,
+                "charLimit": service.limits.max_characters,
+                "filesTranslation": False,
+                "frontendTimeout": 500,
+                "keyRequired": service.needs_key,
+                "language": {
+                    "source": {"code": AUTO, "name": "Auto Detect"},
+                    "target": {"code": first.target, "name": language_name(first.target)},
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
 
     @app.post("/detect")
-    async def detect(request: Request) -> list[dict[str, Any]]:
+    async def detect(request: Request) -> Response:
         fields = await _fields_of(request)
         service.authorize(request, fields)
         if not fields.get("q"):
             raise HTTPException(400, "Invalid request: missing q parameter")
         texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
         confidences = service.directions.confidences(list(map(str, texts)))
-        return [detection(language, confidence) for language, confidence in confidences.items()]
+        return JSONResponse([detection(language, confidence) for language, confidence in confidences.items()])
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

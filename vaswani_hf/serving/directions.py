@@ -68,8 +68,8 @@ class Directions:
         for source, target, translator in models:
             if (source, target) in self._directions:
                 raise ValueError(
-                    "Each model must translate between different languages, but two models translate from "
-                    f"{source} to {target}; leave one of them out."
+                    f"`models` must have different languages, but two models translate from {source} to {target}; "
+                    "leave one of the two models out."
                 )
             self._directions[source, target] = Direction(source, target, translator)
         for source, target, translator in models:

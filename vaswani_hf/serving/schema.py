@@ -22,7 +22,7 @@ class Wanted:
     """Describes the translations that a client requests.
 
     Attributes:
-        texts (list): The source texts.
+        texts (tuple): The source texts.
         source (str): The source language, or "auto".
         target (str, optional): The target language. May be None if only one target language is possible for
             the source language.
@@ -39,7 +39,7 @@ class Wanted:
             probability, the answer contains an empty text instead of the translation.
     """
 
-    texts: list[str]
+    texts: tuple[str, ...]
     source: str
     target: str | None
     num_alternatives: int = 0
@@ -111,7 +111,7 @@ class LibreTranslateRequest(BaseModel):
         """Return a description of the translations that the client requests."""
         is_html = self.format == "html"
         return Wanted(
-            texts=[self.q] if isinstance(self.q, str) else self.q,
+            texts=(self.q,) if isinstance(self.q, str) else tuple(self.q),
             source=self.source,
             target=self.target,
             # Ignore `alternatives` for HTML documents, as LibreTranslate does.
@@ -211,7 +211,7 @@ class TranslationsRequest(Settings):
     def wanted(self) -> Wanted:
         """Return a description of the translations that the client requests."""
         return Wanted(
-            texts=[self.text] if isinstance(self.text, str) else self.text,
+            texts=(self.text,) if isinstance(self.text, str) else tuple(self.text),
             source=self.source_language,
             target=self.target_language,
             num_alternatives=self.alternatives,

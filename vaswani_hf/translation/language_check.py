@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 from ..model.inputs_vaswani import Request
 from ..version import install_command
@@ -27,17 +28,22 @@ def has_detector() -> bool:
 
 
 def load_detector() -> LanguageDetector:
-    """Load the language detector of py3langid. The wheel of py3langid contains the model, so nothing is
-    downloaded.
+    """Return the language detector of py3langid. The first call of the detector loads the model, because
+    decompressing the model takes 0.4 s. The wheel of py3langid contains the model, so nothing is downloaded.
     """
     if not has_detector():
         raise ValueError(
             f"`--language_check` needs the library py3langid; run `{install_command('language_check')}`."
         )
+    return lambda text: dict(_identifier().rank(text))
+
+
+@cache
+def _identifier() -> Any:
+    """Load the model of py3langid."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    return lambda text: dict(identifier.rank(text))
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 class LanguageCheck:
