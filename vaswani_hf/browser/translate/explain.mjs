@@ -127,14 +127,19 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
   for (const word of words) {
     const isEnd = translator.ends.includes(tokenIds[word.start]);
     const found = new Map();
-    for (const change of changesOf(context, word, tokenIds, logProbs, logits)) {
+    for (const [i, change] of changesOf(context, word, tokenIds, logProbs, logits).entries()) {
+      // Different changes may produce the same word. Search the other changes only if the word has too few
+      // runners-up.
+      if (i === NUM_RUNNERS_UP && found.size >= NUM_RUNNERS_UP) {
+        break;
+      }
       const runnerUp = await runnerUpOf(context, word.start, change, tokenIds);
       // Different token sequences may spell the same word. Keep the most probable sequence of each word.
-      if (!found.has(runnerUp.text) || found.get(runnerUp.text).probability < runnerUp.probability) {
+      const known = found.get(runnerUp.text);
+      if (runnerUp.text !== (isEnd ? "" : word.text) && !(known && known.probability >= runnerUp.probability)) {
         found.set(runnerUp.text, runnerUp);
       }
     }
-    found.delete(isEnd ? "" : word.text);
     const runnersUp = [...found.values()].sort((left, right) => right.probability - left.probability);
     const ofWord = logProbs.slice(word.start, word.stop);
     const probability = Math.exp(ofWord.reduce((sum, logProb) => sum + logProb, 0));
