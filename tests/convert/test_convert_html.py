@@ -35,7 +35,7 @@ RARE_TEXTS = [
 EXAMPLES = [
     "Mr. Smith met Dr. Jones. Das ist z. B. Obst. Es gibt z.B. Äpfel, d. h. Obst. Ende.",
     "He lives at No. 5 Main Street. No. I do not. J. R. R. Tolkien wrote it. So do I. He left.",
-    "Am 3. Mai kam er. Im 19. Jahrhundert ging er. Das war 1999. Danach kam er. 1. First item. 2. Second.",
+    "Am 3. Mai kam er. Er wurde beim 2. Versuch Erster. Im 19. Jahrhundert ging er. Das war 1999. Danach kam er. 1. First item. 2. Second.",
     'He said "No." Then he left. Il dit : « Non. » Puis il part. hello there. how are you? fine.',
     "He lives in the U.S. He loves the U.S. Army. Ludwig II. König von Bayern starb. Chapter IV. The end.",
     "你好。你好吗？ 很好！「はい。」と言った。ça va?\r\n Élan!\u2028Two...three is two. E.g. ²x.",
