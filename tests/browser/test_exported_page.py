@@ -60,6 +60,22 @@ def test_the_translation_begins_with_the_given_words(page, translator):
     assert page.locator(".translation").inner_text().strip() == expected
 
 
+def test_the_translation_contains_the_given_phrases(page, translator):
+    page.fill("#phrases", "vier ; fünf eins")
+    translate(page, "one two three")
+    (expected,) = translator.translate(["one two three"], must_contain=[["vier", "fünf eins"]])
+    assert page.locator(".translation").inner_text().strip() == expected and "fünf eins" in expected
+    assert page.locator("button.plain").count() == 0
+
+
+def test_each_sentence_of_a_line_is_translated_and_explained(page, translator):
+    translate(page, "one two! five.")
+    (expected,) = translator.translate(["one two! five."], split_sentences=True)
+    assert page.locator(".translation").inner_text().strip() == expected
+    page.get_by_role("button", name="Explain sentence 2").click()
+    page.locator("#view .source", has_text="five.").wait_for()
+
+
 def test_the_page_explains_a_translation(page, translator):
     translate(page, "one two three")
     (expected,) = translator.translate(["one two three"])

@@ -18,6 +18,7 @@ from vaswani_hf.convert.certify import certify
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from vaswani_hf.convert.html_weights import with_int8_weights
+from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
 needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
 LINES = [" ".join(WORDS), " ".join(WORDS.values())]
@@ -27,6 +28,17 @@ RARE_TEXTS = [
     "five four ☃ «漢字» 🏳️‍🌈 e\u0301 İΣ ﬁ",
     "a\u00a0b\u2003c\x85d\x1ce\ufefff </s> <pad>",
     "   three",
+]
+
+
+# Texts whose sentences do not end at every full stop.
+EXAMPLES = [
+    "Mr. Smith met Dr. Jones. Das ist z. B. Obst. Es gibt z.B. Äpfel, d. h. Obst. Ende.",
+    "He lives at No. 5 Main Street. No. I do not. J. R. R. Tolkien wrote it. So do I. He left.",
+    "Am 3. Mai kam er. Er wurde beim 2. Versuch Erster. Im 19. Jahrhundert ging er. Das war 1999. Danach kam er. 1. First item. 2. Second.",
+    'He said "No." Then he left. Il dit : « Non. » Puis il part. hello there. how are you? fine.',
+    "He lives in the U.S. He loves the U.S. Army. Ludwig II. König von Bayern starb. Chapter IV. The end.",
+    "你好。你好吗？ 很好！「はい。」と言った。ça va?\r\n Élan!\u2028Two...three is two. E.g. ²x.",
 ]
 
 
@@ -78,6 +90,7 @@ def same_translations(found, expected):
             expected_numbers += other.token_log_probs or []
             expected_numbers += [word.confidence for word in other.words or []]
             assert numbers == pytest.approx(expected_numbers, abs=1e-4)
+            assert one["unmet_phrases"] == other.unmet_phrases
             if other.alignment is not None:
                 assert " ".join(f"{i}-{j}" for i, j in one["alignment"]) == other.alignment
 
@@ -128,14 +141,27 @@ def test_without_node_the_page_is_written_and_the_command_says_so(checkpoint, tm
         {"max_new_tokens": 3, "num_beams": 2},
         {"max_length": 5},
         {"target_prefix": "zwei fü", "num_return_sequences": 2},
+        {"no_repeat_ngram_size": 2, "num_return_sequences": 2},
+        {"no_repeat_ngram_size": 1, "num_beams": 1, "max_new_tokens": 6},
+        {"must_contain": ["fünf", "eins"], "num_return_sequences": 3},
+        {"must_contain": ["vier vier"], "num_beams": 1},
+        {"must_contain": ["drei", "zwei"], "length_penalty": 0.6, "length_penalty_type": "gnmt"},
+        {"must_contain": ["drei zwei eins", "vier"], "max_new_tokens": 7, "target_prefix": "vier"},
+        {"must_contain": ["zwei", "vier vier"], "no_repeat_ngram_size": 2, "coverage_penalty": 0.2},
+        {"repetition_guard": True, "must_contain": ["zwei"], "max_new_tokens": 30},
     ],
     ids=lambda options: " ".join(options),
 )
 def test_translations_equal_those_of_python(checkpoint, exported, texts, options):
     expected = dict(options)
     prefix = expected.pop("target_prefix", None)
+    phrases = expected.pop("must_contain", None)
     translations = Translator.from_pretrained(checkpoint, dtype="float32").translate(
-        texts, return_alignments=True, target_prefixes=[prefix] * len(texts) if prefix else None, **expected
+        texts,
+        return_alignments=True,
+        target_prefixes=[prefix] * len(texts) if prefix else None,
+        must_contain=[phrases] * len(texts) if phrases else None,
+        **expected,
     )
     same_translations(HtmlEngine(exported).translations(texts, **options), list(translations))
 
@@ -210,6 +236,63 @@ def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
     same_translations(
         HtmlEngine(tmp_path / "out").translations(texts, num_beams=2, max_new_tokens=5), expected
     )
+
+
+@needs_node
+def test_sentences_and_loops_are_those_of_python(exported):
+    engine = HtmlEngine(exported)
+    rng = random.Random(0)
+    pieces = [
+        "a",
+        "Bc",
+        "É",
+        "3",
+        *".!?…。()»«",
+        " ",
+        "  ",
+        "\n",
+        "\x1c",
+        '"',
+        "Mr",
+        "z. B",
+        "No",
+        "Am",
+        "Mai",
+        "U.S",
+    ]
+    texts = [*EXAMPLES, *("".join(rng.choices(pieces, k=rng.randint(0, 16))) for _ in range(3000))]
+    expected = [dict(zip(("sentences", "separators"), split_sentences(text), strict=True)) for text in texts]
+    assert engine.split(texts) == expected
+    words = ["ja", "Ja,", "STRASSE", "straße", "lalalalalalalalalalalala", "哈" * 20, "nein", "!"]
+    pairs = [
+        [" ".join(rng.choices(words[: rng.randint(1, 8)], k=rng.randint(1, 9))) for _ in range(2)]
+        for _ in range(2000)
+    ]
+    translations, sources = zip(*pairs, strict=True)
+    loops = list(map(is_loop, translations, sources))
+    assert engine.is_loop(translations, sources) == loops and 100 < sum(loops) < 1900
+
+
+@needs_node
+@pytest.mark.parametrize("tag", ["", ">>de<< "])
+def test_long_texts_are_translated_sentence_by_sentence(make_checkpoint, tag):
+    tokenizer = tiny_tokenizer([*LINES, ". !"] * 3, 330, tags=(">>de<<",), model_max_length=9)
+    folder = make_checkpoint(tokenizer)
+    export(folder, folder.parent / "out", "html", "float32")
+    texts = [
+        f"{tag}one two. Three four! Two one two three four five one two.\n\n Five.",
+        f" {tag}one ",
+        " \n",
+        tag,
+    ]
+    options = {"split_sentences": True, "num_return_sequences": 2, "max_new_tokens": 8}
+    phrases = ["fünf zwei", "Five"]
+    translator = Translator.from_pretrained(folder, dtype="float32")
+    expected = translator.translate(
+        texts, must_contain=[phrases] * len(texts), return_alignments=True, **options
+    )
+    found = HtmlEngine(folder.parent / "out").translations(texts, must_contain=phrases, **options)
+    same_translations(found, list(expected))
 
 
 @needs_node
@@ -304,8 +387,8 @@ def with_metaspace(file):
         ),
         (
             {},
-            {"no_repeat_ngram_size": 3},
-            "`no_repeat_ngram_size` of the generation config is 3, which HTML cannot express: the search of the page",
+            {"min_new_tokens": 3},
+            "`min_new_tokens` of the generation config is 3, which HTML cannot express: the search of the page",
         ),
     ],
 )

@@ -5,11 +5,14 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import snapshot_download
 from huggingface_hub.utils import get_session
+
+from vaswani_hf.convert.html_engine import HtmlEngine
 
 WITHOUT_PACKAGE = """
 import runpy, sys
@@ -39,10 +42,12 @@ def test_the_pushed_space_translates_without_the_package(
         _wait(process, address)
         page = client.Client(address, verbose=False)
         translation, words, *_ = page.predict("en → de", "der Hund", 2, 1, api_name="/translate")
+        view = page.predict("en → de", "der Hund", 2, api_name="/explain")
     finally:
         process.terminate()
         process.wait()
     assert translation == "der Hund" and "Hund<rt>" in words
+    assert view.startswith("<iframe") and "vaswaniView.show" in view and "cross" in view
 
 
 def test_the_space_names_its_model_and_pins_its_versions(hub, repo_id, space_id, vaswani, both_directions):
@@ -57,7 +62,14 @@ def test_the_space_names_its_model_and_pins_its_versions(hub, repo_id, space_id,
     )
     assert space.private
     files = space.files()
-    assert set(files) == {".gitattributes", "README.md", "app.py", "interface.py", "requirements.txt"}
+    of_view = {name for name in files if name.startswith("attention_view/")}
+    assert set(files) - of_view == {
+        ".gitattributes",
+        "README.md",
+        "app.py",
+        "interface.py",
+        "requirements.txt",
+    }
     front_matter = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
     assert (front_matter["sdk"], front_matter["python_version"]) == ("gradio", "3.12")
     assert front_matter["sdk_version"].count(".") == 2
@@ -65,6 +77,32 @@ def test_the_space_names_its_model_and_pins_its_versions(hub, repo_id, space_id,
     assert len(front_matter["short_description"]) <= 60
     app = files["app.py"].decode()
     assert f'MODEL = "{repo_id}"' in app and f'COMMIT = "{commit}"' in app
+
+
+def test_a_static_space_replaces_the_files_of_a_gradio_space_and_translates(
+    hub, repo_id, space_id, vaswani, both_directions
+):
+    assert vaswani("push", both_directions[0], repo_id, "--space", space_id)[0] == 0
+    code, out, _ = vaswani("push", both_directions[0], repo_id, "--space", space_id, "--space_sdk", "static")
+    assert code == 0 and out.endswith("same files\n")
+    files = hub.repository(space_id, "space").files()
+    assert set(files) == {".gitattributes", "README.md", "index.html", "vaswani.mjs"}
+    front_matter = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
+    assert (front_matter["sdk"], front_matter["app_file"]) == ("static", "index.html")
+    assert front_matter["models"] == [repo_id] and "sdk_version" not in front_matter
+    assert f"<title>{repo_id.split('/')[1]}</title>" in files["index.html"].decode()
+    if HtmlEngine.is_available():
+        folder = Path(snapshot_download(space_id, repo_type="space"))
+        assert HtmlEngine(folder).translate(["der Hund"], 2) == ["der Hund"]
+
+
+def test_a_model_that_the_page_cannot_express_is_not_pushed(hub, repo_id, space_id, vaswani, tiny_checkpoint):
+    folder = tiny_checkpoint(attention_window=3)
+    code, _, sentence = vaswani("push", folder, repo_id, "--space", space_id, "--space_sdk", "static")
+    assert code == 2 and sentence.startswith("`attention_window` is 3, which HTML cannot express")
+    assert not hub.repositories.keys() & {("model", repo_id), ("space", space_id)}
+    code, _, sentence = vaswani("push", folder, repo_id, "--space_sdk", "static")
+    assert code == 2 and sentence.startswith("`--space_sdk` must not be given without `--space`")
 
 
 def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vaswani, tiny_checkpoint):

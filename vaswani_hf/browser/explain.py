@@ -221,22 +221,32 @@ class _Explainer:
         of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
-        translations = iter(self._translations([change for of_word in changes for change in of_word], best))
-        choices = []
-        for word, of_word in zip(target.words, changes, strict=True):
-            is_end = best.token_ids[word.start] in self.end_ids
-            runners_up: dict[str, RunnerUp] = {}
-            for change in of_word:
-                runner_up = self._runner_up(word.start, change, next(translations), best)
+        # The runners-up of each word, by their texts.
+        found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
+        # Different changes may produce the same word. Search the first changes of all words, and search the other
+        # changes of a word only if the word has too few runners-up, because the searches need most of the time.
+        for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
+            chosen: list[tuple[int, tuple[int, int]]] = []
+            for number, of_word in enumerate(found):
+                if len(of_word) < NUM_RUNNERS_UP:
+                    chosen += [(number, change) for change in changes[number][part]]
+            translations = self._translations([change for _, change in chosen], best)
+            for (number, change), translation in zip(chosen, translations, strict=True):
+                word = target.words[number]
+                is_end = best.token_ids[word.start] in self.end_ids
+                runner_up = self._runner_up(word.start, change, translation, best)
+                if runner_up.text == ("" if is_end else word.text):
+                    continue
                 # Different token sequences may spell the same word. Keep the most probable sequence of each
                 # word.
-                known = runners_up.setdefault(runner_up.text, runner_up)
+                known = found[number].setdefault(runner_up.text, runner_up)
                 if known.probability < runner_up.probability:
-                    runners_up[runner_up.text] = runner_up
-            runners_up.pop("" if is_end else word.text, None)
-            found = sorted(runners_up.values(), key=lambda other: -other.probability)
+                    found[number][runner_up.text] = runner_up
+        choices = []
+        for word, of_word in zip(target.words, found, strict=True):
+            runners_up = sorted(of_word.values(), key=lambda other: -other.probability)
             probability = math.exp(sum(own[word.start : word.stop]))
-            choices.append(WordChoice(probability, found[:NUM_RUNNERS_UP]))
+            choices.append(WordChoice(probability, runners_up[:NUM_RUNNERS_UP]))
         return choices
 
     def _changes(

@@ -13,6 +13,8 @@ const results = {
   logProbs: () => job.source_ids.map((ids, i) => translator.logProbs(ids, job.target_ids[i]).logProbs),
   encode: () => job.texts.map((text) => translator.sourceTokenizer.encode(text).ids),
   explain: () => Promise.all(job.texts.map((text) => explain(translator, text, job.options))),
+  split: () => job.texts.map((text) => translator.textRules.split(text)),
+  isLoop: () => job.texts.map((text, i) => translator.textRules.isLoop(text, job.sources[i])),
   decode: () => job.token_ids.map((ids) => translator.targetTokenizer.decode(ids)),
 };
 process.stdout.write(JSON.stringify(await results[job.method]()));

@@ -22,7 +22,7 @@ _SCRIPTS = (
     "look.js",
 )
 # The functions of the JavaScript object `vaswaniView`, which the page can call.
-_PUBLIC = ("show", "decodeWeights", "headMatrix", "searchTree", "hypothesisText")
+_PUBLIC = ("show", "element", "percent", "decodeWeights", "headMatrix", "searchTree", "hypothesisText")
 
 
 def page_of(explanation: Explanation) -> str:

@@ -1,7 +1,8 @@
 """Defines `vaswani push`, the command that uploads a checkpoint or an export to the Hub."""
 
 from pathlib import Path
-from typing import Self
+from tempfile import TemporaryDirectory
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -30,6 +31,10 @@ class PushOptions(CodeOptions):
     card names this repository"""
     space: str | None = None
     """also create or update a Space, as user/name, with a page on which people try the model"""
+    space_sdk: Literal["gradio", "static"] | None = None
+    """the SDK of the Space; gradio runs the model in Python on a machine of the Hub and is the default; static is the
+    page of `vaswani export --format html`, which runs the model in the browser
+    """
 
     @model_validator(mode="after")
     def _check_space(self) -> Self:
@@ -38,13 +43,17 @@ class PushOptions(CodeOptions):
                 "`--space` needs a commit of the model and must not be given with `--create_pr`, because "
                 "nobody has accepted the pull request; leave one of them out."
             )
+        if self.space is None and self.space_sdk is not None:
+            raise ValueError(
+                "`--space_sdk` must not be given without `--space`; name the Space with `--space user/name`."
+            )
         return self
 
 
 def run(options: PushOptions) -> None:
     """Upload the checkpoint."""
     from ..convert.push_export import is_export, push_export
-    from ..demo.space import check_space, push_space
+    from ..demo.space import check_space, export_page, push_space
     from ..publish.push import push
 
     arguments = options.given()
@@ -53,6 +62,7 @@ def run(options: PushOptions) -> None:
     checkpoint = arguments.pop("checkpoint")
     repository = arguments.pop("repository")
     space = arguments.pop("space", None)
+    arguments.pop("space_sdk", None)
     if is_export(Path(checkpoint)):
         if options.license is not None:
             raise ValueError(
@@ -65,15 +75,18 @@ def run(options: PushOptions) -> None:
             )
         push_export(checkpoint, repository, **arguments)
         return
-    if space is not None:
-        check_space(checkpoint, space)
-    url = push(checkpoint, repository, **arguments)
-    if space is not None:
+    if space is None:
+        push(checkpoint, repository, **arguments)
+        return
+    check_space(checkpoint, space)
+    with TemporaryDirectory() as folder:
+        page = None
+        if options.space_sdk == "static":
+            # Export the page before the push, because a model that the page cannot express is refused.
+            page = export_page(checkpoint, repository, Path(folder))
+        url = push(checkpoint, repository, **arguments)
         # The address of a commit ends in /user/name/commit/COMMIT.
         user, name, _, commit = url.split("/")[-4:]
-        push_space(checkpoint, f"{user}/{name}", commit, space, private=options.private)
-        if options.private:
-            print(
-                "the Space needs the secret HF_TOKEN in its settings, because the model is private",
-                flush=True,
-            )
+        push_space(checkpoint, f"{user}/{name}", commit, space, page=page, private=options.private)
+    if options.private and page is None:
+        print("the Space needs the secret HF_TOKEN in its settings, because the model is private", flush=True)

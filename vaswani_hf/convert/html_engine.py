@@ -41,8 +41,8 @@ class HtmlEngine:
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
         """Return for each text a list of translations, best first.
 
-        `options` may contain arguments of `generate`, and `target_prefix`. Each translation is a dict with
-        the fields of `Translation`.
+        `options` may contain arguments of `generate`, `target_prefix`, `must_contain`, `split_sentences` and
+        `repetition_guard`. Each translation is a dict with the fields of `Translation`.
         """
         return self._run("translate", texts=list(texts), options=options)
 
@@ -59,6 +59,14 @@ class HtmlEngine:
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of target token ids."""
         return self._run("decode", token_ids=[list(ids) for ids in token_ids])
+
+    def split(self, texts: Sequence[str]) -> list[dict[str, list[str]]]:
+        """Return for each text its sentences and their separators, see `split_sentences`."""
+        return self._run("split", texts=list(texts))
+
+    def is_loop(self, translations: Sequence[str], sources: Sequence[str]) -> list[bool]:
+        """Return for each translation the result of `is_loop`."""
+        return self._run("isLoop", texts=list(translations), sources=list(sources))
 
     def _run(self, method: str, **arguments: Any) -> Any:
         job = json.dumps({"folder": str(self._folder), "method": method, **arguments})

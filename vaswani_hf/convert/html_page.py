@@ -29,6 +29,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from ..browser.page import fill_page, json_in_script, view_script, view_style
 from ..checkpoint.files import CARD_FILE, write_whole
 from ..checkpoint.tokenizers import is_tree_tokenizer
+from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_SEARCH
@@ -51,7 +52,10 @@ from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
 # The scripts of the module. Each script must come after the scripts that it imports.
-_MODULE = ("tokenizer.mjs", "matrix.mjs", "model.mjs", "search.mjs", "translator.mjs", "explain.mjs")
+_MODULE = (
+    *("tokenizer.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs", "phrases.mjs"),
+    *("translator.mjs", "explain.mjs"),
+)
 _PAGE = ("page.mjs",)
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=async|function|class|const)", re.MULTILINE)
@@ -68,6 +72,7 @@ _SEARCH: dict[str, Any] = {
     "length_penalty_type": "power",
     "coverage_penalty": 0.0,
     "early_stopping": False,
+    "no_repeat_ngram_size": 0,
     "max_length": None,
     "max_new_tokens": None,
     "max_length_a": None,
@@ -113,6 +118,7 @@ def export_html(
         "excluded_token_id": model.excluded_class(0.0, None),
         "source_tokenizer": _tokenizer_settings(source),
         "target_tokenizer": None if target is source else _tokenizer_settings(target),
+        "text_rules": page_text_rules(),
     }
     folder.mkdir()
     write_whole(folder / MODULE_FILE, _joined(_MODULE) + "\nexport { Translator, explain, readPage };\n")
@@ -158,6 +164,35 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
         value = getattr(config, name, None)
         settings[name] = default if value is None else value
     return settings
+
+
+def page_text_rules() -> dict[str, Any]:
+    """Return the lists of words, the patterns and the numbers that `text_rules.mjs` reads."""
+    return {
+        "words": {
+            "abbreviations": sorted(text_rules.ABBREVIATIONS),
+            "before_numbers": sorted(text_rules.BEFORE_NUMBERS),
+            "sentence_starters": sorted(text_rules.SENTENCE_STARTERS),
+            "before_ordinals": sorted(text_rules.BEFORE_ORDINALS),
+            "after_ordinals": sorted(text_rules.AFTER_ORDINALS),
+        },
+        "patterns": {
+            "line_break": text_rules.LINE_BREAK.pattern,
+            "candidate": text_rules.CANDIDATE.pattern,
+            "spaced_abbreviation": text_rules.SPACED_ABBREVIATION.pattern,
+            "ordinal": text_rules.ORDINAL.pattern,
+            "initial": text_rules.INITIAL.pattern,
+        },
+        "opening": text_rules.OPENING,
+        "wide_stops": text_rules.WIDE_STOPS,
+        "wide_closing": text_rules.WIDE_CLOSING,
+        "punctuation": text_rules.PUNCTUATION,
+        "word_repeats": text_rules.WORD_REPEATS,
+        "phrase_repeats": text_rules.PHRASE_REPEATS,
+        "characters_of_loop": text_rules.CHARACTERS_OF_LOOP,
+        "longest_unit": text_rules.LONGEST_UNIT,
+        "short_text": text_rules.SHORT,
+    }
 
 
 def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
             outputs,
             api_name="translate",
         )
-        explain_button.click(explain, [direction, text, num_beams], attention, api_visibility="private")
+        explain_button.click(explain, [direction, text, num_beams], attention, api_name="explain")
         swap_button.click(swap, [direction, translation], [direction, text], api_visibility="private").then(
             translate, [direction, text, num_beams, number], outputs, api_visibility="private"
         )

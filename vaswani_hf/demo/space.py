@@ -1,16 +1,22 @@
-"""Creates a Space on the Hub. The Space shows a page that translates texts with a model."""
+"""Creates a Space on the Hub. The Space shows a page that translates texts with a model.
+
+A Space with the SDK "gradio" runs the model in Python, and shows the page of `vaswani demo`. A Space with the SDK
+"static" has the page of `vaswani export --format html`, which runs the model in the browser of the reader.
+"""
 
 import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import RepoCard, SpaceCardData
 from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE, RESULTS_FILE
 from ..checkpoint.languages import recorded_languages
+from ..convert.export import export
+from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..publish.model_card import pipeline_of, read_record
 from ..publish.push import Destination, check_destination, check_token, only_hub_errors, refuse_tokens, send
 from ..version import minimum_versions
@@ -22,13 +28,25 @@ GRADIO_VERSION = "6.31.0"
 _PYTHON_VERSION = "3.12"
 _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
+# The folder of the Space with the modules that explain a translation: copies of the folder `model` of the package,
+# and of the files of the folder `browser` that need nothing else.
+_VIEW = "attention_view"
+_VIEW_FILES = ("__init__.py", "explain.py", "explanation.py", "page.py", "recording.py")
+# If a push to an existing Space writes no file with one of these names, the push deletes the file. A Space that
+# changes its SDK keeps no file of the other SDK.
+_REPLACED = (_APP_FILE, _INTERFACE_FILE, REQUIREMENTS_FILE, f"{_VIEW}/*", PAGE_FILE, MODULE_FILE)
+_ABOUT_GRADIO = "`{app}` runs the code of the model's repository at the commit `{commit}`."
+_ABOUT_STATIC = "The model runs in the browser, with weights in int8. The page needs no server."
 _README = """# {title}
 
-This Space translates with the model [{model}](https://huggingface.co/{model}). `{app}` runs the code of the model's repository at
-the commit `{commit}`. `vaswani push --space` wrote the files.
+This Space translates with the model [{model}](https://huggingface.co/{model}). {about} `vaswani push --space` wrote the
+files.
 """
 _APP = '''"""Translates with a model of the Hub, on a page of gradio."""
 
+from attention_view.browser.explain import explain
+from attention_view.browser.page import page_of
+from attention_view.model.translator_vaswani import BaseTranslator
 from interface import Direction, launch
 from transformers import pipeline
 
@@ -37,8 +55,19 @@ MODEL = {model}
 COMMIT = {commit}
 
 translate = pipeline("translation", model=MODEL, revision=COMMIT, trust_remote_code=True)
+translator = BaseTranslator(translate.model, translate.tokenizer, translate.target_tokenizer)
+
+
+def show_attention(text, num_beams):
+    """Return a page with the attention."""
+    return page_of(explain(translator, text, name={title}, num_beams=num_beams))
+
+
 examples = {examples}
-launch([Direction({label}, translate, num_beams={num_beams}, examples=examples)], {title})
+launch(
+    [Direction({label}, translate, num_beams={num_beams}, examples=examples, explain=show_attention)],
+    {title},
+)
 '''
 
 
@@ -53,12 +82,22 @@ def check_space(checkpoint: str | Path, space: str) -> None:
         )
 
 
+def export_page(checkpoint: str | Path, repository: str, folder: Path) -> Path:
+    """Export the page of a static Space to a new folder in `folder`. The title of the page is the name of the
+    repository of the model. Raise a ValueError if the page cannot express the model.
+    """
+    page = folder / repository.split("/")[-1]
+    print(export(checkpoint, page, "html"), flush=True)
+    return page
+
+
 def push_space(
     checkpoint: str | Path,
     model: str,
     commit: str,
     space: str,
     *,
+    page: Path | None = None,
     private: bool = False,
     token: str | bool | None = None,
 ) -> str:
@@ -70,6 +109,8 @@ def push_space(
         model (str): The repository of the checkpoint, as user/name.
         commit (str): The commit of `model` whose code the Space runs.
         space (str): The repository of the Space, as user/name.
+        page (Path, optional): The result of `export_page` for a static Space. By default, the Space has the
+            SDK "gradio".
         private (bool): If True, a new Space is private.
         token (str or bool, optional): The access token, see `push`.
 
@@ -80,23 +121,27 @@ def push_space(
         HubError: If the Space cannot be written.
     """
     with only_hub_errors(), TemporaryDirectory() as name:
-        to = Destination(space, private, token=token, repo_type="space")
+        sdk: Literal["gradio", "static"] = "gradio" if page is None else "static"
+        to = Destination(space, private, token=token, repo_type="space", space_sdk=sdk)
         check_token(to)
         to = check_destination(to)
         staged = Path(name)
-        stage_space(Path(checkpoint), staged, model, commit)
+        if page is None:
+            stage_space(Path(checkpoint), staged, model, commit)
+        else:
+            stage_static_space(page, staged, model)
         refuse_tokens(staged)
-        return send(to, staged, "Push a Space of vaswani_hf", replaced=())
+        return send(to, staged, "Push a Space of vaswani_hf", replaced=_REPLACED)
 
 
-def stage_space(checkpoint: Path, staged: Path, model: str, commit: str) -> None:
-    """Write the files of the Space into the folder `staged`."""
+def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) -> None:
+    """Write the files of a Space with the SDK "gradio" into the folder `staged`."""
     languages = recorded_languages(checkpoint)
     examples = read_record(checkpoint / RESULTS_FILE).get("examples") or []
     generation = read_record(checkpoint / "generation_config.json")
-    title = model.split("/")[-1]
+    title = repository.split("/")[-1]
     values: dict[str, Any] = {
-        "model": model,
+        "model": repository,
         "commit": commit,
         "examples": [example["source"] for example in examples],
         "label": " → ".join(languages) if languages else title,
@@ -108,17 +153,48 @@ def stage_space(checkpoint: Path, staged: Path, model: str, commit: str) -> None
     (staged / _APP_FILE).write_text(_APP.format(**literals), encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name(_INTERFACE_FILE), staged / _INTERFACE_FILE)
     (staged / REQUIREMENTS_FILE).write_text(minimum_versions("torch", "transformers"), encoding="utf-8")
-    data = SpaceCardData(
-        title=title,
+    _stage_view(staged / _VIEW)
+    about = _ABOUT_GRADIO.format(app=_APP_FILE, commit=commit)
+    _stage_card(
+        staged,
+        repository,
+        about,
         sdk="gradio",
         sdk_version=GRADIO_VERSION,
         python_version=_PYTHON_VERSION,
         app_file=_APP_FILE,
         suggested_hardware="cpu-basic",
-        short_description="Translate with a Transformer of 2017",
-        models=[model],
-        preload_from_hub=[model],
-        tags=["translation", "vaswani"],
+        preload_from_hub=[repository],
     )
-    text = _README.format(title=title, model=model, app=_APP_FILE, commit=commit)
+
+
+def _stage_view(folder: Path) -> None:
+    """Copy the modules that explain a translation into a new folder."""
+    (folder / "browser").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    package = Path(__file__).parent.parent
+    for name in _VIEW_FILES:
+        shutil.copyfile(package / "browser" / name, folder / "browser" / name)
+    shutil.copytree(package / "browser" / "view", folder / "browser" / "view")
+    shutil.copytree(package / "model", folder / "model", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def stage_static_space(page: Path, staged: Path, repository: str) -> None:
+    """Write the files of a static Space into the folder `staged`. `page` is the result of `export_page`."""
+    for name in (PAGE_FILE, MODULE_FILE):
+        shutil.copyfile(page / name, staged / name)
+    _stage_card(staged, repository, _ABOUT_STATIC, sdk="static", app_file=PAGE_FILE)
+
+
+def _stage_card(staged: Path, repository: str, about: str, **settings: Any) -> None:
+    """Write the README.md of a Space. `settings` are arguments of `SpaceCardData`."""
+    title = repository.split("/")[-1]
+    data = SpaceCardData(
+        title=title,
+        short_description="Translate with a Transformer of 2017",
+        models=[repository],
+        tags=["translation", "vaswani"],
+        **settings,
+    )
+    text = _README.format(title=title, model=repository, about=about)
     (staged / CARD_FILE).write_text(str(RepoCard(f"---\n{data}\n---\n\n{text}")), encoding="utf-8")

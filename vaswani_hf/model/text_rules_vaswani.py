@@ -11,7 +11,9 @@ most attention from the tokens of the target word.
 Loops. Some models repeat a word or a phrase endlessly on short or unusual inputs. `is_loop` detects
 translations with loops.
 
-This file is saved with every checkpoint because the translator splits and aligns texts and detects loops.
+This file is saved with every checkpoint because the translator splits and aligns texts and detects loops. The
+page of `vaswani export --format html` uses the lists of words, the patterns and the numbers of this file. In these
+patterns, `\\s`, `\\w` and `\\d` must be outside of brackets.
 
 In tensor shapes, S is the source length and T the target length, both in tokens.
 """
@@ -26,7 +28,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 # Abbreviations that never end a sentence (unlike "etc."), without their last full stop.
-_ABBREVIATIONS = frozenset(
+ABBREVIATIONS = frozenset(
     # English
     "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf "
     "viz e.g i.e approx "
@@ -38,20 +40,20 @@ _ABBREVIATIONS = frozenset(
 )
 
 # Abbreviations that do not end a sentence if a number follows, as in "No. 5".
-_BEFORE_NUMBERS = frozenset(
+BEFORE_NUMBERS = frozenset(
     "no nos nr art abs abb bd kap tab fig figs eq vol ch sec pp p s pt tel anm ziff pos pág pag núm num n "
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
 )
 
 # Abbreviations that may contain spaces, such as "i. e."
-_SPACED_ABBREVIATION = re.compile(
-    r"\b(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
+SPACED_ABBREVIATION = re.compile(
+    r"(?<!\w)(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
     re.IGNORECASE,
 )
 
 # If one of these words follows an initial or a Roman numeral with a full stop, as in "the U.S." or "Plan B.",
 # the word begins a new sentence.
-_SENTENCE_STARTERS = frozenset(
+SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as "
     "after before then his her their our my your its what who how why where der die das ein eine er sie es "
     "wir ihr ich dies diese dieser dieses im am auf aber und doch dann danach wenn als nach vor was wer wie "
@@ -59,13 +61,13 @@ _SENTENCE_STARTERS = frozenset(
 )
 
 # In German, a number with a full stop is an ordinal number if one of these words precedes the number.
-_BEFORE_ORDINALS = frozenset(
+BEFORE_ORDINALS = frozenset(
     "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes "
     "jeden".split()
 )
 
 # In German, a number with a full stop is an ordinal number if one of these words follows the number.
-_AFTER_ORDINALS = frozenset(
+AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert "
     "jahrhunderts jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag "
     "mal geburtstag".split()
@@ -73,20 +75,27 @@ _AFTER_ORDINALS = frozenset(
 
 # The look-behinds forbid matches that begin inside a sequence of white space or full stops. Without the
 # look-behinds, the search time would grow with the square of the length of the sequence.
-_LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
+LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
+# The characters that may follow a Chinese or Japanese full stop at the end of a sentence.
+WIDE_CLOSING = "」』”’）)】》〉\"'"
+WIDE_STOPS = "。！？｡"
 
 # A possible boundary: full stops, then closing quotation marks and brackets, then white space. Chinese and
 # Japanese full stops need no white space. In French a space precedes the closing quotation mark ».
-_CANDIDATE = re.compile(
+CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
-    r"|[。！？｡]+[」』”’）)】》〉\"']*(?P<wide>\s*)"
+    rf"|[{WIDE_STOPS}]+[{WIDE_CLOSING}]*(?P<wide>\s*)"
 )
 
-_WIDE_STOPS = "。！？｡"
+# A number before a full stop, perhaps an ordinal number such as "3." in German.
+ORDINAL = re.compile(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}")
 
-_OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
+# An initial, several initials such as "U.S", or a Roman numeral.
+INITIAL = re.compile(r"(?:(?!\d|_)\w\.)*(?!\d|_)\w|[IVXLCDM]+")
+
+OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
@@ -99,7 +108,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
     sentences: list[str] = []
     separators = [""]
     position = 0
-    for line_break in [*_LINE_BREAK.finditer(text), None]:
+    for line_break in [*LINE_BREAK.finditer(text), None]:
         end = line_break.start() if line_break else len(text)
         for sentence, separator in _split_line(text[position:end]):
             if sentence:
@@ -122,7 +131,7 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
     text = separators[0]
     for number, (sentence, separator) in enumerate(zip(sentences, separators[1:], strict=True), 1):
         is_glued = not separator and number < len(sentences)
-        ends_wide = sentence.rstrip("」』”’）)】》〉\"'").endswith(tuple(_WIDE_STOPS))
+        ends_wide = sentence.rstrip(WIDE_CLOSING).endswith(tuple(WIDE_STOPS))
         text += sentence + (" " if is_glued and sentence and not ends_wide else separator)
     return text
 
@@ -134,7 +143,7 @@ def _split_line(line: str) -> list[tuple[str, str]]:
     if start:
         pieces.append(("", line[:start]))
     has_case = line != line.lower()
-    for candidate in _CANDIDATE.finditer(line):
+    for candidate in CANDIDATE.finditer(line):
         if candidate.end() == len(line):
             break
         is_wide = candidate.group("wide") is not None
@@ -153,30 +162,30 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     """Return True if a sentence ends at the match `candidate`. `before` is the text from the beginning of the
     sentence to the match.
     """
-    following = after.lstrip(_OPENING + " ")
+    following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
         return False
     if candidate.group("stop") != ".":
         return True
     words = before.split()
-    word = words[-1].lstrip(_OPENING) if words else ""
+    word = words[-1].lstrip(OPENING) if words else ""
     previous = words[-2].lower() if len(words) > 1 else ""
     next_word = re.match(r"\w*", following).group().lower()  # type: ignore[union-attr]
-    if word.lower() in _ABBREVIATIONS or _SPACED_ABBREVIATION.search(before):
+    if word.lower() in ABBREVIATIONS or SPACED_ABBREVIATION.search(before):
         return False
-    if word.lower() in _BEFORE_NUMBERS and next_word[:1].isdigit():
+    if word.lower() in BEFORE_NUMBERS and next_word[:1].isdecimal():
         return False
-    if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
+    if ORDINAL.fullmatch(word):
         # The word before the full stop is a number, perhaps an ordinal number such as "3." in German. A
         # number at the beginning of a sentence is regarded as the number of a list item or heading. The
         # sentence does not end after an ordinal number, or after the number of a list item or heading.
-        is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
+        is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # If another word precedes "I", "I" is the pronoun and not an initial, so the sentence ends.
     if word == "I" and previous:
         return True
-    if re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]|[IVXLCDM]+", word):
-        return next_word in _SENTENCE_STARTERS
+    if INITIAL.fullmatch(word):
+        return next_word in SENTENCE_STARTERS
     return True
 
 
@@ -303,21 +312,24 @@ def shift_alignment(alignment: str, num_target: int) -> str:
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
+# The punctuation marks that `is_loop` removes from both ends of a word.
+PUNCTUATION = ".,;:!?…'\"()„“”«»"
+
 # The minimum number of times that a loop repeats a word. Normal text may repeat a word three times ("very
 # very very").
-_WORD_REPEATS = 4
+WORD_REPEATS = 4
 
-_PHRASE_REPEATS = 3
+PHRASE_REPEATS = 3
 
 # The minimum number of characters of repeated text without white space, as in Chinese or inside a word.
-_CHARACTERS_OF_LOOP = 20
+CHARACTERS_OF_LOOP = 20
 
 # The maximum number of words or characters of a repeated unit. Because of this maximum, the time of `is_loop`
 # grows linearly with the length of the text.
-_LONGEST_UNIT = 100
+LONGEST_UNIT = 100
 
 # The maximum number of words in a short text.
-_SHORT = 10
+SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
@@ -328,12 +340,12 @@ def is_loop(translation: str, source: str) -> bool:
     translation is a loop only if its number of repeats is more than twice the largest number of repeats in
     the source.
     """
-    words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
+    words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
     for word in translation.split():
-        if len(word) >= _CHARACTERS_OF_LOOP:
-            runs = [count for length, count in _repeats(word) if count * length >= _CHARACTERS_OF_LOOP]
-            repeats = max([repeats, *(count for count in runs if count >= _WORD_REPEATS)])
+        if len(word) >= CHARACTERS_OF_LOOP:
+            runs = [count for length, count in _repeats(word) if count * length >= CHARACTERS_OF_LOOP]
+            repeats = max([repeats, *(count for count in runs if count >= WORD_REPEATS)])
     return repeats > 0 and repeats > 2 * _most_repeats(source)
 
 
@@ -348,11 +360,11 @@ def ngram_size_without_loops(source: str) -> int:
     With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three times
     in a row.
     """
-    return 2 if len(source.split()) <= _SHORT else 3
+    return 2 if len(source.split()) <= SHORT else 3
 
 
 def _least_repeats(num_words: int) -> int:
-    return _WORD_REPEATS if num_words == 1 else _PHRASE_REPEATS
+    return WORD_REPEATS if num_words == 1 else PHRASE_REPEATS
 
 
 def _most_repeats(source: str) -> int:
@@ -374,6 +386,6 @@ def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
     """For each possible length of a repeated unit (in symbols), yield the length and the largest number of
     equal adjacent units.
     """
-    for length in range(1, min(len(symbols) // 2, _LONGEST_UNIT) + 1):
+    for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

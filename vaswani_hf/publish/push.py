@@ -102,6 +102,7 @@ class Destination:
     tag: str | None = None
     token: str | bool | None = field(default=None, repr=False)
     repo_type: Literal["model", "space"] = "model"
+    space_sdk: Literal["gradio", "static"] | None = None
 
     @property
     def is_pull_request(self) -> bool:
@@ -503,7 +504,7 @@ def upload(
             api.create_repo,
             repo_id,
             repo_type=repo_type,
-            space_sdk="gradio" if repo_type == "space" else None,
+            space_sdk=destination.space_sdk,
             private=destination.private or None,
             exist_ok=True,
         )

@@ -3,7 +3,6 @@
 //
 // In comments, S is the number of source tokens, T the number of target tokens, and V the size of the vocabulary.
 
-import { Decoder } from "./model.mjs";
 import { BeamSearch, bestContinuations, coverageScore, lengthPenalty, logSumExp, tokensOf } from "./search.mjs";
 
 const LARGEST_WEIGHT = 65535;
@@ -18,14 +17,14 @@ const LEAST_PROBABILITY = 0.001;
 // an error, the computation ends.
 export async function explain(translator, text, options, pause = async () => {}) {
   const recorder = new Recorder(translator);
-  const job = translator.begin(text, options, (step) => recorder.add(step));
-  const search = job.search;
-  while (!search.isOver) {
-    search.step();
-    await pause();
-  }
-  const context = { translator, settings: job.settings, sourceIds: job.segments[0].ids, forced: job.forced, pause };
-  const tokenIds = [...job.forced, ...tokensOf(search.finished[0].hypothesis)];
+  const settings = translator.settingsOf(options);
+  const sourceIds = translator.layout(text, false).segments[0].ids;
+  const forced = translator.prefixIds(options.target_prefix || "");
+  const decoder = translator.decoder(sourceIds);
+  const search = translator.search(decoder, forced, settings, { onStep: (step) => recorder.add(step) });
+  const context = { translator, settings, sourceIds, forced, decoder, pause };
+  await finish(search, pause);
+  const tokenIds = [...forced, ...tokensOf(search.finished[0].hypothesis)];
   const { config } = translator;
   const decoderInput = [translator.start, ...tokenIds.slice(0, -1)];
   const attention = translator.attention(context.sourceIds, decoderInput);
@@ -51,6 +50,14 @@ export async function explain(translator, text, options, pause = async () => {})
     search: recorder.record(search),
     search_note: "",
   };
+}
+
+// Run a search to its end.
+async function finish(search, pause) {
+  while (!search.isOver) {
+    search.step();
+    await pause();
+  }
 }
 
 // Return the text of each token, and the words that the tokens form. Each special token is a separate word.
@@ -120,14 +127,19 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
   for (const word of words) {
     const isEnd = translator.ends.includes(tokenIds[word.start]);
     const found = new Map();
-    for (const change of changesOf(context, word, tokenIds, logProbs, logits)) {
+    for (const [i, change] of changesOf(context, word, tokenIds, logProbs, logits).entries()) {
+      // Different changes may produce the same word. Search the other changes only if the word has too few
+      // runners-up.
+      if (i === NUM_RUNNERS_UP && found.size >= NUM_RUNNERS_UP) {
+        break;
+      }
       const runnerUp = await runnerUpOf(context, word.start, change, tokenIds);
       // Different token sequences may spell the same word. Keep the most probable sequence of each word.
-      if (!found.has(runnerUp.text) || found.get(runnerUp.text).probability < runnerUp.probability) {
+      const known = found.get(runnerUp.text);
+      if (runnerUp.text !== (isEnd ? "" : word.text) && !(known && known.probability >= runnerUp.probability)) {
         found.set(runnerUp.text, runnerUp);
       }
     }
-    found.delete(isEnd ? "" : word.text);
     const runnersUp = [...found.values()].sort((left, right) => right.probability - left.probability);
     const ofWord = logProbs.slice(word.start, word.stop);
     const probability = Math.exp(ofWord.reduce((sum, logProb) => sum + logProb, 0));
@@ -164,15 +176,12 @@ function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
 // Change one token, find the best translation that begins with the changed tokens, and describe the word of
 // this translation that contains the token at index `start`.
 async function runnerUpOf(context, start, { position, token }, tokenIds) {
-  const { translator, settings, sourceIds, pause } = context;
+  const { translator, settings, decoder, pause } = context;
   const prefix = [...tokenIds.slice(0, position), token];
   let changed = prefix;
   if (!translator.ends.includes(token)) {
-    const search = translator.search(sourceIds, prefix, settings);
-    while (!search.isOver) {
-      search.step();
-      await pause();
-    }
+    const search = translator.search(decoder, prefix, settings);
+    await finish(search, pause);
     changed = [...prefix, ...tokensOf(search.finished[0].hypothesis)];
   }
   const scored = scoredTranslation(context, changed);

@@ -9,19 +9,10 @@ const DELAY = 200;
 const LONGEST_STEP = 30;
 const MOST_BEAMS = 10;
 
+const { element, percent } = vaswaniView;
 const byId = (id) => document.getElementById(id);
-const [source, beams, number, prefix] = ["source", "beams", "number", "prefix"].map(byId);
+const [source, beams, number, prefix, phrases] = ["source", "beams", "number", "prefix", "phrases"].map(byId);
 const state = byId("status");
-
-function element(name, properties, ...children) {
-  const created = Object.assign(document.createElement(name), properties);
-  created.append(...children);
-  return created;
-}
-
-function percent(probability) {
-  return `${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)} %`;
-}
 
 // The number of the newest computation. All computations with lower numbers stop at their next step.
 let newest = 0;
@@ -44,8 +35,17 @@ function beginComputation() {
   };
 }
 
-function options() {
-  return { num_beams: Number(beams.value), num_return_sequences: Math.min(number.value, beams.value) };
+// Return the options of the translation of a line. The prefix and the phrases belong to the first line.
+function optionsOf(place) {
+  const isFirst = place === 0;
+  return {
+    num_beams: Number(beams.value),
+    num_return_sequences: Math.min(number.value, beams.value),
+    split_sentences: true,
+    repetition_guard: true,
+    target_prefix: isFirst ? prefix.value : "",
+    must_contain: isFirst ? phrases.value.split(";").map((phrase) => phrase.trim()).filter(Boolean) : [],
+  };
 }
 
 async function translateLines() {
@@ -56,12 +56,13 @@ async function translateLines() {
   const results = [];
   state.textContent = lines.length ? "Translating …" : "";
   for (const [place, line] of lines.entries()) {
-    const job = translator.begin(line, { ...options(), target_prefix: place === 0 ? prefix.value : "" });
+    const options = optionsOf(place);
+    const job = translator.begin(line, options);
     while (!job.isOver) {
       job.step();
       await pause();
     }
-    results.push(lineResult(line, job.result()));
+    results.push(lineResult(line, job.result(), explainButtons(job, options)));
     byId("translations").replaceChildren(...results);
   }
   byId("translations").replaceChildren(...results);
@@ -71,16 +72,16 @@ async function translateLines() {
 
 // Return the HTML element of a translated line. The element shows the source, the best translation word by
 // word, and the next-best translations.
-function lineResult(line, translations) {
+function lineResult(line, translations, buttons) {
   const [best, ...others] = translations;
-  const detail = element("p", { className: "facts detail" }, "Choose a word to see its probability and its source word.");
+  const detail = element("p", { class: "facts detail" }, "Choose a word to see its probability and its source word.");
   const sourceWords = line
     .trim()
     .split(/\s+/u)
     .map((text) => element("span", {}, text));
   const words = best.words.map(({ word, confidence }, i) => {
     const aligned = best.alignment.filter(([, target]) => target === i).map(([from]) => sourceWords[from]);
-    const button = element("button", { className: "target", type: "button" }, word);
+    const button = element("button", { class: "target", type: "button" }, word);
     button.style.setProperty("--doubt", (1 - confidence).toFixed(3));
     button.setAttribute("aria-description", `probability ${percent(confidence)}`);
     const show = (isShown) => {
@@ -96,32 +97,45 @@ function lineResult(line, translations) {
     button.addEventListener("blur", () => show(false));
     return button;
   });
-  const explainButton = element("button", { className: "plain", type: "button" }, "Explain this translation");
-  explainButton.addEventListener("click", () => guarded(() => explainLine(line)));
+  const unmet = (best.unmet_phrases || []).map((phrase) => `“${phrase}”`).join(", ");
   const facts = (translation) => `score ${translation.score.toFixed(3)} · mean probability of a token ${percent(translation.confidence)}`;
-  const list = others.map((other) => element("li", {}, other.text, element("span", { className: "facts" }, ` ${facts(other)}`)));
+  const list = others.map((other) => element("li", {}, other.text, element("span", { class: "facts" }, ` ${facts(other)}`)));
   return element(
     "section",
-    { className: "line" },
-    element("p", { className: "source", lang: source.lang }, ...spaced(sourceWords)),
-    element("p", { className: "translation" }, ...spaced(words)),
-    element("p", { className: "facts" }, facts(best)),
+    { class: "line" },
+    element("p", { class: "source", lang: source.lang }, ...spaced(sourceWords)),
+    element("p", { class: "translation" }, ...spaced(words)),
+    element("p", { class: "facts" }, facts(best)),
+    ...(unmet ? [element("p", { class: "facts" }, `No translation with ${unmet} was found.`)] : []),
     detail,
     ...(list.length ? [element("ol", { start: 2 }, ...list)] : []),
-    explainButton,
+    ...buttons,
   );
+}
+
+// Return a button for each sentence of a line that explains the translation of the sentence. Return no button if
+// the translation was searched with a prefix or with phrases, because an explanation is a search without them.
+function explainButtons(job, { target_prefix: begin, must_contain: needed }) {
+  if (begin.trim() || needed.length) {
+    return [];
+  }
+  return job.segments.map(({ text }, i) => {
+    const label = job.segments.length > 1 ? `Explain sentence ${i + 1}` : "Explain this translation";
+    const explainThis = () => guarded(() => explainSentence(text));
+    return element("button", { class: "plain", type: "button", onclick: explainThis }, label);
+  });
 }
 
 function spaced(elements) {
   return elements.flatMap((one) => [one, " "]);
 }
 
-async function explainLine(line) {
+async function explainSentence(sentence) {
   const pause = beginComputation();
   state.textContent = "Computing the explanation …";
   // Let the browser show the status text before the first step of the search.
   await new Promise((resolve) => setTimeout(resolve));
-  const explanation = await explain(translator, line, { num_beams: Number(beams.value) }, pause);
+  const explanation = await explain(translator, sentence, { num_beams: Number(beams.value) }, pause);
   const view = element("div", {});
   byId("view").replaceChildren(view);
   vaswaniView.show(view, explanation);
@@ -156,7 +170,7 @@ const { num_beams: ownBeams, num_return_sequences: ownNumber } = translator.defa
 fill(beams, Math.max(MOST_BEAMS, ownBeams), ownBeams);
 fill(number, Math.max(MOST_BEAMS, ownBeams), ownNumber > 1 ? ownNumber : Math.min(3, ownBeams));
 let timer = 0;
-for (const input of [source, prefix]) {
+for (const input of [source, prefix, phrases]) {
   input.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => guarded(translateLines), DELAY);

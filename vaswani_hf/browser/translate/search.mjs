@@ -31,6 +31,11 @@ export function logSumExp(logits, start, number, temperature = 1) {
   return largest / temperature + Math.log(sum);
 }
 
+// Return the hypothesis that adds a token to a beam.
+export function continuation(beam, token, logProb) {
+  return { parent: beam, token, score: beam.score + logProb, logProb };
+}
+
 // Return the `number` best continuations of all beams, best first. `logits` [K, V] are the logits of the next
 // tokens, and `normalizers` [K] are the results of `logSumExp` for the logits of each beam. `excluded` is the
 // id of a token that the search must not select, or null.
@@ -39,16 +44,16 @@ export function bestContinuations(logits, beams, normalizers, number, excluded) 
   const best = [];
   beams.forEach((beam, k) => {
     const first = k * numClasses;
-    const offset = beam.score - normalizers[k];
     let lowest = best.length < number ? -Infinity : best[number - 1].score;
     for (let token = 0; token < numClasses; token++) {
-      const score = offset + logits[first + token];
+      const logProb = logits[first + token] - normalizers[k];
+      const score = beam.score + logProb;
       if (score > lowest && token !== excluded) {
         let place = best.length;
         while (place > 0 && best[place - 1].score < score) {
           place -= 1;
         }
-        best.splice(place, 0, { parent: beam, token, score, logProb: logits[first + token] - normalizers[k] });
+        best.splice(place, 0, continuation(beam, token, logProb));
         if (best.length > number) {
           best.pop();
         }
@@ -83,8 +88,8 @@ export function logProbsOf(hypothesis) {
 export class BeamSearch {
   // `prompt` contains the token ids that the translation must begin with. `limit` is the maximum number of
   // new tokens. `ends` contains the ids of the end tokens. `settings` has the fields `num_beams`,
-  // `num_return_sequences`, `length_penalty`, `length_penalty_type`, `coverage_penalty` and `early_stopping`
-  // of the generation config.
+  // `num_return_sequences`, `length_penalty`, `length_penalty_type`, `coverage_penalty`, `early_stopping` and
+  // `no_repeat_ngram_size` of the generation config.
   //
   // If `onStep` is given, the search calls `onStep` after each step with an object. The field `search` is the
   // search, and `step` is the number of the step (the first step is 1). `before` contains the beams before
@@ -107,7 +112,10 @@ export class BeamSearch {
     const isGnmt = settings.length_penalty_type === "gnmt";
     this.considersAllLengths =
       !this.stopsWhenFull && (settings.early_stopping === "never" || (isGnmt && settings.early_stopping === false));
-    this.numCounted = this.considersAllLengths ? settings.num_return_sequences : this.numBeams;
+    // The stopping rule computes the highest score that a longer translation can reach. `no_repeat_ngram_size`
+    // may change this score, so that the stopping rule waits for improvements of all beams.
+    const isExact = this.considersAllLengths && !settings.no_repeat_ngram_size;
+    this.numCounted = isExact ? settings.num_return_sequences : this.numBeams;
     this.beams = [{ parent: null, token: null, score: 0, logProb: 0, node: -1 }];
     this.numSteps = 0;
     this.finished = [];
@@ -127,11 +135,9 @@ export class BeamSearch {
     if (normalizers.some((normalizer) => !Number.isFinite(normalizer))) {
       throw new Error("The logits of the model are NaN or infinite: the weights of the model are damaged.");
     }
-    const best = bestContinuations(logits, this.beams, normalizers, this.numCandidates, this.excluded);
+    this.forbidRepetition(logits);
+    const { entering, beams } = this.select(logits, normalizers);
     this.numSteps += 1;
-    const hasEnded = (candidate) => this.ends.has(candidate.token) || this.numSteps >= this.limit;
-    const entering = best.slice(0, this.numBeams).filter(hasEnded);
-    const remaining = best.filter((candidate) => !hasEnded(candidate));
     const before = this.beams;
     for (const candidate of entering) {
       const score = this.scored(candidate.score, this.numSteps, candidate.parent.coverage);
@@ -139,11 +145,45 @@ export class BeamSearch {
     }
     this.finished.sort((left, right) => right.score - left.score);
     this.finished.length = Math.min(this.finished.length, this.numBeams);
-    this.beams = remaining.slice(0, this.numBeams);
+    this.beams = beams;
     this.isOver = this.beams.length === 0 || this.isFinal();
     if (this.onStep) {
-      this.onStep({ search: this, before, logits, normalizers, entering, beams: this.beams, step: this.numSteps });
+      this.onStep({ search: this, before, logits, normalizers, entering, beams, step: this.numSteps });
     }
+  }
+
+  // Choose the candidates of a step. Return the candidates that end (`entering`), and the candidates that become
+  // the next beams (`beams`), best first.
+  select(logits, normalizers) {
+    const best = bestContinuations(logits, this.beams, normalizers, this.numCandidates, this.excluded);
+    const hasEnded = (candidate) => this.ends.has(candidate.token) || this.numSteps + 1 >= this.limit;
+    return {
+      entering: best.slice(0, this.numBeams).filter(hasEnded),
+      beams: best.filter((candidate) => !hasEnded(candidate)).slice(0, this.numBeams),
+    };
+  }
+
+  // Set the logit of each token that would repeat an n-gram to -Infinity (`no_repeat_ngram_size`).
+  forbidRepetition(logits) {
+    const size = this.settings.no_repeat_ngram_size;
+    if (!size) {
+      return;
+    }
+    const numClasses = logits.length / this.beams.length;
+    this.beams.forEach((beam, k) => {
+      const tokens = this.tokensOf(beam);
+      const last = tokens.length - size + 1;
+      for (let start = 0; start < last; start++) {
+        if (tokens.slice(last).every((token, i) => token === tokens[start + i])) {
+          logits[k * numClasses + tokens[start + size - 1]] = -Infinity;
+        }
+      }
+    });
+  }
+
+  // Return the token ids of a hypothesis, including the prompt.
+  tokensOf(hypothesis) {
+    return [...this.prompt, ...tokensOf(hypothesis)];
   }
 
   // Return true if the stopping rule ends the search.
@@ -156,11 +196,12 @@ export class BeamSearch {
     return this.scored(this.beams[0].score, isLimit ? this.limit : this.numSteps) <= worst;
   }
 
-  run() {
+  // A generator that runs the search, and yields after each step.
+  *steps() {
     while (!this.isOver) {
       this.step();
+      yield;
     }
-    return this.finished;
   }
 
   // Read the prompt, and return the logits [1, V] of the next token.

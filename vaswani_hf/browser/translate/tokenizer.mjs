@@ -5,13 +5,14 @@
 // SPACE contains the white space characters that match `\s` in the Rust crate `regex`. PYTHON_SPACE contains
 // the characters for which `str.isspace` of Python is true.
 const SPACE = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-const PYTHON_SPACE = `\\x1c-\\x1f${SPACE}`;
+export const PYTHON_SPACE = `\\x1c-\\x1f${SPACE}`;
 
 // The pre-tokenizer "ByteLevel" of the library `tokenizers` splits a text with this pattern (byte_level.rs).
 const WORDS = new RegExp(
   `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${SPACE}\\p{L}\\p{N}]+|[${SPACE}]+(?![^${SPACE}])|[${SPACE}]+`,
   "gu",
 );
+const LEADING_SPACE = new RegExp(`^[${PYTHON_SPACE}]+`, "u");
 const OUTER_SPACE = new RegExp(`^[${PYTHON_SPACE}]+|[${PYTHON_SPACE}]+$`, "gu");
 const SPACES = new RegExp(`[${PYTHON_SPACE}]+`, "u");
 const IS_SPACE = new RegExp(`[${PYTHON_SPACE}]`, "u");
@@ -19,6 +20,11 @@ const IS_SPACE = new RegExp(`[${PYTHON_SPACE}]`, "u");
 // Remove white space at both ends of a text, as `str.strip` of Python does.
 export function strip(text) {
   return text.replace(OUTER_SPACE, "");
+}
+
+// Remove white space at the beginning of a text, as `str.lstrip` of Python does.
+export function stripLeft(text) {
+  return text.replace(LEADING_SPACE, "");
 }
 
 // Return the words of a text, as `str.split` of Python does.

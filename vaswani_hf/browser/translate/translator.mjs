@@ -1,11 +1,15 @@
 // Translates texts. The class `Translator` follows the same rules as vaswani_hf/model/translator_vaswani.py.
 
 import { Decoder, Model, readWeights } from "./model.mjs";
+import { PhraseSearch, contains, numTokens, repeatsNgram, searchPhrases } from "./phrases.mjs";
 import { BeamSearch, coverageScore, lengthPenalty, logProbsOf, logSumExp, meanOverHeads, tokensOf } from "./search.mjs";
-import { Tokenizer, splitWords, strip } from "./tokenizer.mjs";
+import { TextRules } from "./text_rules.mjs";
+import { Tokenizer, splitWords, strip, stripLeft } from "./tokenizer.mjs";
 
 // Word alignments use the mean cross-attention of the last two decoder layers.
 const ALIGNMENT_LAYERS = 2;
+// The options of a translation that are no settings of `generate`.
+const OWN_OPTIONS = ["target_prefix", "must_contain", "split_sentences", "repetition_guard"];
 
 export function decodeBase64(text) {
   const characters = atob(text);
@@ -32,6 +36,7 @@ export class Translator {
     this.excluded = settings.excluded_token_id;
     this.ends = settings.end_token_ids;
     this.start = settings.start_token_id;
+    this.textRules = new TextRules(settings.text_rules);
     this.sourceTokenizer = new Tokenizer(settings.source_tokenizer.file, settings.source_tokenizer);
     this.targetTokenizer = settings.target_tokenizer
       ? new Tokenizer(settings.target_tokenizer.file, settings.target_tokenizer)
@@ -48,8 +53,11 @@ export class Translator {
   // with `word` and `confidence`), alignment (pairs: the index of a source word, and the index of a target
   // word) and token_ids.
   //
-  // `options` may contain search settings of `generate`, such as `num_beams`. The option `target_prefix` is a
-  // text that the translation must begin with.
+  // `options` may contain search settings of `generate`, such as `num_beams`. It may also contain these options:
+  // `target_prefix` is a text that the translation must begin with. `must_contain` is a list of phrases that the
+  // translation must contain; the field `unmet_phrases` of a translation has the phrases that it lacks, or null.
+  // If `split_sentences` is true, each sentence is translated separately. If `repetition_guard` is true, a
+  // sentence is translated again, without repetition, if its translation repeats itself in a loop.
   translate(text, options = {}) {
     const job = this.begin(text, options);
     while (!job.isOver) {
@@ -60,30 +68,39 @@ export class Translator {
 
   // Begin a translation, and return a `Job`. The caller must call the method `step` of the job until `isOver`
   // is true, and then the method `result`. A page can handle events between two steps.
-  begin(text, options = {}, onStep = null) {
-    return new Job(this, text, options, onStep);
+  begin(text, options = {}) {
+    return new Job(this, text, options);
   }
 
-  // Return a `BeamSearch` for source tokens. `forced` contains the token ids that the translation must begin
-  // with. `onStep` is passed to `BeamSearch`.
-  search(sourceIds, forced, settings, onStep = null) {
-    const decoder = new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
+  // Return a `Decoder` for source tokens. Several searches can use the same decoder.
+  decoder(sourceIds) {
+    return new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
+  }
+
+  // Return a `BeamSearch`. `forced` contains the token ids that the translation must begin with, and `phrases`
+  // contains the phrases (lists of token ids) that the translation must contain. `onStep` is passed to
+  // `BeamSearch`.
+  search(decoder, forced, settings, { phrases = [], onStep = null } = {}) {
     const prompt = [this.start, ...forced];
-    const limit = this.limitOf(settings, sourceIds.length, prompt.length);
-    return new BeamSearch(this, decoder, prompt, {
-      settings,
-      limit,
-      ends: this.ends,
-      excluded: this.excluded,
-      onStep,
-    });
+    const limit = this.limitOf(settings, decoder.source.length, prompt.length);
+    const options = { settings, limit, ends: this.ends, excluded: this.excluded, onStep };
+    if (phrases.length === 0) {
+      return new BeamSearch(this, decoder, prompt, options);
+    }
+    if (numTokens(phrases) > limit) {
+      throw new RangeError(
+        `must_contain has phrases of ${numTokens(phrases)} tokens, and the translation has room for at most ` +
+          `${limit}; give fewer phrases.`,
+      );
+    }
+    return new PhraseSearch(this, decoder, prompt, phrases, options);
   }
 
   // Return the search settings: the default settings of the page, replaced by the given options.
   settingsOf(options) {
     const settings = { ...this.defaults };
     for (const [name, value] of Object.entries(options)) {
-      if (value !== undefined && value !== null && name !== "target_prefix") {
+      if (value !== undefined && value !== null && !OWN_OPTIONS.includes(name)) {
         settings[name] = value;
       }
     }
@@ -121,42 +138,91 @@ export class Translator {
     return Math.max(1, Math.min(...limits));
   }
 
-  // Divide a text into segments of at most `maxLength` tokens. A segment contains token ids (`ids`), and the
-  // index of the word of each token (`words`).
-  segments(text) {
-    const { ids, words } = this.sourceTokenizer.encode(text);
+  // Divide a text into segments that are translated separately. Return the N segments, and the N + 1 separators
+  // before, between and after the translations of the segments. A segment has a text, token ids (`ids`), and the
+  // index of the word of each token (`words`), counted from the beginning of the text.
+  layout(text, splitsSentences) {
+    const tag = this.tagOf(strip(text));
+    const { sentences, separators } = this.sentences(text, tag, splitsSentences);
+    const segments = [];
+    const between = separators.slice(0, 1);
+    let numWords = 0;
+    sentences.forEach((sentence, i) => {
+      const { ids, words } = this.sourceTokenizer.encode(sentence);
+      const isAddedTag = tag !== "" && i > 0;
+      const first = numWords - (isAddedTag ? 1 : 0);
+      const shifted = words.map((word) => (word >= 0 ? word + first : -1));
+      if (isAddedTag) {
+        shifted[0] = -1;
+      }
+      numWords = first + splitWords(sentence).length;
+      const pieces = this.cut({ text: sentence, ids, words: shifted });
+      segments.push(...pieces);
+      between.push(...Array(pieces.length - 1).fill(" "), separators[i + 1]);
+    });
+    return { segments, separators: between };
+  }
+
+  // Return the sentences of a text, and the separators around the sentences. Repeat the tag of the target language
+  // at the beginning of the text before each sentence. Without `splitsSentences`, the text is one sentence.
+  sentences(text, tag, splitsSentences) {
+    const stripped = strip(text);
+    if (stripped === tag) {
+      return { sentences: [], separators: [splitsSentences && !tag ? text : ""] };
+    }
+    if (!splitsSentences) {
+      return { sentences: [stripped], separators: ["", ""] };
+    }
+    if (!tag) {
+      return this.textRules.split(text);
+    }
+    const rest = stripLeft(stripLeft(text).slice(tag.length));
+    const { sentences, separators } = this.textRules.split(rest);
+    return { sentences: sentences.map((sentence) => `${tag} ${sentence}`), separators };
+  }
+
+  // Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty text.
+  tagOf(text) {
+    const found = /^>>\S+?<</u.exec(text);
+    return found && this.sourceTokenizer.tags.has(found[0]) ? found[0] : "";
+  }
+
+  // Divide a segment into pieces of at most `maxLength` tokens.
+  cut(segment) {
+    const { ids, words } = segment;
     if (ids.length <= this.maxLength) {
-      return [{ ids, words }];
+      return [segment];
     }
     const end = ids[ids.length - 1];
     const own = ids.slice(0, -1);
     const tags = [...this.sourceTokenizer.tags.values()].includes(own[0]) ? own.slice(0, 1) : [];
-    const segments = [];
+    const pieces = [];
     let start = tags.length;
     while (start < own.length) {
       let stop = Math.min(start + this.maxLength - 1 - tags.length, own.length);
       if (stop < own.length) {
-        // End the segment between two words. If a single word fills the segment, divide the word.
+        // End the piece between two words. If a single word fills the piece, divide the word.
         let boundary = stop;
         while (boundary > start && words[boundary] === words[boundary - 1]) {
           boundary -= 1;
         }
         stop = boundary > start ? boundary : stop;
       }
-      const tagWords = tags.map(() => (segments.length ? -1 : words[0]));
-      segments.push({
+      const tagWords = tags.map(() => (pieces.length ? -1 : words[0]));
+      pieces.push({
+        text: this.sourceTokenizer.decode(own.slice(start, stop)),
         ids: [...tags, ...own.slice(start, stop), end],
         words: [...tagWords, ...words.slice(start, stop), -1],
       });
       start = stop;
     }
-    return segments;
+    return pieces;
   }
 
   // Return the log-probabilities of the tokens of a given translation. If `withCoverage` is true, also return
   // the coverage of the source.
   logProbs(sourceIds, targetIds, withCoverage = false) {
-    const decoder = new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
+    const decoder = this.decoder(sourceIds);
     const inputs = [this.start, ...targetIds.slice(0, -1)];
     const recorded = withCoverage ? { self: [], cross: [] } : null;
     const { states } = decoder.read(inputs, chain(inputs), recorded);
@@ -166,6 +232,20 @@ export class Translator {
       (token, t) => logits[t * numClasses + token] - logSumExp(logits, t * numClasses, numClasses),
     );
     return { logProbs, coverage: withCoverage ? coverageOf(recorded.cross.at(-1), sourceIds.length) : null };
+  }
+
+  // Return the token ids of a target prefix.
+  prefixIds(prefix) {
+    return prefix ? this.targetTokenizer.encode(prefix, { bare: true }).ids : [];
+  }
+
+  // Return the token ids of a phrase inside a sentence, where a space precedes the phrase.
+  phraseIds(phrase) {
+    // Tokenize the phrase together with a word before the phrase, and remove the tokens of the word.
+    const word = this.prefixIds("a");
+    const ids = this.prefixIds(`a ${strip(phrase)}`);
+    const beginsWithWord = word.every((token, i) => ids[i] === token);
+    return beginsWithWord ? ids.slice(word.length) : this.prefixIds(strip(phrase));
   }
 
   // Return the logits [n, V] of the next tokens. The logit of the excluded token is -1000, so that its
@@ -202,50 +282,91 @@ function withoutToken(logits, numRows, excluded) {
 
 // Translates one text step by step.
 class Job {
-  constructor(translator, text, options, onStep) {
+  constructor(translator, text, options) {
     this.translator = translator;
-    this.onStep = onStep;
     this.settings = translator.settingsOf(options);
+    this.guardsRepetition = Boolean(options.repetition_guard);
     this.prefix = strip(options.target_prefix || "");
-    const stripped = strip(text);
-    this.isOneLine = !stripped.includes("\n");
-    this.segments = stripped ? translator.segments(stripped) : [];
+    this.phrases = (options.must_contain || []).filter((phrase) => strip(phrase));
+    const { segments, separators } = translator.layout(text, options.split_sentences);
+    this.segments = segments.map((segment) => ({ ...segment, prefix: "", phrases: [] }));
+    this.separators = separators;
     this.results = [];
-    this.isOver = this.segments.length === 0;
-    if (!this.isOver) {
-      this.beginSegment();
+    if (this.segments.length > 0) {
+      this.constrain();
     }
+    this.remaining = this.run();
+    this.step();
   }
 
-  beginSegment() {
-    const { translator, settings } = this;
-    const { ids } = this.segments[this.results.length];
-    const isFirst = this.results.length === 0;
-    this.forced =
-      isFirst && this.prefix ? translator.targetTokenizer.encode(this.prefix, { bare: true }).ids : [];
-    this.search = translator.search(ids, this.forced, settings, this.onStep);
+  // Assign the target prefix to the first segment. Assign each phrase to the first segment that contains the
+  // phrase, for example a name, or else to the longest segment.
+  constrain() {
+    this.segments[0].prefix = this.prefix;
+    const lengths = this.segments.map((segment) => Array.from(segment.text).length);
+    const longest = this.segments[lengths.indexOf(Math.max(...lengths))];
+    for (const phrase of this.phrases) {
+      const segment = this.segments.find(({ text }) => text.includes(phrase)) || longest;
+      segment.phrases.push({ text: phrase, ids: this.translator.phraseIds(phrase) });
+    }
   }
 
   step() {
-    this.search.step();
-    if (this.search.isOver) {
-      const segment = this.segments[this.results.length];
-      const best = this.search.finished.slice(0, this.settings.num_return_sequences);
-      this.results.push(best.map(({ hypothesis }) => this.translation(segment, hypothesis)));
-      if (this.results.length === this.segments.length) {
-        this.isOver = true;
-      } else {
-        this.beginSegment();
+    this.isOver = this.remaining.next().done;
+  }
+
+  // A generator that translates the segments, and yields after each step of a search.
+  *run() {
+    for (const segment of this.segments) {
+      let found = yield* this.searched(segment, this.settings);
+      const size = this.translator.textRules.ngramSize(segment.text);
+      const mayMend = !segment.phrases.some(({ ids }) => repeatsNgram(ids, size));
+      if (this.guardsRepetition && mayMend && this.isLoop(segment, found[0])) {
+        const mended = yield* this.searched(segment, { ...this.settings, no_repeat_ngram_size: size });
+        if (!this.isLoop(segment, mended[0]) && mended[0].unmet === null) {
+          found = mended;
+        }
       }
+      this.results.push(found.map((hypothesis) => this.translation(segment, hypothesis)));
     }
   }
 
-  translation(segment, hypothesis) {
-    const { translator, settings, forced } = this;
+  // Search the translations of a segment. Return objects with the hypothesis, its token ids, its text and its
+  // missing phrases.
+  *searched(segment, settings) {
+    const { translator } = this;
+    const forced = translator.prefixIds(segment.prefix);
+    const decoder = translator.decoder(segment.ids);
+    const makeSearch = (phrases) => translator.search(decoder, forced, settings, { phrases });
+    const phrases = segment.phrases.map(({ ids }) => ids);
+    const search = yield* searchPhrases(makeSearch, phrases, settings.num_return_sequences);
+    if (search.finished.length === 0) {
+      throw new Error(
+        "No translation was found, because at some step every token is forbidden by no_repeat_ngram_size.",
+      );
+    }
+    return search.finished.slice(0, settings.num_return_sequences).map(({ hypothesis }) => {
+      const tokenIds = [...forced, ...tokensOf(hypothesis)];
+      const decoded = translator.targetTokenizer.decode(tokenIds);
+      // The translation of a line must be one line.
+      const text = segment.text.includes("\n") ? decoded : decoded.replaceAll("\n", " ");
+      const isMissing = (phrase) => !contains(tokenIds, phrase.ids) && !text.includes(strip(phrase.text));
+      const unmet = segment.phrases.filter(isMissing).map((phrase) => phrase.text);
+      return { hypothesis, forced, tokenIds, text, unmet: unmet.length ? unmet : null };
+    });
+  }
+
+  isLoop(segment, { text }) {
+    const phrases = segment.phrases.map((phrase) => phrase.text);
+    const source = [segment.text, segment.prefix, ...phrases].join(" ");
+    return this.translator.textRules.isLoop(text, source);
+  }
+
+  translation(segment, { hypothesis, forced, tokenIds, text, unmet }) {
+    const { translator, settings } = this;
     const tokenizer = translator.targetTokenizer;
     const ownIds = tokensOf(hypothesis);
     const logProbs = logProbsOf(hypothesis);
-    const tokenIds = [...forced, ...ownIds];
     const decoderInput = [translator.start, ...tokenIds.slice(0, -1)];
     const { cross } = translator.attention(segment.ids, decoderInput);
     const { words, wordOfToken } = tokenizer.wordsOf(tokenIds);
@@ -262,7 +383,7 @@ class Job {
       score += settings.coverage_penalty * coverageScore(coverageOf(cross.at(-1), segment.ids.length));
     }
     return {
-      text: this.onOneLine(tokenizer.decode(tokenIds)),
+      text,
       score,
       log_prob: logProb,
       confidence: Math.exp(logProb / Math.max(1, logProbs.length)),
@@ -271,36 +392,33 @@ class Job {
       words: words.map((word, i) => ({ word, confidence: Math.exp(wordLogProbs[i]) })),
       alignment: align(cross.slice(-ALIGNMENT_LAYERS), segment.words, wordOfToken),
       token_ids: tokenIds,
+      unmet_phrases: unmet,
     };
-  }
-
-  // Replace line breaks by spaces if the source text has one line, because its translation must also have one
-  // line.
-  onOneLine(translation) {
-    return this.isOneLine ? translation.replaceAll("\n", " ") : translation;
   }
 
   // Return the translations of the text, best first. The best translation of the text joins the best
   // translations of all segments, the second-best translation joins the second-best translations, and so on.
   result() {
+    const { textRules } = this.translator;
     if (this.results.length === 0) {
-      return Array.from({ length: this.settings.num_return_sequences }, () => blank(this.prefix));
+      const unmet = this.phrases.filter((phrase) => !this.prefix.includes(phrase));
+      const text = this.prefix || this.separators[0];
+      return Array.from({ length: this.settings.num_return_sequences }, () => blank(text, unmet));
     }
     const number = Math.min(...this.results.map((of) => of.length));
-    return Array.from({ length: number }, (_, rank) => joined(this.results.map((of) => of[rank])));
+    return Array.from({ length: number }, (_, rank) =>
+      joined(this.results.map((of) => of[rank]), this.separators, textRules),
+    );
   }
 }
 
-function blank(text) {
+function blank(text, unmet) {
   const words = splitWords(text).map((word) => ({ word, confidence: 1 }));
   const scores = { score: 0, log_prob: 0, confidence: 1, tokens: [], token_log_probs: [] };
-  return { text, ...scores, words, alignment: [], token_ids: [] };
+  return { text, ...scores, words, alignment: [], token_ids: [], unmet_phrases: unmet.length ? unmet : null };
 }
 
-function joined(translations) {
-  if (translations.length === 1) {
-    return translations[0];
-  }
+function joined(translations, separators, textRules) {
   const sum = (name) => translations.reduce((total, part) => total + part[name], 0);
   const concatenated = (name) => translations.flatMap((part) => part[name]);
   const logProbs = concatenated("token_log_probs");
@@ -311,7 +429,7 @@ function joined(translations) {
     return pairs;
   });
   return {
-    text: translations.map((part) => part.text).join(" "),
+    text: textRules.join(translations.map((part) => part.text), separators),
     score: sum("score"),
     log_prob: sum("log_prob"),
     confidence: Math.exp(sum("log_prob") / Math.max(1, logProbs.length)),
@@ -320,6 +438,9 @@ function joined(translations) {
     words: concatenated("words"),
     alignment,
     token_ids: concatenated("token_ids"),
+    unmet_phrases: translations.every((part) => part.unmet_phrases === null)
+      ? null
+      : translations.flatMap((part) => part.unmet_phrases || []),
   };
 }
 
