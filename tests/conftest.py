@@ -1,27 +1,343 @@
-"""Loads the fixtures of all tests, and starts the interpreter that all test processes share."""
+"""Fixtures of several test files: a local Hub, one thread, and models that are small enough for slow loops."""
 
 import contextlib
+import functools
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from warm_python import TORCH, warm_python
+import torch
+from local_hub import LocalHub
+from warm_python import PACKAGE, TORCH, warm_python
+
+if "huggingface_hub" in sys.modules:
+    raise RuntimeError(
+        "huggingface_hub reads its environment when it is imported, which was before the tests' Hub began."
+    )
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_errors=True)
+_HUB = LocalHub()
+_ENVIRONMENT = _HUB.environment() | {
+    "HF_HOME": str(Path(_FOLDER.name) / "home"),
+    "ORT_DISABLE_TELEMETRY": "1",
+}
+# The processes that tests start inherit these environment variables.
+_ENVIRONMENT["OMP_NUM_THREADS"] = "1"
+for _name in os.environ.keys() - _ENVIRONMENT.keys():
+    del os.environ[_name]
+os.environ.update(_ENVIRONMENT)
+
+import factories  # noqa: E402
+
+from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
+from vaswani_hf.cli import main  # noqa: E402
+from vaswani_hf.translation.translator import Translator  # noqa: E402
+
+torch.set_num_threads(1)
+# Do not wait for the disk, because waiting takes a fifth of the time of a tiny run. A missing `fsync` has an
+# effect only after a power failure.
+os.fsync = lambda descriptor: None
+# Set the usual handlers of both signals, because a job that a script starts in the background ignores SIGINT.
+# The processes that tests start inherit these settings.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Reset the number of threads after each test, because more threads make every later test several times
+    slower.
+    """
+    yield
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert number == 1, f"torch has {number} threads after this test."
+
+
+def _set_bfloat16(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities = {**capabilities, **dict.fromkeys(("amx_bf16", "avx512_bf16", "bf16"), is_there)}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+
+
+@pytest.fixture
+def set_bfloat16(monkeypatch):
+    """A function that makes PyTorch report bfloat16 instructions of the processor as present or as absent."""
+    return functools.partial(_set_bfloat16, monkeypatch)
+
+
+@pytest.fixture(params=[True, False], ids=["bfloat16 in hardware", "no bfloat16 in hardware"])
+def bfloat16_in_hardware(request, set_bfloat16) -> bool:
+    """Run the test as on a processor with bfloat16 instructions, and as on a processor without them. A test
+    whose outcome depends on the processor uses this fixture or `set_bfloat16`.
+
+    All other tests set the precision: recipes have the key `bf16`, and translators get a `dtype`.
+    """
+    set_bfloat16(request.param)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def quick_workers(python):
+    """Processes of multiprocessing start in a Python that has imported the package."""
+    multiprocessing.set_executable(python)
+    yield
+    multiprocessing.set_executable(sys.executable)
+
+
+COPYING_STEPS = 400
+
+
+def _wait_for_imports(executable: str) -> str:
+    """On a busy machine the imports take minutes. The minutes of the imports must not count towards the time
+    limit of the first command of a test.
+    """
+    subprocess.run([executable, "-c", "pass"], check=True)
+    return executable
+
+
+@pytest.fixture(scope="session")
+def fresh_python(request) -> Iterator[str]:
+    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
+    shared = getattr(request.config, "workerinput", {}).get("fresh_python")
+    if shared is not None:
+        yield _wait_for_imports(shared)
+        return
+    with warm_python(Path(_FOLDER.name) / "fresh_python", TORCH) as executable:
+        yield _wait_for_imports(executable)
+
+
+@pytest.fixture(scope="session")
+def python(fresh_python) -> Iterator[str]:
+    """The path of a `python` that has already imported the package."""
+    with warm_python(Path(_FOLDER.name) / "python", PACKAGE, start=fresh_python) as executable:
+        yield _wait_for_imports(executable)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _curves_drawn_once():
+    """Draw each kind of curve and one picture of attention weights once per process, and then copy it, because drawing takes a quarter of the time
+    of a tiny run.
+    """
+    results = sys.modules.get("vaswani_hf.training.results")
+    if results is None:
+        yield
+        return
+    draw, drawn = results.plot_training_curve, {}
+
+    def plot(metrics, path):
+        kind = frozenset(
+            name
+            for name in ("loss", "eval_loss", "eval_bleu")
+            if any(row.get(name) is not None for row in metrics)
+        )
+        if kind in drawn:
+            Path(path).write_bytes(drawn[kind])
+        else:
+            draw(metrics, path)
+            if kind:
+                drawn[kind] = Path(path).read_bytes()
+
+    draw_attention, pictures = results.attention_picture, []
+
+    def picture(model, text, path):
+        if not pictures:
+            draw_attention(model, text, path)
+            pictures.append(Path(path).read_bytes())
+        Path(path).write_bytes(pictures[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "plot_training_curve", plot)
+        patch.setattr(results, "attention_picture", picture)
+        yield
+
+
+# A small vocabulary splits some of these words, and splits some characters into bytes.
+COPIED_WORDS = (
+    "der Hund läuft über die Straße Mr. 3. Mai weiß größer. eins zwei, drei! ja? nein Öl Łódź 日本".split()
+)
+
+
+@pytest.fixture(scope="session")
+def copied_words() -> list[str]:
+    """The words that the copier knows."""
+    return COPIED_WORDS
+
+
+@pytest.fixture(scope="session")
+def copier() -> Translator:
+    """A translator that copies texts of a few of the words in `COPIED_WORDS`."""
+    tokenizer = factories.tiny_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
+    shape = {
+        "d_model": 48,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    }
+    config = factories.tiny_config(vocab_size=len(tokenizer), label_smoothing=0.0, **shape)
+    torch.manual_seed(1)
+    model = VaswaniForSeq2SeqLM(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.03, total_iters=COPYING_STEPS)
+    for _ in range(COPYING_STEPS):
+        choices = torch.randint(len(COPIED_WORDS), (32, int(torch.randint(1, 6, ()))))
+        texts = [" ".join(COPIED_WORDS[i] for i in row) for row in choices.tolist()]
+        inputs = tokenizer(texts, return_tensors="pt", padding=True)
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return Translator(model.eval(), tokenizer, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def copier_checkpoint(copier, tmp_path_factory) -> str:
+    """The folder of a checkpoint with the model and the tokenizer of the copier."""
+    folder = tmp_path_factory.mktemp("copier")
+    copier.model.save_pretrained(folder)
+    save_tokenizers(copier.source_tokenizer, copier.target_tokenizer, folder)
+    return str(folder)
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    token: str
 
 
 def pytest_configure(config):
-    """Load the fixtures. With pytest-xdist the first process only distributes the tests, and therefore starts without
-    the imports of the fixtures.
-    """
+    """Start the interpreter that all test processes of pytest-xdist share, in the process that starts them."""
     if hasattr(config, "workerinput") or not config.getoption("tx", None):
-        config.pluginmanager.import_plugin("shared_fixtures")
         return
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="vaswani_tests_"))
-    config.fresh_python = stack.enter_context(warm_python(Path(folder) / "python", TORCH))
+    config.fresh_python = stack.enter_context(warm_python(Path(_FOLDER.name) / "fresh_python", TORCH))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     """Tell a test process the path of the shared interpreter."""
     node.workerinput["fresh_python"] = node.config.fresh_python
+
+
+def pytest_collection_finish():
+    """The trainer collects garbage in each run, which takes a third of the run if it visits all imported modules."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """Stop the local Hub, and delete its temporary folder."""
+    _HUB.stop()
+    _FOLDER.cleanup()
+
+
+@pytest.fixture(scope="session")
+def _users() -> dict[str, User]:
+    return {name: User(name, _HUB.add_token(name)) for name in ("alice", "bob")}
+
+
+@pytest.fixture
+def hub(_users):
+    """The local Hub; after each test, check that no request left this machine."""
+    _HUB.clear()
+    yield _HUB
+    assert not _HUB.strangers, f"Somebody wanted to leave loopback: {_HUB.strangers}"
+    _HUB.clear()
+
+
+@pytest.fixture(params=["Git LFS", pytest.param("xet", marks=pytest.mark.slow)])
+def transfer(request, monkeypatch) -> str:
+    """The way in which large files move to and from the Hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", request.param == "Git LFS")
+    return request.param
+
+
+@pytest.fixture
+def alice(hub, _users, monkeypatch) -> User:
+    """A user who is logged in and may write to her own repositories."""
+    monkeypatch.setenv("HF_TOKEN", _users["alice"].token)
+    return _users["alice"]
+
+
+@pytest.fixture
+def bob(hub, _users) -> User:
+    """Another user, who is not logged in."""
+    return _users["bob"]
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def repo_id(alice) -> str:
+    """The name of a repository of alice that no other test uses."""
+    return f"alice/model-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def copier_repository(hub, repo_id, copier_checkpoint):
+    """A repository of alice with the files of the copier."""
+    repository = hub.create_repository(repo_id)
+    repository.commit(factories.files_in(Path(copier_checkpoint)))
+    return repository
+
+
+@pytest.fixture
+def tiny_checkpoint(tmp_path):
+    """Make the folder of a checkpoint with weights that no other checkpoint has, and with given config
+    fields.
+
+    The folder has the files of `save_pretrained` and `save_tokenizers`, but no record of a run.
+    """
+
+    def make(name: str = "checkpoint", *, two_vocabularies: bool = False, **fields) -> Path:
+        source = factories.tiny_tokenizer("der Hund läuft", 270, model_max_length=64)
+        target = source
+        if two_vocabularies:
+            target = factories.tiny_tokenizer("the dog runs", 266, model_max_length=64)
+        fields |= {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+        model = factories.tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
+        with torch.no_grad():
+            model.model.encoder.layers[0].fc1.bias[0] = next(_NUMBERS)
+        model.generation_config.max_new_tokens = 5
+        model.save_pretrained(tmp_path / name)
+        save_tokenizers(source, target, tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def few_numbers(monkeypatch):
+    """Score runs on the corpus of numbers on ten pairs instead of a thousand pairs, to save time."""
+    monkeypatch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
+
+
+@pytest.fixture
+def vaswani(capsys):
+    """Run `vaswani` in this process: its exit code, its standard output, and the sentence that it ends with."""
+
+    def run(*words) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        sentences = [
+            line.removeprefix("vaswani: ") for line in err.splitlines() if line.startswith("vaswani: ")
+        ]
+        assert len(sentences) == (code != 0), err
+        return code, out, sentences[0] if sentences else ""
+
+    return run

@@ -115,7 +115,7 @@ def serve(listener: socket.socket) -> list[str]:
 
 def start_server(listener: socket.socket, executable: str, modules: list[str]) -> list[str]:
     """Import the modules and start the server. The function returns in the process of a command only."""
-    # See shared_fixtures.py.
+    # See conftest.py.
     os.fsync = lambda descriptor: None
     for name in modules:
         importlib.import_module(name)

@@ -103,8 +103,7 @@ def plan_run(
     elif tokens_per_second is not None:
         speed = f"{tokens_per_second:,.0f} target tokens/s"
     if tokens_per_second is not None:
-        step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
-        seconds = step_tokens / tokens_per_second
+        seconds = step_seconds(training, tokens_per_second)
     elif name in PAPER_GPUS:
         seconds = flops["paper"]["step"] / (NUM_PAPER_GPUS * PAPER_GPUS[name])
         speed = f"{NUM_PAPER_GPUS} x {name}"
@@ -136,6 +135,11 @@ def plan_run(
         "price": _price(hours, price_per_hour, name),
         "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
     }
+
+
+def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
+    """Return the seconds of a training step at a speed in target tokens per second."""
+    return training.gradient_accumulation_steps * training.target_tokens_per_batch / tokens_per_second
 
 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
