@@ -38,7 +38,7 @@ TORCH = "torch torch._dynamo torch.distributed.tensor torch.fx.experimental.symb
 # Modules that every command line, training run and launcher imports.
 PACKAGE = """
     accelerate.commands.launch torch.distributed.run torch.distributed.fsdp transformers.distributed
-    matplotlib.backends.backend_agg matplotlib.figure sacrebleu
+    matplotlib.backends.backend_agg matplotlib.figure num2words sacrebleu
     vaswani_hf.cli vaswani_hf.training.run vaswani_hf.convert.export vaswani_hf.publish.push
 """.split()
 
