@@ -199,6 +199,7 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     model_class = TASKS["translation"].model_class
     speed, hardware = measure_speed(config, recipe.training, model_class, length, seconds)
     steps = recipe.training.max_steps
+    assert steps is not None
     hours = steps * step_seconds(recipe.training, speed) / 3600
     summary = (
         f"{corpus.num_pairs:,} sentence pairs, a vocabulary of at most {corpus.vocab_size:,} tokens, {steps:,} steps, "
