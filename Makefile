@@ -15,6 +15,9 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # example for a disk or for the end of a killed process.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
+# Cache the compiled modules even if the environment forbids this, because each test process imports 4,000 modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
 
 install: $(VENV)/installed

@@ -1,5 +1,6 @@
 """Fixtures of several test files: a local Hub, one thread, and models that are small enough for slow loops."""
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -9,13 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from local_hub import LocalHub
-from warm_python import warm_pythons
+from warm_python import PACKAGE, TORCH, warm_python
 
 if "huggingface_hub" in sys.modules:
     raise RuntimeError(
@@ -96,14 +98,6 @@ def quick_workers(python):
 COPYING_STEPS = 400
 
 
-@pytest.fixture(scope="session")
-def _pythons():
-    folder = Path(_FOLDER.name) / "python"
-    folder.mkdir()
-    with warm_pythons(folder) as executables:
-        yield executables
-
-
 def _wait_for_imports(executable: str) -> str:
     """On a busy machine the imports take minutes. The minutes of the imports must not count towards the time
     limit of the first command of a test.
@@ -113,15 +107,21 @@ def _wait_for_imports(executable: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def python(_pythons) -> str:
-    """The path of a `python` that has already imported the package."""
-    return _wait_for_imports(_pythons[0])
+def fresh_python(request) -> Iterator[str]:
+    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
+    shared = getattr(request.config, "workerinput", {}).get("fresh_python")
+    if shared is not None:
+        yield _wait_for_imports(shared)
+        return
+    with warm_python(Path(_FOLDER.name) / "fresh_python", TORCH) as executable:
+        yield _wait_for_imports(executable)
 
 
 @pytest.fixture(scope="session")
-def fresh_python(_pythons) -> str:
-    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
-    return _wait_for_imports(_pythons[1])
+def python(fresh_python) -> Iterator[str]:
+    """The path of a `python` that has already imported the package."""
+    with warm_python(Path(_FOLDER.name) / "python", PACKAGE, start=fresh_python) as executable:
+        yield _wait_for_imports(executable)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -214,6 +214,21 @@ def copier_checkpoint(copier, tmp_path_factory) -> str:
 class User:
     name: str
     token: str
+
+
+def pytest_configure(config):
+    """Start the interpreter that all test processes of pytest-xdist share, in the process that starts them."""
+    if hasattr(config, "workerinput") or not config.getoption("tx", None):
+        return
+    stack = contextlib.ExitStack()
+    config.add_cleanup(stack.close)
+    config.fresh_python = stack.enter_context(warm_python(Path(_FOLDER.name) / "fresh_python", TORCH))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Tell a test process the path of the shared interpreter."""
+    node.workerinput["fresh_python"] = node.config.fresh_python
 
 
 def pytest_collection_finish():

@@ -1,14 +1,13 @@
-"""Two Python interpreters that have already imported libraries. Commands of tests start as forks of these
-interpreters.
+"""Python interpreters that have already imported modules. Commands of tests start as forks of these interpreters.
 
-`with warm_pythons(folder) as (python, fresh_python):` gives the paths of two executables. Tests call them as they call
+`with warm_python(path, modules) as python:` writes an executable to the path. Tests call the executable as they call
 `python`: `python -c CODE …`, `python -m MODULE …` or `python SCRIPT …`. Each command has its own environment, folder,
 streams, signals and exit code.
 
-* `python` has imported the package and the libraries of the commands. `python` has read the environment
+* The fixture `python` has imported the package and the libraries of the commands. `python` has read the environment
   variables of the local Hub.
-* `fresh_python` has imported torch only. Use it for programs that need other variables of huggingface_hub, or that
-  must not have imported the package.
+* The fixture `fresh_python` has imported torch only. Use it for programs that need other variables of huggingface_hub,
+  or that must not have imported the package. All test processes share one `fresh_python`.
 
 A test that needs an interpreter without any import uses `sys.executable`. Processes that a command starts with its own
 `sys.executable` (launchers, multiprocessing) are forked too.
@@ -30,7 +29,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,7 +38,7 @@ TORCH = "torch torch._dynamo torch.distributed.tensor torch.fx.experimental.symb
 # Modules that every command line, training run and launcher imports.
 PACKAGE = """
     accelerate.commands.launch torch.distributed.run torch.distributed.fsdp transformers.distributed
-    matplotlib.backends.backend_agg matplotlib.figure sacrebleu
+    matplotlib.backends.backend_agg matplotlib.figure num2words sacrebleu
     vaswani_hf.cli vaswani_hf.training.run vaswani_hf.convert.export vaswani_hf.publish.push
 """.split()
 
@@ -66,49 +65,33 @@ os._exit(code)
 
 
 @contextlib.contextmanager
-def warm_pythons(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the paths of the two executables in a folder with a short path. The servers end when the `with`
-    block ends.
+def warm_python(path: Path, modules: Sequence[str], start: str = sys.executable) -> Iterator[str]:
+    """Yield the short path of an executable whose commands find these modules imported. The interpreter `start` imports
+    the modules. The server of the executable ends when the `with` block ends.
     """
-    listeners = []
-    executables = []
-    for name in ("python", "fresh_python"):
-        address = str(folder / f"{name}.socket")
-        executable = folder / name
-        executable.write_text(CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
-        executable.chmod(0o755)
-        listener = socket.socket(socket.AF_UNIX)
+    address = f"{path}.socket"
+    path.write_text(CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
+    path.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        listeners.append(listener)
-        executables.append(str(executable))
-    numbers = [listener.fileno() for listener in listeners]
-    # Set one thread, because commands must not inherit the number of threads of the tests. Close the
-    # listeners in this process, because commands must not wait for a dead server.
-    server = subprocess.Popen(
-        [sys.executable, __file__, *map(str, numbers), *executables],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        pass_fds=numbers,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
-    for listener in listeners:
-        listener.close()
+        # Set one thread, because commands must not inherit the number of threads of the tests. Close the
+        # listener in this process, because commands must not wait for a dead server.
+        server = subprocess.Popen(
+            [start, __file__, str(listener.fileno()), str(path), *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        )
     try:
-        python, fresh_python = executables
-        yield python, fresh_python
+        yield str(path)
     finally:
         server.stdin.close()
         try:
             server.wait(60)
         except subprocess.TimeoutExpired:
             server.kill()
-
-
-def import_modules(names: list[str]) -> None:
-    for name in names:
-        importlib.import_module(name)
-    gc.freeze()
 
 
 def serve(listener: socket.socket) -> list[str]:
@@ -130,25 +113,15 @@ def serve(listener: socket.socket) -> list[str]:
             connection.close()
 
 
-def start_servers(descriptors: list[int], executables: list[str]) -> list[str]:
-    """Starts the server of `fresh_python` as soon as torch is imported, then the server of `python`.
-
-    The function returns in the process of a command only.
-    """
-    listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+def start_server(listener: socket.socket, executable: str, modules: list[str]) -> list[str]:
+    """Import the modules and start the server. The function returns in the process of a command only."""
     # See conftest.py.
     os.fsync = lambda descriptor: None
-    import_modules(TORCH)
-    is_fresh = os.fork() == 0
-    listener, other = reversed(listeners) if is_fresh else listeners
-    other.close()
-    sys.executable = executables[is_fresh]
-    multiprocessing.set_executable(sys.executable)
-    if not is_fresh:
-        # Import the package only when needed, because many test runs need only `fresh_python`.
-        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
-            os._exit(0)
-        import_modules(PACKAGE)
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()
+    sys.executable = executable
+    multiprocessing.set_executable(executable)
     return serve(listener)
 
 
@@ -253,4 +226,5 @@ def end(arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path.pop(0)
-    end(start_servers([int(word) for word in sys.argv[1:3]], sys.argv[3:]))
+    descriptor, executable, *modules = sys.argv[1:]
+    end(start_server(socket.socket(fileno=int(descriptor)), executable, modules))

@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def space_id(repo_id) -> str:
 
 
 def test_the_pushed_space_translates_without_the_package(
-    hub, repo_id, space_id, vaswani, both_directions, python
+    hub, repo_id, space_id, vaswani, both_directions, fresh_python
 ):
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
     client = pytest.importorskip("gradio_client")
@@ -36,7 +35,7 @@ def test_the_pushed_space_translates_without_the_package(
     folder = snapshot_download(space_id, repo_type="space")
     port = _free_port()
     environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
-    process = subprocess.Popen([sys.executable, "-c", WITHOUT_PACKAGE], cwd=folder, env=environment)
+    process = subprocess.Popen([fresh_python, "-c", WITHOUT_PACKAGE], cwd=folder, env=environment)
     try:
         address = f"http://127.0.0.1:{port}/"
         _wait(process, address)

@@ -142,6 +142,12 @@ def test_every_code_block_of_a_page_runs(page, request):
             subprocess.run([fresh_python, "-c", ABSENT + block.code], cwd=folder, env=variables, check=True)
 
 
+@pytest.mark.slow
+def test_the_exports_of_a_page_write_graphs(monkeypatch, request):
+    monkeypatch.setenv("TRACE", "1")
+    test_every_code_block_of_a_page_runs(ROOT / "docs" / "how_to" / "fast_serving.md", request)
+
+
 @pytest.mark.parametrize(
     ("language", "code"),
     [

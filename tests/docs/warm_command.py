@@ -1,18 +1,29 @@
 """Runs `vaswani` or `hf` in an interpreter that has imported everything: `python warm_command.py COMMAND ARGUMENTS`.
 
 huggingface_hub reads its environment variables when it is imported, and therefore this file sets its
-constants again. The corpora of numbers and trees have few examples for validation and test.
+constants again. The corpora of numbers and trees have few examples for validation and test. A run writes the same
+small picture in place of its pictures. Plans do not run the paper's models. The exports to ONNX write no graphs, unless
+the environment variable TRACE is 1.
 """
 
+import base64
+import dataclasses
 import os
 import sys
+from pathlib import Path
 
 from huggingface_hub import constants
 from huggingface_hub.cli import hf
 
 from vaswani_hf.cli import main
+from vaswani_hf.convert.export import FORMATS
 from vaswani_hf.data import toy_corpora
+from vaswani_hf.training import plan, results
 
+# A PNG file of one pixel.
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 SWITCHES = ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_UPDATE_CHECK")
 
 
@@ -24,9 +35,34 @@ def apply_environment() -> None:
     constants.HF_HUB_CACHE = os.path.join(constants.HF_HOME, "hub")
 
 
+def draw_nothing() -> None:
+    """Replace the functions that draw the pictures of a run. Drawing takes a quarter of the time of a run."""
+    results.plot_training_curve = lambda metrics, path: Path(path).write_bytes(PICTURE)
+    results.attention_picture = lambda model, text, path: Path(path).write_bytes(PICTURE)
+
+
+def write_no_graphs() -> None:
+    """Replace the functions that write ONNX graphs. These functions take ten seconds, and the tests of both formats
+    call them by the same command.
+    """
+    for name in ("onnx", "transformers_js"):
+        FORMATS[name] = dataclasses.replace(FORMATS[name], export=_write_config)
+
+
+def _write_config(model, tokenizers, folder, quantization=None) -> str:
+    folder.mkdir(exist_ok=True)
+    model.config.save_pretrained(folder)
+    return "not compared"
+
+
 if __name__ == "__main__":
     apply_environment()
+    if os.environ.get("TRACE") != "1":
+        write_no_graphs()
     toy_corpora.NUMBERS_HELD_OUT = 10
     toy_corpora.TREES_HELD_OUT = 10
+    draw_nothing()
+    # The paper's models run for seconds to count their operations.
+    plan._paper_steps = lambda length: [(10**15, 0.4)]
     command = sys.argv.pop(1)
     sys.exit(main() if command == "vaswani" else hf.main())

@@ -34,12 +34,14 @@ from vaswani_hf.training.step_cost import step_cost
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 BASE = CONFIGURATION / "wmt14" / "base_en_de.yaml"
 NUMBERS = CONFIGURATION / "numbers.yaml"
+LAYERS = 2
 SMALL = {"vocab_size": 4000, "d_model": 128, "label_smoothing": 0.1} | {
     f"{stack}_{name}": size
     for stack in ("encoder", "decoder")
-    for name, size in (("layers", 3), ("attention_heads", 4), ("ffn_dim", 512))
+    for name, size in (("layers", LAYERS), ("attention_heads", 4), ("ffn_dim", 512))
 }
 LENGTH = 32
+ONE_LAYER = ("--encoder_layers=1", "--decoder_layers=1")
 
 
 class Tokenizer:
@@ -198,11 +200,12 @@ def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training)
 @pytest.mark.parametrize("on_accelerator", [True, False])
 def test_the_operations_of_a_step_by_hand(on_accelerator):
     d, f, classes, positions = 128, 512, 4000, 3 * LENGTH
-    matrices = 3 * (4 * d * d + 2 * d * f) + 3 * (8 * d * d + 2 * d * f) + classes * d
+    matrices = LAYERS * (4 * d * d + 2 * d * f) + LAYERS * (8 * d * d + 2 * d * f) + classes * d
     # Each weight takes two operations per position in the forward pass, and four in the backward pass.
     products = 6 * matrices * positions
-    # Scores and weighted sums in nine attentions; a fused kernel computes the scores again in the backward pass.
-    attention = 9 * 7 * 2 * positions * LENGTH * d
+    # Scores and weighted sums in three attentions per layer; a fused kernel computes the scores again in the backward
+    # pass.
+    attention = 3 * LAYERS * 7 * 2 * positions * LENGTH * d
     assert cost(on_accelerator=on_accelerator).batch_flops == products + attention
 
 
@@ -213,7 +216,7 @@ def test_a_window_leaves_a_query_fewer_keys():
         return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
 
     # In a block, 64 queries have 68 keys in the encoder and 66 keys in the decoder, instead of 256 keys.
-    fewer = 3 * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
+    fewer = LAYERS * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
     assert flops() - flops(attention_window=2) == fewer
 
 
@@ -258,7 +261,7 @@ def test_the_activations_on_an_accelerator_by_hand():
     encoder_layer = 4 * d + attention + feed_forward + 2 * norm_and_mask
     decoder_layer = 2 * (4 * d + attention) + feed_forward + 3 * norm_and_mask
     # The embeddings of both stacks have dropout masks, and the last states of both stacks exist.
-    by_hand = rows * LENGTH * (3 * encoder_layer + 3 * decoder_layer + 2 * d + 2 * 4 * d)
+    by_hand = rows * LENGTH * (LAYERS * (encoder_layer + decoder_layer) + 2 * d + 2 * 4 * d)
     planned = cost(rows=rows, on_accelerator=True).activations
     assert planned == pytest.approx(by_hand, rel=0.002)
     in_bfloat16 = cost(rows=rows, on_accelerator=True, bf16=True).activations
@@ -274,7 +277,7 @@ def test_gradients_of_earlier_batches_lie_beside_the_activations():
 
 def test_average_muon_and_frozen_weights_change_what_is_kept():
     plain = cost()
-    matrices = 4 * (3 * (4 * 128**2 + 2 * 128 * 512) + 3 * (8 * 128**2 + 2 * 128 * 512))
+    matrices = 4 * LAYERS * (12 * 128**2 + 4 * 128 * 512)
     assert cost(ema_decay=0.99).weights == 2 * plain.weights
     assert plain.optimizer - cost(optimizer="muon").optimizer == pytest.approx(matrices, abs=1000)
     frozen = cost(frozen=["encoder.layers"])
@@ -324,11 +327,11 @@ def constant_paper(monkeypatch):
 
 @pytest.mark.usefixtures("constant_paper")
 def test_hours_by_a_measured_rate_are_of_all_batches_of_a_step():
-    plan = plan_of(load_recipe(NUMBERS), tokens_per_second=1000)
+    plan = plan_of(load_recipe(NUMBERS, ONE_LAYER), tokens_per_second=1000)
     assert plan["target_tokens"] == 2000 * 2 * 512
     assert plan["hours"] == pytest.approx(2000 * 2 * 512 / 1000 / 3600)
     assert plan["flops"]["counted"]["run"] == 2000 * plan["flops"]["counted"]["step"]
-    one = plan_of(load_recipe(NUMBERS, ["--gradient_accumulation_steps=1"]))
+    one = plan_of(load_recipe(NUMBERS, [*ONE_LAYER, "--gradient_accumulation_steps=1"]))
     assert plan["flops"]["counted"]["step"] == 2 * one["flops"]["counted"]["step"]
 
 
@@ -344,16 +347,20 @@ def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.chdir(tmp_path)
-    plan = json.loads(printed(capsys, NUMBERS, "--corpus=null", "--json"))
-    assert plan == plan_of(load_recipe(NUMBERS, ["--corpus=null"], needs_data=False))
+    options = ["--corpus=null", *ONE_LAYER]
+    plan = json.loads(printed(capsys, NUMBERS, *options, "--json"))
+    assert plan == plan_of(load_recipe(NUMBERS, options, needs_data=False))
     assert (plan["hours"], plan["flops"]["mean_length"]) == (None, 32)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("constant_paper")
-@pytest.mark.parametrize("name", ["numbers_causal", "numbers_masked", "parsing"])
-def test_every_task_is_planned(capsys, name):
-    text = printed(capsys, CONFIGURATION / f"{name}.yaml", "--max_steps", "10")
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("numbers_causal", ONE_LAYER[1:]), ("numbers_masked", ONE_LAYER[:1]), ("parsing", ONE_LAYER)],
+)
+def test_every_task_is_planned(capsys, name, layers):
+    text = printed(capsys, CONFIGURATION / f"{name}.yaml", "--max_steps", "10", *layers)
     assert ("source tokens" in text) == (" + " in text) == (name == "parsing")
     assert ("  encoder " in text) == (name != "numbers_causal")
     assert ("  decoder " in text) == (name != "numbers_masked")
@@ -368,17 +375,16 @@ def test_a_plan_for_people(capsys, base_plan):
     assert lines["hours"] == ["11.1", "by", "8", "x", "P100"]
     assert "price" not in lines
     assert "100,000 steps x 0.4 s x 8 GPUs x 9.5 TFLOPS" in text
-    small = ("--encoder_layers=1", "--decoder_layers=1")
-    text = printed(capsys, NUMBERS, "--tokens_per_second=1000", "--mean_length=20", "--seed=3", *small)
+    text = printed(capsys, NUMBERS, "--tokens_per_second=1000", "--mean_length=20", "--seed=3", *ONE_LAYER)
     assert "sentences of 20 tokens (assumed)" in text
     assert text.endswith("0.569  by 1,000 target tokens/s\n")
     unknown = "unknown  give `--hardware`, `--measure` or a measured `--tokens_per_second`"
-    assert unknown in printed(capsys, NUMBERS, *small)
+    assert unknown in printed(capsys, NUMBERS, *ONE_LAYER)
 
 
 @pytest.mark.usefixtures("constant_paper")
 def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
-    epochs = "--max_steps=null --num_train_epochs=2.5 --encoder_layers=1 --decoder_layers=1".split()
+    epochs = ("--max_steps=null", "--num_train_epochs=2.5", *ONE_LAYER)
     text = printed(capsys, NUMBERS, *epochs, "--hardware", "P100")
     assert (
         "unknown  `training.num_train_epochs` = 2.5 counts epochs of a corpus that is not read; give `training.max_steps` "
@@ -414,7 +420,7 @@ def test_a_bad_command_is_one_sentence(vaswani, argv, parts):
 
 @pytest.mark.usefixtures("constant_paper")
 def test_the_hours_and_the_price_on_a_rented_gpu(capsys):
-    small = ("--encoder_layers=1", "--decoder_layers=1", "--bf16=auto")
+    small = (*ONE_LAYER, "--bf16=auto")
     plan = json.loads(printed(capsys, NUMBERS, *small, "--hardware=a100", "--json"))
     hours = plan["flops"]["counted"]["run"] / (0.3 * 312e12) / 3600
     assert plan["hours"] == pytest.approx(hours)
@@ -446,16 +452,14 @@ def test_training_steps_are_measured(task):
 @pytest.mark.usefixtures("constant_paper")
 def test_measured_hours(capsys, monkeypatch):
     monkeypatch.setattr("vaswani_hf.training.plan.measure_speed", lambda *args: (1000.0, "a machine"))
-    text = printed(
-        capsys, NUMBERS, "--measure", "--price_per_hour=2", "--encoder_layers=1", "--decoder_layers=1"
-    )
+    text = printed(capsys, NUMBERS, "--measure", "--price_per_hour=2", *ONE_LAYER)
     assert "0.569  by 1,000 target tokens/s, measured on a machine" in text
     assert text.splitlines()[-1].split()[:2] == ["price", "1.14"]
 
 
 @pytest.mark.usefixtures("constant_paper")
 def test_the_price_on_each_machine_of_the_hubs_jobs(capsys):
-    small = ("--encoder_layers=1", "--decoder_layers=1", "--bf16=auto", "--max_steps=100000000")
+    small = (*ONE_LAYER, "--bf16=auto", "--max_steps=100000000")
     plan = json.loads(printed(capsys, NUMBERS, *small, "--json"))
     jobs = {job["flavor"]: job for job in plan["jobs"]}
     assert set(jobs) <= {hardware.value for hardware in JobHardware}
@@ -469,5 +473,5 @@ def test_the_price_on_each_machine_of_the_hubs_jobs(capsys):
         capsys, NUMBERS, *small, "--source_tokens_per_batch=9000000", "--target_tokens_per_batch=9000000"
     )
     assert "hours on 1 x T4, but a step needs more memory than this GPU has" in large
-    epochs = printed(capsys, NUMBERS, "--max_steps=null", "--num_train_epochs=2", "--json")
+    epochs = printed(capsys, NUMBERS, *ONE_LAYER, "--max_steps=null", "--num_train_epochs=2", "--json")
     assert json.loads(epochs)["jobs"] == []

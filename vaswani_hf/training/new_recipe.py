@@ -20,7 +20,7 @@ from ..recipe import make_recipe
 from ..settings.sections import SMALLEST_VOCABULARY
 from ..tasks import TASKS
 from .measure import measure_speed
-from .plan import plan_run
+from .plan import step_seconds
 from .planned_model import planned_config
 
 # The numbers of tokens are estimated from at most `SAMPLE_SIZE` pairs.
@@ -195,19 +195,12 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     length = min(corpus.mean_length, corpus.max_length)
     model_class = TASKS["translation"].model_class
     speed, hardware = measure_speed(config, recipe.training, model_class, length, seconds)
-    plan = plan_run(
-        "translation",
-        recipe.data,
-        recipe.tokenizer,
-        recipe.model,
-        recipe.training,
-        tokens_per_second=speed,
-        mean_length=length,
-    )
-    hours = plan["hours"]
+    steps = recipe.training.max_steps
+    assert steps is not None
+    hours = steps * step_seconds(recipe.training, speed) / 3600
     summary = (
         f"{corpus.num_pairs:,} sentence pairs, a vocabulary of at most {corpus.vocab_size:,} tokens, "
-        f"{plan['steps']:,} steps, about {hours:.2g} hours on this machine"
+        f"{steps:,} steps, about {hours:.2g} hours on this machine"
     )
     header = [
         f"{corpus.num_pairs:,} sentence pairs with about {corpus.source_tokens:,} source tokens and "

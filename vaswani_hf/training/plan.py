@@ -98,8 +98,7 @@ def plan_run(
     if measure:
         tokens_per_second, machine = measure_speed(config, training, model_class, length)
     if tokens_per_second is not None:
-        step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
-        seconds: float | None = step_tokens / tokens_per_second
+        seconds: float | None = step_seconds(training, tokens_per_second)
         speed = f"{tokens_per_second:,.0f} target tokens/s"
         speed += "" if machine is None else f", measured on {machine}"
     else:
