@@ -126,6 +126,11 @@ def plan_run(
     }
 
 
+def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
+    """Return the seconds of a training step at a speed in target tokens per second."""
+    return training.gradient_accumulation_steps * training.target_tokens_per_batch / tokens_per_second
+
+
 def _seconds_on(name: str | None, flops: dict[str, Any], training: AnyTraining) -> tuple[float | None, str]:
     """Return the estimated seconds of a step on a GPU, and a text about the estimate."""
     if name is None:
