@@ -123,12 +123,18 @@ def run(options: ServeOptions) -> None:
 def _serve(options: ServeOptions, listening: socket.socket) -> None:
     import logging
 
+    import torch
     import uvicorn
 
     from ..serving.app import Service, make_app
     from ..serving.directions import load_directions
     from ..translation.language_check import has_detector, load_detector
 
+    if "OMP_NUM_THREADS" not in os.environ:
+        # Translate with one thread, because the threads of an operation wait for each other longer than the
+        # operation takes: on two cores, one thread answers 1.3 to 5.5 times as many requests as two threads
+        # (scripts/benchmarks/serving.md).
+        torch.set_num_threads(1)
     needs_detector = options.language_check is not None
     directions = load_directions(
         options.models,
