@@ -145,7 +145,7 @@ def test_the_table_of_imports():
     assert re.search(row, done.stdout), done.stdout
 
 
-def test_the_page_in_node_and_chromium(run, tmp_path):
+def test_html_page(run, tmp_path):
     pytest.importorskip("playwright", reason="Playwright is not installed.")
     for program in ("node", "chromium"):
         if shutil.which(program) is None:
@@ -167,6 +167,7 @@ def test_every_script_is_run_by_a_test():
         "paper.py",
         "quickstart.py",
         "score_functions.py",
+        "speedrun.py",
     }
     tested_elsewhere |= {"table3.py", "translate_ray.py", "worked_numbers.py"}
     scripts = {path.name for folder in ("benchmarks", "examples") for path in (SCRIPTS / folder).glob("*.py")}

@@ -57,7 +57,7 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# Without `early_stopping="never"`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
+# With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
 # With `early_stopping="never"`, the first search of a sentence goes up to this number of tokens for each source
 # token. The backend doubles the number of tokens if a better translation is still possible.
@@ -238,7 +238,11 @@ class CTranslate2Backend:
                     raise NotFiniteError(i, segments[i].text)
                 num_counted = len(language_token(segments[i]))
                 lengths = [len(tokens) for tokens in result.hypotheses]
-                log_probs = [mean * length for mean, length in zip(result.scores, lengths, strict=True)]
+                # CTranslate2 divides the log-probability of a translation by a power of its length.
+                log_probs = [
+                    score * length ** options["length_penalty"]
+                    for score, length in zip(result.scores, lengths, strict=True)
+                ]
                 hypotheses = self._hypotheses(
                     result, log_probs, firsts[i], len(prefixes[i]), num_counted, config
                 )
@@ -405,15 +409,9 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], leaves_out_unfinished: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations of a sentence, best first. With `early_stopping=True`, leave out the
-        translations that finished after `num_beams` translations had finished.
-        """
+        """Return the best translations of a sentence, best first."""
         if leaves_out_unfinished:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
-        if config.num_beams > 1 and config.early_stopping is True:
-            lengths = sorted(len(one.token_ids) for one in hypotheses)
-            last = lengths[min(config.num_beams, len(lengths)) - 1]
-            hypotheses = [one for one in hypotheses if len(one.token_ids) <= last]
         hypotheses = sorted(hypotheses, key=lambda one: -one.score)
         return hypotheses[: config.num_return_sequences]
 
@@ -429,9 +427,8 @@ def _ctranslate2_options(config: SearchSettings, longest: int) -> dict[str, Any]
     """
     options: dict[str, Any] = {
         "beam_size": config.num_beams,
-        # Request the mean log-probability of the tokens. With a length penalty of 0, CTranslate2 would stop by
-        # another rule.
-        "length_penalty": 1,
+        # With a length penalty of 0, CTranslate2 would stop by another rule than the exact search needs.
+        "length_penalty": 1 if _is_exact(config) else config.length_penalty,
         "no_repeat_ngram_size": config.no_repeat_ngram_size,
         "return_end_token": True,
         "return_scores": True,
@@ -443,7 +440,9 @@ def _ctranslate2_options(config: SearchSettings, longest: int) -> dict[str, Any]
     if config.num_beams > 1:
         # A search has at most `num_beams` translations of each length. With `patience=longest`, CTranslate2
         # does not stop before `max_decoding_length`.
-        patience = longest if _is_exact(config) else _PATIENCE
+        patience = 1 if config.early_stopping is True else _PATIENCE
+        if _is_exact(config):
+            patience = longest
         options["patience"] = patience
         options["num_hypotheses"] = patience * config.num_beams
     if config.do_sample:
