@@ -146,6 +146,7 @@ def test_every_code_block_of_a_page_runs(page, request):
 def test_the_exports_of_a_page_write_graphs(monkeypatch, request):
     monkeypatch.setenv("TRACE", "1")
     test_every_code_block_of_a_page_runs(ROOT / "docs" / "how_to" / "fast_serving.md", request)
+    assert list(request.getfixturevalue("folder_of_page").rglob("*.onnx"))
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_alignments_of_a_text_in_pieces_count_words_of_the_text(copier):
 
 
 def test_a_tag_that_the_translator_adds_is_no_word_of_the_text():
-    """A model of both directions with random weights. A tag that the user writes is a word of the text."""
+    """A model of both directions with random weights. Tags in the user's text are ordinary words."""
     tokenizer = tiny_tokenizer(vocab_size=300, tags=(">>en<<",))
     set_seed(0)
     both = Translator(

@@ -221,7 +221,7 @@ class _Explainer:
         of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
-        # The runners-up of each word, by their texts.
+        # For each word, a dictionary with the text of each runner-up as the key.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different changes may produce the same word. Search the first changes of all words, and search the other
         # changes of a word only if the word has too few runners-up, because the searches need most of the time.

@@ -84,7 +84,7 @@ def check_space(checkpoint: str | Path, space: str) -> None:
 
 def export_page(checkpoint: str | Path, repository: str, folder: Path) -> Path:
     """Export the page of a static Space to a new folder in `folder`. The title of the page is the name of the
-    repository of the model. Raise a ValueError if the page cannot express the model.
+    repository of the model. Raise a ValueError if the page does not support the model.
     """
     page = folder / repository.split("/")[-1]
     print(export(checkpoint, page, "html"), flush=True)

@@ -205,7 +205,7 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Search the sentences with the indices `sentences` [N] (by default all sentences). Returns the
+        """Search translations of the sentences with the indices `sentences` [N] (by default all). Returns the
         finished search.
         """
         device = self.prompt.device

@@ -220,8 +220,8 @@ def _key_types_of_all_tasks() -> dict[str, Any]:
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
     """Raise a ValueError for unknown keys and for keys of other tasks.
 
-    A key of another task raises no error but is deleted if its value is null or empty. In the recipe.yaml
-    that a run has written, all keys of other tasks are deleted.
+    If the value of a key of another task is null or empty, the key is deleted without an error. In the
+    recipe.yaml that a run has written, all keys of other tasks are deleted.
     """
     of_tasks = _key_types_of_tasks()
     places = of_tasks[task]

@@ -379,9 +379,7 @@ async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Tra
 
 
 def _client_has_left() -> HTTPException:
-    """Return the error of a request whose client has closed the connection, so that the client does not receive
-    the error.
-    """
+    """Return the error of a request whose client has closed the connection. No client receives this error."""
     return HTTPException(499, "The client has closed the connection.")
 
 

@@ -83,7 +83,7 @@ class MovingAverage(WeightAverage, TrainerCallback):
 class OptimizerAverage(WeightAverage):
     """An average of the weights that is computed by the optimizer itself, for example by Schedule-Free AdamW.
 
-    `eval` of the optimizer gives the model the averaged weights. `train` of the optimizer gives the model the
+    `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the
     trained weights again, but with rounding errors. This class therefore copies the trained weights before
     `eval`, and restores the copies after `train`. Without the copies, each validation and each checkpoint
     would change the training.

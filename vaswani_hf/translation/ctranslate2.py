@@ -64,10 +64,21 @@ _PATIENCE = 2
 _FIRST_LENGTH = 2
 # The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
-    *("num_beams", "num_return_sequences", "early_stopping"),
-    *("length_penalty", "length_penalty_type", "coverage_penalty"),
-    *("max_new_tokens", "max_length", "max_length_a", "max_length_b", "no_repeat_ngram_size"),
-    *("do_sample", "temperature", "top_k", "top_p"),
+    "num_beams",
+    "num_return_sequences",
+    "early_stopping",
+    "length_penalty",
+    "length_penalty_type",
+    "coverage_penalty",
+    "max_new_tokens",
+    "max_length",
+    "max_length_a",
+    "max_length_b",
+    "no_repeat_ngram_size",
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
 )
 
 
@@ -222,8 +233,8 @@ class CTranslate2Backend:
         rows_of_limit: dict[int, list[int]] = {}
         longest = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, limit in enumerate(limits):
-            first = min(_FIRST_LENGTH * longest, limit) if _is_exact(config) else max(limits)
-            rows_of_limit.setdefault(first, []).append(i)
+            first_limit = min(_FIRST_LENGTH * longest, limit) if _is_exact(config) else max(limits)
+            rows_of_limit.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
         while rows_of_limit:
             limit, rows = rows_of_limit.popitem()

@@ -74,7 +74,7 @@ function replaySection(explanation, store) {
     draw();
   }
 
-  // If `store.state.step` is 0, the page shows the step at which the result finished.
+  // If `store.state.step` is 0, the page shows the step at which the final translation was complete.
   function currentStep() {
     const chosen = store.state.step || (search.finished[0]?.step ?? search.steps.length);
     return Math.min(chosen, search.steps.length);
@@ -109,7 +109,7 @@ function replaySection(explanation, store) {
     }, PLAY_INTERVAL);
   }
 
-  // The animation stops at the step at which the result finished. If the animation starts at a later step, it
+  // The animation stops at the step at which the final translation was complete. If the animation starts at a later step, it
   // stops at the last step.
   function isAtEnd() {
     return store.state.step === 0 || currentStep() === search.steps.length;
