@@ -142,8 +142,19 @@ def test_the_models_of_the_paper_differ_in_what_it_says():
     # For English-French, Section 6.1 says that the big model "used dropout rate P_drop = 0.1, instead of
     # 0.3".
     assert differences("wmt14/big_en_fr", "wmt14/big_en_de") == FRENCH | {"model.dropout": 0.1}
-    expected = {f"{size}_en_{language}" for size in ("base", "big") for language in ("de", "fr")}
-    assert {path.stem for path in recipe_files("wmt14")} == expected
+    of_the_paper = {f"{size}_en_{language}" for size in ("base", "big") for language in ("de", "fr")}
+    assert {path.stem for path in recipe_files("wmt14")} == of_the_paper | {"base_en_de_long"}
+
+
+def test_the_long_training_has_the_settings_of_fairseq_apollo():
+    found = differences("wmt14/base_en_de_long", "wmt14/base_en_de")
+    assert {key: value for key, value in found.items() if key.startswith("model.")} == of_model(
+        attention_dropout=0.1, activation_dropout=0.1
+    )
+    expected = {"optimizer": "adamw", "weight_decay": 1e-4, "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
+    expected |= {"lr_scheduler_type": "inverse_sqrt", "learning_rate": 5e-4, "max_steps": 500000}
+    assert {key: found[f"training.{key}"] for key in expected} == expected
+    assert "training.warmup_steps" not in found and "training.adam_beta2" not in found
 
 
 def test_the_base_model_is_trained_and_searched_as_sections_5_and_6_1_say():
