@@ -44,7 +44,7 @@ def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
     if way != "words":
 
         def encode(self, texts):
-            encodings = self._tokenizer.encode_batch_fast(texts)
+            encodings = self._tokenizer.encode_batch_fast(texts.to_pylist())
             return pyarrow.array([encoding.ids for encoding in encodings], pyarrow.list_(pyarrow.int32()))
 
         text_encoder.TextEncoder.__call__ = encode  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 
 import random
 
+import pyarrow
 import pytest
 from datasets import Dataset
 from factories import tiny_tokenizer
@@ -73,11 +74,13 @@ def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer,
         for _ in range(800)
     ]
     encoder = TextEncoder(serialize_tokenizer(tokenizer))
-    assert encoder(texts).to_pylist() == [tokenizer(text).input_ids for text in texts]
+    assert encoder(pyarrow.array(texts)).to_pylist() == [tokenizer(text).input_ids for text in texts]
     # The encoder encodes texts with a tag word by word, and does not pass whole texts to the tokenizer.
     monkeypatch.setattr(encoder, "_tokenizer", None)
     encoder._encode = lambda texts, special: [] if not texts else pytest.fail(f"{texts} are not looked up")
-    assert encoder([f"{TAG} house Größe"]).to_pylist() == [tokenizer(f"{TAG} house Größe").input_ids]
+    assert encoder(pyarrow.array([f"{TAG} house Größe"])).to_pylist() == [
+        tokenizer(f"{TAG} house Größe").input_ids
+    ]
 
 
 def test_dropout_leaves_tags_whole(tokenizer):

@@ -1,8 +1,10 @@
 """Texts are encoded word by word, each word once, into exactly the ids of the tokenizer."""
 
+import functools
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow
 import pytest
 from factories import tiny_tokenizer
 from tokenizers import Tokenizer
@@ -30,6 +32,10 @@ def texts(count: int) -> list[str]:
     return [*made, "", "a", "</s>", "<s> a</s>"]
 
 
+def ids_of(encoder: TextEncoder, texts: list[str]) -> list[list[int]]:
+    return encoder(pyarrow.array(texts, pyarrow.string())).to_pylist()
+
+
 def expected(tokenizer, texts: list[str]) -> list[list[int]]:
     return [tokenizer(text).input_ids for text in texts]
 
@@ -44,32 +50,37 @@ def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     encoded = [
         ids
         for start in range(0, len(sentences), 100)
-        for ids in encoder(sentences[start : start + 100]).to_pylist()
+        for ids in ids_of(encoder, sentences[start : start + 100])
     ]
     assert encoded == expected(tokenizer, sentences)
+
+
+def test_one_text_has_the_same_ids():
+    encoder = TextEncoder(serialize_tokenizer(tiny_tokenizer(CORPUS, 330)))
+    assert [encoder.encode(text) for text in texts(50)] == ids_of(encoder, texts(50))
+
+
+def test_no_texts_are_encoded():
+    assert ids_of(TextEncoder(serialize_tokenizer(tiny_tokenizer(CORPUS, 330))), []) == []
 
 
 def test_other_tokenizers_are_taken_as_they_are():
     tokenizer = tiny_tokenizer(CORPUS, 330)
     # The tokenizer recognises special tokens in a text.
     tokenizer.split_special_tokens = False
-    assert TextEncoder(serialize_tokenizer(tokenizer))(texts(200)).to_pylist() == expected(
-        tokenizer, texts(200)
-    )
+    assert ids_of(TextEncoder(serialize_tokenizer(tokenizer)), texts(200)) == expected(tokenizer, texts(200))
     content = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     # Without a pre-tokenizer, words are not separated.
     content.pre_tokenizer = None
     whole = PreTrainedTokenizerFast(tokenizer_object=content, split_special_tokens=True, unk_token="<unk>")
-    assert TextEncoder(serialize_tokenizer(whole))(texts(200)).to_pylist() == expected(whole, texts(200))
+    assert ids_of(TextEncoder(serialize_tokenizer(whole)), texts(200)) == expected(whole, texts(200))
 
 
 def test_added_tokens_are_found_across_words():
     tokenizer = tiny_tokenizer(CORPUS, 330)
     tokenizer.add_tokens(["lower house", "naï"])
     sentences = ["the lower house", "lower house", "naïve lower houses", *texts(50)]
-    assert TextEncoder(serialize_tokenizer(tokenizer))(sentences).to_pylist() == expected(
-        tokenizer, sentences
-    )
+    assert ids_of(TextEncoder(serialize_tokenizer(tokenizer)), sentences) == expected(tokenizer, sentences)
 
 
 def test_a_word_is_encoded_once(monkeypatch):
@@ -83,9 +94,15 @@ def test_a_word_is_encoded_once(monkeypatch):
 
     monkeypatch.setattr(encoder, "_tokenizer", Counting())
     for _ in range(3):
-        encoder(["the lower house", "the house  is low", "low house"] * 50)
-    # The tokenizer encodes a text with two spaces in a row.
-    assert sorted(word for word in asked if "  " not in word) == ["house", "low", "lower", "the"]
+        encoder(pyarrow.array(["the lower house", "the house  is low", "low house"] * 50))
+    # The tokenizer encodes a text with two spaces in a row, and the empty word between the spaces.
+    assert sorted(word for word in asked if word and "  " not in word) == [
+        "house",
+        "is",
+        "low",
+        "lower",
+        "the",
+    ]
 
 
 def test_threads_share_an_encoder():
@@ -93,5 +110,5 @@ def test_threads_share_an_encoder():
     encoder, sentences = TextEncoder(serialize_tokenizer(tokenizer)), texts(2000)
     parts = [sentences[start : start + 20] for start in range(0, len(sentences), 20)]
     with ThreadPoolExecutor(4) as threads:
-        encoded = [ids for column in threads.map(encoder, parts) for ids in column.to_pylist()]
+        encoded = [ids for rows in threads.map(functools.partial(ids_of, encoder), parts) for ids in rows]
     assert encoded == expected(tokenizer, sentences)

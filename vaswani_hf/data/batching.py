@@ -364,7 +364,7 @@ class TokenizerEncoder:
 
     def encode(self, text: str, rng: Random) -> list[int]:
         """Return the token ids of a sentence."""
-        return text_encoder(self._tokenizer)([text.strip()])[0].as_py()
+        return text_encoder(self._tokenizer).encode(text.strip())
 
 
 class PairCollator:

@@ -26,6 +26,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow
+import pyarrow.compute
 import yaml
 from datasets import Dataset, Features, IterableDataset, List, Value, concatenate_datasets
 from datasets.exceptions import DatasetGenerationError
@@ -56,6 +57,10 @@ ID_FEATURES = {
 # per token. The limit removes lines such as 100,000 equal characters. A tokenizer would learn a few very long
 # tokens from such a line, and with these tokens the line would be short enough to be kept.
 CHARACTERS_PER_TOKEN = 16
+
+# The number of sentence pairs that are encoded at once. A larger number repeats fewer words among the batches,
+# but needs more memory.
+_ENCODED_AT_ONCE = 10_000
 
 
 # 1. From text to pairs of sentences
@@ -369,9 +374,10 @@ def prepare_pairs(
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )
     with naming_the_folder(folder, CACHE_REMEDY):
-        marked = pairs.map(
+        marked = pairs.with_format("arrow").map(
             encoder,
             batched=True,
+            batch_size=_ENCODED_AT_ONCE,
             with_indices=True,
             remove_columns=list(SIDES),
             features=Features({**corpus_column, **encoder.features, "outcome": Value("int8")}),
@@ -383,7 +389,7 @@ def prepare_pairs(
     if report.kept == 0:
         one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
         raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
-    prepared = marked.remove_columns("outcome")
+    prepared = marked.with_format(None).remove_columns("outcome")
     # Call `select` only if a sentence pair was removed, because `select` is slow for many rows.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
 
@@ -408,21 +414,17 @@ class PairEncoder:
     def features(self) -> dict[str, Any]:
         return {**ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else ID_FEATURES
 
-    def __call__(self, batch: dict[str, list], indices: list[int]) -> pyarrow.Table:
+    def __call__(self, batch: pyarrow.Table, indices: list[int]) -> pyarrow.Table:
         mapped_files.release()
-        sources = [text.strip() for text in batch["source"]]
-        targets = [text.strip() for text in batch["target"]]
-        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
-        too_many_characters = np.array(
-            [
-                has_too_many_characters(source, target, self.max_length)
-                for source, target in zip(batch["source"], batch["target"], strict=True)
-            ]
+        given = [batch[side].combine_chunks() for side in SIDES]
+        too_many_characters = (
+            np.maximum(*map(_num_characters, given)) > self.characters_per_token * self.max_length
         )
-        for row in np.flatnonzero(too_many_characters):
-            # Do not encode a pair with too many characters, because the encoding would take a long time and
-            # the pair is removed anyway.
-            sources[row] = targets[row] = ""
+        texts = [pyarrow.compute.utf8_trim_whitespace(side) for side in given]
+        empty = np.minimum(*map(_num_characters, texts)) == 0
+        # Do not encode a pair with too many characters, because the encoding would take a long time and the
+        # pair is removed anyway.
+        sources, targets = (pyarrow.compute.if_else(too_many_characters, "", side) for side in texts)
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
         source_lengths = source_ids.value_lengths().to_numpy()  # [N]
@@ -446,8 +448,8 @@ class PairEncoder:
             "target_length": target_lengths,
             "outcome": outcome.astype(np.int8),
         }
-        if CORPUS_COLUMN in batch:
-            columns[CORPUS_COLUMN] = np.array(batch[CORPUS_COLUMN], np.int32)
+        if CORPUS_COLUMN in batch.column_names:
+            columns[CORPUS_COLUMN] = batch[CORPUS_COLUMN]
         if self.keep_text:
             columns |= {"source": sources, "target": targets, "index": indices}
         return pyarrow.table(columns)
@@ -458,7 +460,7 @@ class PairEncoder:
         """
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
-            columns = self(batch, indices)
+            columns = self(pyarrow.table(batch), indices)
             outcomes = columns["outcome"].to_numpy()
             report.add(outcomes)
             return columns.drop_columns("outcome").filter(pyarrow.array(outcomes == 0)).to_pydict()
@@ -470,6 +472,11 @@ class PairEncoder:
             remove_columns=list(SIDES),
             features=Features(self.features),
         )
+
+
+def _num_characters(texts: pyarrow.StringArray) -> np.ndarray:
+    """Return the number of characters of each text, [N]."""
+    return np.asarray(pyarrow.compute.utf8_length(texts))
 
 
 # 3. The corpus of a run

@@ -5,16 +5,16 @@ once.
 import json
 from array import array
 from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
+import pyarrow.compute
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-# The number of words in the cache of a `TextEncoder`. A full cache needs about 40 MB for European text.
-_MAX_WORDS = 200_000
+# The number of words in the cache of a `TextEncoder`. A full cache needs about 100 MB for European text.
+_MAX_WORDS = 500_000
 
 
 class SerializedTokenizer(NamedTuple):
@@ -47,8 +47,9 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that have already occurred in the texts. With a cache of
-    words, this class needs a third of the time that the tokenizer needs (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that have already occurred in the texts. This class splits the
+    texts into words and replaces the words by their ids with functions of Arrow, and encodes only new words
+    with the tokenizer (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -69,38 +70,45 @@ class TextEncoder:
         # Store the ids of each word as bytes, because Python joins bytes faster than lists.
         self._ids_of: dict[str, bytes] = {}
 
-    def __call__(self, texts: list[str]) -> pyarrow.ListArray:
+    def __call__(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
         """Return the token ids of each text as a list of int32. The texts must not begin or end with white
         space.
         """
-        words_of = []
-        others = []
-        for row, text in enumerate(texts):
-            words = text.split(" ")
-            # A single space between two words is part of the second word. If a text contains other white
-            # space, encode the whole text with the tokenizer.
-            if not (self._encodes_words_alone and words == text.split()):
-                words = []
-                others.append(row)
-            words_of.append(words)
-        ids_of = self._remember(set(chain.from_iterable(words_of)))
-        encoded = [b"".join([self._begin, *map(ids_of.__getitem__, words), self._end]) for words in words_of]
-        whole_texts = self._encode([texts[row] for row in others], special=True)
-        for row, ids in zip(others, whole_texts, strict=True):
-            encoded[row] = ids
-        offsets = np.cumsum([0, *map(len, encoded)]) // np.dtype(np.int32).itemsize
-        return pyarrow.ListArray.from_arrays(
-            offsets.astype(np.int32), np.frombuffer(b"".join(encoded), np.int32)
-        )
+        if not self._encodes_words_alone:
+            return _as_lists(self._encode(texts.to_pylist(), special=True))
+        # A single space between two words is part of the second word.
+        words_of_texts = pyarrow.compute.split_pattern(texts, " ")
+        offsets = words_of_texts.offsets.to_numpy()  # [N + 1]
+        words = words_of_texts.values.dictionary_encode()
+        distinct = words.dictionary.to_pylist()
+        # Insert the special tokens before and after the words of each text, as two further words.
+        numbers = np.insert(words.indices.to_numpy(), offsets[1:], len(distinct) + 1)
+        numbers = np.insert(numbers, offsets[:-1] + np.arange(len(texts)), len(distinct))
+        ids = _as_lists([*self._ids_of_words(distinct), self._begin, self._end]).take(pyarrow.array(numbers))
+        starts = ids.offsets.to_numpy()[offsets + 2 * np.arange(len(offsets))]
+        encoded = pyarrow.ListArray.from_arrays(starts, ids.values)
+        # If a text contains other white space than single spaces, encode the whole text with the tokenizer.
+        is_other = np.array([word.split() != [word] for word in distinct], bool)
+        places = np.flatnonzero(is_other[words.indices.to_numpy()])
+        others = np.unique(np.searchsorted(offsets, places, side="right") - 1)
+        whole_texts = self._encode(texts.take(pyarrow.array(others)).to_pylist(), special=True)
+        order = np.arange(len(texts))
+        order[others] = len(texts) + np.arange(len(others))
+        return pyarrow.concat_arrays([encoded, _as_lists(whole_texts)]).take(pyarrow.array(order))
 
-    def _remember(self, words: set[str]) -> dict[str, bytes]:
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of one text."""
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def _ids_of_words(self, words: list[str]) -> list[bytes]:
         # If the dictionary is full, replace it by a new dictionary instead of clearing it, because another
         # thread may be reading the full dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))
         self._ids_of = ids_of
-        return ids_of
+        return [ids_of[word] for word in words]
 
     def _encode(self, texts: list[str], *, special: bool) -> list[bytes]:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
@@ -109,6 +117,12 @@ class TextEncoder:
 
 def _as_bytes(ids: list[int]) -> bytes:
     return array("i", ids).tobytes()
+
+
+def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
+    """Return the ids of N rows as lists of int32."""
+    ends = np.cumsum([0, *map(len, rows)]) // np.dtype(np.int32).itemsize
+    return pyarrow.ListArray.from_arrays(ends.astype(np.int32), np.frombuffer(b"".join(rows), np.int32))
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
