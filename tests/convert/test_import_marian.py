@@ -172,6 +172,7 @@ def number_files(opus):
     return str(opus / "test.source"), str(opus / "test.target")
 
 
+@pytest.mark.slow
 def test_all_exports_of_an_imported_model_translate_equally(opus, number_files):
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     source, reference = number_files

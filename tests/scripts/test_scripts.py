@@ -116,7 +116,13 @@ def run(python, tmp_path, tiny_checkpoint):
     return start
 
 
-@pytest.mark.parametrize("name", RUNS)
+# Scripts that train several times, or that compare many sizes.
+SLOW = ("corpus.py", "bf16.py")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in RUNS]
+)
 def test_each_script_runs(run, name):
     words, patterns = RUNS[name]
     output = run(name, words)
@@ -124,6 +130,7 @@ def test_each_script_runs(run, name):
         assert re.search(pattern, output), output
 
 
+@pytest.mark.slow
 def test_the_speedrun(run, tmp_path):
     lines = "".join(f"{pair['source']}\n" for pair in number_pairs(100, 1, "train")).encode()
     for split in ("train", "val", "test_2016_flickr"):
