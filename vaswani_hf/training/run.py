@@ -90,6 +90,9 @@ class InterruptedRunError(Exception):
     continue.
     """
 
+    # The command ends as after Ctrl-C.
+    exit_code = 130
+
 
 def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model according to a recipe. Publish the model if the recipe has
