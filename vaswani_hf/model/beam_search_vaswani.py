@@ -781,14 +781,23 @@ class EarlyStopping(StoppingRule):
         # `worst` is the lowest score of the `num_counted` best finished translations. If fewer translations
         # are finished, `worst` is NEG_INF, so that every additional translation improves the results.
         worst = finished[:, self.num_counted - 1]
-        length: Any = search.num_new
-        if search.config.length_penalty > 0:
-            limits = search.limits[search.sentences]
-            length = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
-        return search.scorer(best, length) > worst
+        limits = search.limits[search.sentences]
+        longest = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
+        return highest_reachable_score(best, search.num_new, longest, search.scorer, search.config) > worst
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
         return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
+
+
+def highest_reachable_score(
+    log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
+) -> Any:
+    """Return the highest score that an unfinished translation can reach if it ends with `length` to `longest`
+    tokens. `log_prob` is its summed log-probability, which additional tokens cannot increase.
+
+    With a positive length penalty, a longer translation has a higher score if the log-probability is equal.
+    """
+    return scorer(log_prob, longest if config.length_penalty > 0 else length)
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:
