@@ -386,8 +386,7 @@ def _initial_model(
         message = processes.main_process_first(load_bases)
         if message and processes.is_first:
             say(message)
-    for weight in initialization.frozen_weights(model, recipe.training.frozen):
-        weight.requires_grad_(False)
+    initialization.freeze(model, recipe.training.frozen)
     return model
 
 
