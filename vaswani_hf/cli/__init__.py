@@ -37,8 +37,14 @@ from . import (
 )
 from .arguments import parse_words
 from .options import CodeOptions, Options
-from .report import INTERRUPTED, USAGE_ERROR, report
-from .standard_streams import discard_lost_output, is_reader_gone, open_closed_streams
+from .report import (
+    INTERRUPTED,
+    USAGE_ERROR,
+    discard_lost_output,
+    is_reader_gone,
+    open_closed_streams,
+    report,
+)
 from .threads import leaving_busy_cores, limit_spinning
 
 

@@ -295,11 +295,16 @@ def _calibrate(options: EvaluateOptions) -> "Report":
 def _evaluate_translations(options: EvaluateOptions) -> "Report":
     """Score one system, compare several systems, or score systems on changed copies of the test set."""
     from ..checkpoint.files import recipe_file
-    from ..evaluation.bleu import check_tokenizer, score_translations
+    from ..evaluation.bleu import (
+        RECIPE_KEYS,
+        check_tokenizer,
+        recipe_note,
+        score_translations,
+        scoring_of_recipes,
+    )
     from ..evaluation.comet import check_comet, comet_scores
     from ..evaluation.comparison import check_comparable, compare
     from ..evaluation.one_system import score_system
-    from ..evaluation.recipe_scoring import KEYS, recipe_note, scoring_of_recipes
     from ..evaluation.robustness import score_robustness
     from ..recipe.loading import readable_record
     from ..tasks import TASKS
@@ -317,7 +322,7 @@ def _evaluate_translations(options: EvaluateOptions) -> "Report":
         recipe = None if system.folder is None else readable_record(recipe_file(system.folder))
         if recipe is not None:
             recipes[system.name] = recipe
-    given = {name: value for name, value in options.given().items() if name in KEYS}
+    given = {name: value for name, value in options.given().items() if name in RECIPE_KEYS}
     from_recipes = scoring_of_recipes(given, {name: recipe.evaluation for name, recipe in recipes.items()})
     scoring = {**from_recipes, **given, "split_compounds": options.split_compounds}
     if options.comet is not None and any(system.finished is None for system in systems):

@@ -1,8 +1,11 @@
-"""Reports the error that ends a command: one sentence on stderr, and the exit code."""
+"""Reports the error that ends a command: one sentence on stderr, and the exit code. Also replaces standard
+streams that are closed or that nobody reads.
+"""
 
 import errno
 import logging
 import os
+import select
 import sys
 
 # docs/commands.md explains the exit codes.
@@ -63,3 +66,46 @@ def _exit_code(error: Exception, message: str) -> int:
         return error.exit_code
     is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
     return USAGE_ERROR if is_wrong_value or is_unknown_name(error) else FAILURE
+
+
+def open_closed_streams() -> None:
+    """Open the null device for each closed standard stream.
+
+    Otherwise, the next file that is opened would get the file descriptor of the closed stream, and messages
+    to the stream would be written into this file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        # If `sys.stderr` were None, `print(..., file=sys.stderr)` would write errors to standard output.
+        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+
+
+def is_reader_gone() -> bool:
+    """Return True if standard output is a pipe, and the program that reads from the pipe has ended."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (AttributeError, OSError):
+        # Return False if the check is not possible, because Windows has no `poll` and the output stream in a
+        # test has no file descriptor.
+        return False
+
+
+def discard_lost_output() -> bool:
+    """Flush standard output, and return True if standard output can no longer be written.
+
+    If standard output cannot be written, redirect standard output to the null device. Otherwise, Python would
+    flush standard output at exit and print another error.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

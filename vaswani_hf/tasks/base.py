@@ -54,7 +54,7 @@ class CardWords:
         is_translator: True if the pipeline returns translations.
         snippet: Code that prints the output for `example`, for a model without a pipeline.
         snippet_note: A note about the code snippets.
-        toy_use: The text of the card about the use of a model that was trained on a generated corpus of this
+        use_after_generated_corpus: The text of the card about the use of a model that was trained on a generated corpus of this
             package, such as the number words.
         work: The end of a sentence that begins with "The model", such as "translates sentence by sentence".
         warning: A warning about possible errors in outputs.
@@ -75,7 +75,7 @@ class CardWords:
     is_translator: bool = False
     snippet: str = ""
     snippet_note: str = ""
-    toy_use: str = ""
+    use_after_generated_corpus: str = ""
     work: str
     warning: str
     scored: str = ""
