@@ -335,8 +335,8 @@ def _evaluate_translations(options: EvaluateOptions) -> "Report":
     elif options.kind == "compare":
         report = compare(systems, test_set, scoring, options.comet, options.device)
     else:
-        # Without a recipe, and with `--split_compounds`, the outputs are scored as translations. Otherwise, the
-        # task in the recipe of the checkpoint determines the metrics.
+        # Without a recipe, and with `--split_compounds`, the outputs are scored as translations. Otherwise,
+        # the task in the recipe of the checkpoint determines the metrics.
         (system,) = systems
         task = TASKS["translation"]
         score: Callable[..., dict[str, Any]] = partial(score_translations, **scoring)

@@ -60,8 +60,8 @@ from ..version import minimum_versions
 from .license_text import license_text
 from .model_card import check_card, model_card, pipeline_of, read_record
 
-# Patterns of files. If a file in the repository matches a pattern and the new checkpoint does not contain this
-# file, a push deletes the file.
+# Patterns of files. If a file in the repository matches a pattern and the new checkpoint does not contain
+# this file, a push deletes the file.
 REPLACED_FILES = (
     *CHECKPOINT_FILES,
     RECIPE_FILE,

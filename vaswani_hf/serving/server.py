@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 # Limit the number of connections, because each connection needs a file descriptor. Further connections are
 # refused with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
-# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the request
-# of a slow client often meets a connection that the service is closing.
+# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the
+# request of a slow client often meets a connection that the service is closing.
 _KEEP_ALIVE = 75
 # The error numbers of the operating system for a port that another program uses and for a port that this user
 # may not open. Any other error number means that the address `--host` is wrong.
@@ -44,11 +44,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def run_server(service: "Service", listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until the process receives the signal SIGINT or SIGTERM. Call `on_ready` when the service
-    accepts requests.
+    """Answer requests until the process receives the signal SIGINT or SIGTERM. Call `on_ready` when the
+    service accepts requests.
     """
-    # Import uvicorn and the application here, because the import takes seconds, and the command opens the port
-    # before.
+    # Import uvicorn and the application here, because the import takes seconds, and the command opens the
+    # port before the import.
     import uvicorn
 
     from .app import make_app
