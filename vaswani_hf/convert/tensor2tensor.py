@@ -198,8 +198,8 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
     # Set the embeddings of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
-    # zeros. Set the row of `<pad>` in the output projection to zero too, so that tied weights stay equal. This row
-    # has no effect on the outputs, because this package excludes `<pad>` from the output.
+    # zeros. Set the row of `<pad>` in the output projection to zero too, so that tied weights stay equal.
+    # This row has no effect on the outputs, because this package excludes `<pad>` from the output.
     for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
