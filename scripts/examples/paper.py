@@ -41,9 +41,8 @@ from vaswani_hf.model.modeling_vaswani import (
     sinusoids,
 )
 from vaswani_hf.optimization.schedules import learning_rate
-from vaswani_hf.pictures.attention import pair_attention
+from vaswani_hf.pictures.attention import draw_sheets, pair_attention
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets
-from vaswani_hf.pictures.sheets import draw_sheets
 from vaswani_hf.pictures.style import Picture, save
 
 # The folder of tests/reference.py in a clone of the repository.

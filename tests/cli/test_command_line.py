@@ -13,7 +13,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import COMMANDS, _report, main
+from vaswani_hf.cli import COMMANDS, main
 from vaswani_hf.cli.arguments import (
     CommandParser,
     add_options,
@@ -25,6 +25,7 @@ from vaswani_hf.cli.arguments import (
 )
 from vaswani_hf.cli.options import Options, command_line_settings, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
+from vaswani_hf.cli.report import report
 from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
@@ -384,7 +385,7 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
 
 def test_a_copy_without_space_is_named_and_not_its_source(capsys):
     error = OSError(errno.ENOSPC, "No space left on device", "source.py", None, "full/copy.py")
-    assert _report(error, is_output_lost=False) == 1
+    assert report(error, is_output_lost=False) == 1
     sentence = "vaswani: 'full/copy.py' cannot be read or written (No space left on device).\n"
     assert capsys.readouterr().err == sentence
 

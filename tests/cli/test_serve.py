@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs FastAPI: pip install '.[serve]'")
 httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
 
-from vaswani_hf.cli.serve import ServeOptions, _listening_socket  # noqa: E402
+from vaswani_hf.cli.serve import ServeOptions  # noqa: E402
+from vaswani_hf.serving.server import listening_socket  # noqa: E402
 
 TEXTS = ["der Hund läuft", "zwei, nein", "Öl", "日本"]
 
@@ -250,7 +251,7 @@ def test_an_answer_does_not_wait_for_an_acknowledgement():
     """The service sets TCP_NODELAY on the listening socket, and the connections of clients inherit this
     option.
     """
-    with _listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+    with listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -144,17 +144,17 @@ REFUSED = [
     (
         GOLD,
         "{checkpoint} --trees gold --source gold",
-        "`--source` is for translations, but `--trees` is for a parser;",
+        "`--source` has no effect with `--trees`; leave `--source` out.",
     ),
     (
         GOLD,
         "other --trees gold --num_beams 8",
-        "`--num_beams` is for a parser, but other is a file of trees; leave",
+        "`--num_beams` has no effect with files, but no model is given (other); leave `--num_beams`",
     ),
     (
         GOLD,
         "other --trees gold --device cuda:7",
-        "`--device` is for a parser, but other is a file of trees; leave `--device`",
+        "`--device` has no effect with files, but no model is given (other); leave `--device`",
     ),
     (
         "(S (-NONE- *))",

@@ -399,7 +399,7 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
 ERRORS = """
 no.yaml | `recipe` must be an existing file or the name of a recipe, but is no.yaml; `vaswani recipes` lists all recipes of the package.
 NUMBERS --hardware=P10 | `--hardware` must be one of H200, ... K80, K40, M40, P100, but is 'P10'; the nearest name is P100. For other
-NUMBERS --tokens_per_second=0 | `--tokens_per_second` must be a positive number, but is 0.0.
+NUMBERS --tokens_per_second=0 | `--tokens_per_second` must be greater than 0, but is 0.0.
 NUMBERS --tokens_per_second=nan | `--tokens_per_second` must be a finite number, but is nan.
 NUMBERS --mean_length=0 | `--mean_length` must be 1 or more, but is 0.
 NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not be given together, because each of them sets the training speed; keep only one of them.

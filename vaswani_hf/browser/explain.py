@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ..model.beam_search_vaswani import SearchStrategies
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.inputs_vaswani import Request, TranslationOptions
 from ..model.text_rules_vaswani import target_word_indices
@@ -114,7 +113,7 @@ class _Explainer:
         recorder: CandidateRecorder | ProcessorRecorder
         if self.model.config.model_type == "vaswani":
             recorder = CandidateRecorder()
-            arguments: dict[str, Any] = {"search": SearchStrategies(candidates=recorder)}
+            arguments: dict[str, Any] = {"search": self.model.search_class(candidates=recorder)}
         else:
             recorder = ProcessorRecorder(self.options.generate, self.backend.generation_config)
             arguments = {"logits_processor": [recorder]}

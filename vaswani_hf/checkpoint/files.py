@@ -26,7 +26,9 @@ INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # The files that are needed to compute with the model. The code, the model card and the recipe are not needed.
-MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
+# Patterns with a star must be narrow, because for the Hub a star also matches a slash. A pattern must not
+# match files that a user has added.
+MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-?????-of-?????.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
 # Files that a run writes in addition to the model, such as the model card and the recipe.
@@ -48,7 +50,10 @@ CERTIFICATE_FILE = "certificate.json"
 # and the reliability curve of this confidence. calibration.png is a picture of the reliability curve.
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_PICTURE = "calibration.png"
-RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, ATTENTION_FILE, CALIBRATION_FILE)
+# The records of the model that a push uploads unchanged. A push rewrites the model card and the recipe. A push
+# does not upload results.json, but reads results.json for the model card.
+UNCHANGED_RECORDS = (CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE)
+RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, *UNCHANGED_RECORDS)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"

@@ -5,9 +5,7 @@ the function `run`. The files import torch and transformers only inside function
 seconds. A subcommand checks its options before this import.
 """
 
-import errno
 import os
-import select
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
@@ -39,6 +37,14 @@ from . import (
 )
 from .arguments import parse_words
 from .options import CodeOptions, Options
+from .report import (
+    INTERRUPTED,
+    USAGE_ERROR,
+    discard_lost_output,
+    is_reader_gone,
+    open_closed_streams,
+    report,
+)
 from .threads import leaving_busy_cores, limit_spinning
 
 
@@ -181,15 +187,10 @@ COMMANDS = {
     ),
 }
 
-# docs/commands.md explains the exit codes.
-FAILURE = 1
-USAGE_ERROR = 2
-INTERRUPTED = 130
-
 
 def main(argv: list[str] | None = None) -> int:
     """Run the subcommand that the command line names, and return the exit code for the process."""
-    _open_closed_streams()
+    open_closed_streams()
     limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
     try:
@@ -199,9 +200,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError as error:
         # Report the error if standard output is not the broken pipe. Then another pipe is broken, for example
         # the pipe to a worker process.
-        is_lost = _is_reader_gone()
-        if not _discard_lost_output() and not is_lost:
-            return _report(error, is_output_lost=False)
+        is_lost = is_reader_gone()
+        if not discard_lost_output() and not is_lost:
+            return report(error, is_output_lost=False)
         # Return 0, because the program that reads standard output, such as `head`, has ended, and the command
         # has made no error.
         return 0
@@ -210,10 +211,10 @@ def main(argv: list[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit:
         # Print no message here, because argparse has already printed the help or an error.
-        _discard_lost_output()
+        discard_lost_output()
         raise
     except Exception as error:
-        return _report(error, _discard_lost_output())
+        return report(error, discard_lost_output())
     return code
 
 
@@ -293,49 +294,6 @@ def _list_commands(words: list[str]) -> NoReturn:
     sys.exit(USAGE_ERROR)
 
 
-def _open_closed_streams() -> None:
-    """Open the null device for each closed standard stream.
-
-    Otherwise, the next file that is opened would get the file descriptor of the closed stream, and messages
-    to the stream would be written into this file.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:
-        # If `sys.stderr` were None, `print(..., file=sys.stderr)` would write errors to standard output.
-        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
-
-
-def _is_reader_gone() -> bool:
-    """Return True if standard output is a pipe, and the program that reads from the pipe has ended."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (AttributeError, OSError):
-        # Return False if the check is not possible, because Windows has no `poll` and the output stream in a
-        # test has no file descriptor.
-        return False
-
-
-def _discard_lost_output() -> bool:
-    """Flush standard output, and return True if standard output can no longer be written.
-
-    If standard output cannot be written, redirect standard output to the null device. Otherwise, Python would
-    flush standard output at exit and print another error.
-    """
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
-
-
 def _prepare_libraries(is_quick: bool) -> None:
     """Register the models and tasks of this package with transformers. Hide the progress bars of loading and
     saving models. Keep the progress bars of data preparation and of the Hub.
@@ -353,47 +311,3 @@ def _prepare_libraries(is_quick: bool) -> None:
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
-
-
-def _report(error: Exception, is_output_lost: bool) -> int:
-    """Print the error in one sentence to stderr. `-v` and VASWANI_TRACEBACK=1 add the traceback. Return the
-    exit code.
-    """
-    import logging
-
-    from ..checkpoint.hub import HubError, explain, is_unknown_name, sentence_of
-    from .options import UsageError
-
-    logger = logging.getLogger("vaswani_hf")
-    if os.environ.get("VASWANI_TRACEBACK") == "1" or logger.getEffectiveLevel() <= logging.DEBUG:
-        logger.error("traceback", exc_info=error)
-    message = sentence_of(error)
-    is_explained = explain(error) is not None
-    # Error messages of this package are complete sentences. Messages of other libraries may be unclear
-    # without the name of the exception class, so add the name.
-    is_ours = type(error).__module__.startswith("vaswani_hf.")
-    if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
-        message = f"{type(error).__name__}: {message}"
-    if isinstance(error, OSError) and error.strerror and not is_explained and not is_ours:
-        # Write a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because
-        # Python's message may omit the file name.
-        name = f"'{error.filename}'" if error.filename else "A file"
-        if error.errno == errno.ENOSPC and error.filename2:
-            # If the disk is full, an error of `shutil.copyfile` has the source in `filename` and the copy in
-            # `filename2`. The copy is the file that cannot be written.
-            name = f"'{error.filename2}'"
-        if is_output_lost:
-            name = "Standard output"
-        message = f"{name} cannot be read or written ({error.strerror})."
-    if len(message) > 600:
-        message = f"{message[:500]} … (-v shows all)"
-    print(f"vaswani: {message}", file=sys.stderr)
-    if type(error).__name__ == "InterruptedRunError":
-        return INTERRUPTED
-    # The exit code depends on the beginning of the message. A message about an invalid value begins with the
-    # option or the recipe key in backticks. A message about an invalid line or a damaged file begins with the
-    # line or the file.
-    is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
-    if isinstance(error, UsageError) or is_wrong_value or is_unknown_name(error):
-        return USAGE_ERROR
-    return FAILURE

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from .lines import check_equally_many
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
 from .recorded_split import test_split
@@ -93,7 +92,7 @@ def _test_set(
     options: CertifyOptions, folder: Path
 ) -> tuple[list[str], list[str], str, "TranslationEvaluation | None"]:
     """Return the sources, the references, the name of the test set, and the options of BLEU."""
-    from ..data.lines import read_lines, refuse_blank
+    from ..evaluation.systems import read_test_set
     from ..recipe.published import recorded_recipe
 
     recipe = recorded_recipe(folder)
@@ -102,9 +101,5 @@ def _test_set(
         remedy = "give `--source` and `--reference`"
         sources, references, name = test_split(recipe, "--source", remedy)
         return sources, references, name, evaluation
-    sources = list(read_lines(options.source))
-    references = list(read_lines(options.reference))
-    refuse_blank(sources, "`--source`", options.source)
-    refuse_blank(references, "`--reference`", options.reference)
-    check_equally_many("lines", options.source, len(sources), options.reference, len(references))
+    sources, references = read_test_set(options.source, options.reference)
     return sources, references, f"`{Path(options.source).name}`", evaluation

@@ -186,14 +186,6 @@ def count_lines(path: str, skips: bool = False) -> int:
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 
 
-def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
-    """Raise an error if two files have different numbers of lines or trees."""
-    if number != other_number:
-        raise ValueError(
-            f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
-        )
-
-
 def json_line(record: dict[str, Any]) -> bytes:
     """Format a record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"

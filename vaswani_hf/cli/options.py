@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling, type_of
 from ..settings.base import Settings
+from .report import USAGE_ERROR
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
 _TRANSLATION_FIELDS = {
@@ -36,9 +37,9 @@ SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b
 
 
 class UsageError(ValueError):
-    """Raised if a file that the user names, such as a recipe, has an invalid value. The command then ends
-    with exit code 2.
-    """
+    """Raised if a file that the user names, such as a recipe, has an invalid value."""
+
+    exit_code = USAGE_ERROR
 
 
 class Options(Settings):

@@ -15,7 +15,7 @@ class PlanOptions(RecipeOptions):
     hardware: str | None = None
     """estimate the hours on one GPU of this model: H200, H100, A100, L40S, L4, A10, RTX4090, V100 or T4; or on
     eight GPUs of the paper: K80, K40, M40 or P100"""
-    tokens_per_second: float | None = None
+    tokens_per_second: float | None = Field(None, gt=0)
     """estimate the hours from this measured speed, in target tokens per second; the training log shows the
     speed
     """

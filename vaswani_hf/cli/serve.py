@@ -1,21 +1,20 @@
 """Defines `vaswani serve`, the command that starts an HTTP service for translation."""
 
-import errno
 import ipaddress
 import os
 import shlex
-import signal
 import socket
 import sys
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..serving.limits import Limits
+from ..serving.server import listening_socket, run_server
 from ..version import install_command
 from .options import (
     SEARCH,
@@ -28,16 +27,10 @@ from .options import (
     translation_options,
 )
 
+if TYPE_CHECKING:
+    from ..serving.app import Service
+
 _API_KEY = "VASWANI_API_KEY"
-# Limit the number of connections, because each connection needs a file descriptor. Further connections are
-# refused with the HTTP status 503.
-_MOST_CONNECTIONS = 1000
-# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the request of a slow
-# client often meets a connection that the service is closing.
-_KEEP_ALIVE = 75
-# The error numbers of the operating system for a port that another program uses and for a port that this user
-# may not open. Any other error number means that the address `--host` is wrong.
-_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
 
@@ -116,17 +109,16 @@ def run(options: ServeOptions) -> None:
             raise ValueError(
                 f"`vaswani serve` needs more libraries; install them with `{install_command('serve')}`."
             )
-    with _listening_socket(options.host, options.port) as listening:
-        _serve(options, listening)
+    with listening_socket(options.host, options.port) as listening:
+        service = _load_service(options)
+        run_server(service, listening, lambda: _announce(service, listening))
+    print("vaswani: the service has ended", file=sys.stderr)
 
 
-def _serve(options: ServeOptions, listening: socket.socket) -> None:
-    import logging
-
+def _load_service(options: ServeOptions) -> "Service":
     import torch
-    import uvicorn
 
-    from ..serving.app import Service, make_app
+    from ..serving.app import Service
     from ..serving.directions import load_directions
     from ..translation.language_check import has_detector, load_detector
 
@@ -144,43 +136,23 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
     )
     settings = TranslationOptions.of(**options.translation_settings())
     key = os.environ.get(_API_KEY) or None
-    service = Service(directions, settings, options, key, options.glossaries, options.language_check)
+    return Service(directions, settings, options, key, options.glossaries, options.language_check)
 
-    def announce() -> None:
-        host, port = listening.getsockname()[:2]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
-        print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
-        print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
-        if directions.detector is None and len(directions.sources()) > 1:
-            print(
-                "each request must name its source language, because py3langid is not installed; install py3langid "
-                f"with `{install_command('language_check')}`",
-                file=sys.stderr,
-            )
 
-    # Turn off the logs of uvicorn, because the access log contains queries and the error log contains
-    # tracebacks.
-    config = uvicorn.Config(
-        make_app(service, announce),
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=int(options.timeout) + 1,
-    )
-    server = uvicorn.Server(config)
-    # After a graceful stop, uvicorn sends the signal to the process again. Ignore the second signal, because
-    # the service has already stopped.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Turn off the logs of the translator and of the parser of forms, because the logs contain parts of texts, such as
-    # missing phrases.
-    for name in ("vaswani_hf.model", "python_multipart"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    server.run(sockets=[listening])
-    print("vaswani: the service has ended", file=sys.stderr)
+def _announce(service: "Service", listening: socket.socket) -> None:
+    """Print the address of the service and an example of a request."""
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    directions = service.directions
+    pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
+    print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
+    print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
+    if directions.detector is None and len(directions.sources()) > 1:
+        print(
+            "each request must name its source language, because py3langid is not installed; install py3langid "
+            f"with `{install_command('language_check')}`",
+            file=sys.stderr,
+        )
 
 
 def _is_loopback(host: str) -> bool:
@@ -188,27 +160,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """Open the port before loading the models, so that an error about the port is reported immediately."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno not in _PORT_ERRORS:
-            raise ValueError(
-                f"`--host` must be an address of this machine, but is {host!r} ({error.strerror})."
-            ) from error
-        raise ValueError(
-            f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give "
-            "another port, or 0 for any free port."
-        ) from error
-    # Set TCP_NODELAY, because uvicorn sends the header and the body of an answer separately. Without
-    # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The sockets of the clients
-    # inherit the option.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
 
 
 def _curl_line(address: str, needs_key: bool, direction: Any) -> str:

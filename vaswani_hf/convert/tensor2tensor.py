@@ -159,45 +159,22 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
             f"No tokenizers were written, because the folder does not contain exactly one file {_VOCABULARIES}; "
             "name the files with `--vocabularies`."
         )
-    is_pre = _is_pre_norm(facts)
-    own, target_spaces = _to_ours(_read_variables(path))
-    if target_spaces is not None:
-        _add_target_space(own, target_spaces, facts)
-    for stack in ("encoder", "decoder"):
-        # Set the embedding of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
-        # zeros.
-        embedding = f"model.{stack}.embed_tokens.weight"
-        own[embedding] = own[embedding].clone()
-        own[embedding][_PAD] = 0
-    own["lm_head.weight"] = own["lm_head.weight"].clone()
-    # Set the row of `<pad>` in the output projection to zero too, so that tied weights stay equal. The row
-    # has no effect on the outputs, because this package excludes `<pad>` from the output.
-    own["lm_head.weight"][_PAD] = 0
-    size_fields = sizes(own, _TITLE)
-    target = own["model.decoder.embed_tokens.weight"]
-    is_shared = torch.equal(own["model.encoder.embed_tokens.weight"], target)
-    weight_fields = shared_weights(own, is_shared, torch.equal(own["lm_head.weight"], target))
-    own = to_interleaved(own, size_fields["d_model"])
-    num_heads = facts.num_heads
-    widths = [len(own[f"model.encoder.layers.0.self_attn.{part}_proj.weight"]) for part in "kv"]
-    for width in widths:
-        if width % num_heads:
-            refuse(
-                "num_heads",
-                num_heads,
-                f"the width of keys or values, {width}, is not a multiple of the number of heads",
-            )
+    norm_position = "pre" if _is_pre_norm(facts) else "post"
+    weights = _read_weights(path, facts)
+    size_fields = sizes(weights, _TITLE)
+    target = weights["model.decoder.embed_tokens.weight"]
+    is_shared = torch.equal(weights["model.encoder.embed_tokens.weight"], target)
     config = VaswaniConfig(
         **size_fields,
-        **weight_fields,
-        encoder_attention_heads=num_heads,
-        decoder_attention_heads=num_heads,
-        d_k=widths[0] // num_heads,
-        d_v=widths[1] // num_heads,
+        **shared_weights(weights, is_shared, torch.equal(weights["lm_head.weight"], target)),
+        encoder_attention_heads=facts.num_heads,
+        decoder_attention_heads=facts.num_heads,
+        d_k=_head_width(weights, "k_proj", facts.num_heads),
+        d_v=_head_width(weights, "v_proj", facts.num_heads),
         dropout=facts.layer_prepostprocess_dropout,
         attention_dropout=facts.attention_dropout,
         activation_dropout=facts.relu_dropout,
-        norm_position="pre" if is_pre else "post",
+        norm_position=norm_position,
         layer_norm_eps=facts.norm_epsilon,
         position_timescales="tensor2tensor",
         zero_start_embedding=True,
@@ -208,11 +185,37 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     )
     return Imported(
         config=config,
-        state_dict=own,
+        state_dict=to_interleaved(weights, config.d_model),
         generation_config=_generation_config(),
         tokenizers=tokenizers,
         notes=notes,
     )
+
+
+def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tensor]:
+    """Return the weights of a checkpoint with the names of this package."""
+    weights, target_spaces = _to_ours(_read_variables(path))
+    if target_spaces is not None:
+        _add_target_space(weights, target_spaces, facts)
+    # Set the embeddings of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
+    # zeros. Set the row of `<pad>` in the output projection to zero too, so that tied weights stay equal.
+    # This row has no effect on the outputs, because this package excludes `<pad>` from the output.
+    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = weights[name].clone()
+        weights[name][_PAD] = 0
+    return weights
+
+
+def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: int) -> int:
+    """Return the width of the keys or values of a head."""
+    width = len(weights[f"model.encoder.layers.0.self_attn.{projection}.weight"])
+    if width % num_heads:
+        refuse(
+            "num_heads",
+            num_heads,
+            f"the width of keys or values, {width}, is not a multiple of the number of heads",
+        )
+    return width // num_heads
 
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:

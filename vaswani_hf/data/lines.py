@@ -57,6 +57,14 @@ def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
         )
 
 
+def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
+    """Raise an error if two files have different numbers of lines or trees."""
+    if number != other_number:
+        raise ValueError(
+            f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
+        )
+
+
 def parse_json(text: str, kind: type, place: str) -> Any:
     """Read a JSON object (`kind` is dict) or array (`kind` is list). Errors name `place`."""
     name, opening = ("object", "{") if kind is dict else ("array", "[")

@@ -4,13 +4,16 @@ sources and then score the translations, use evaluate.py.
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import datasets
 import evaluate
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
+
+from ..settings.base import as_yaml
+from ..settings.sections import EvaluationSettings
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
 # $2}g'. The pattern matches bytes, as in the perl script. A pattern for characters would give another result
@@ -22,6 +25,8 @@ SPLIT_COMPOUNDS_NOTE = (
     "such as the paper's 27.3 and 28.4."
 )
 
+# The options whose default values come from the section `evaluation` of the checkpoint's recipe.
+RECIPE_KEYS = ("tokenize", "lowercase")
 SHORT_TEXTS_NOTE = (
     "BLEU is 0 because BLEU counts sequences of 4 tokens, and each translation has fewer than 4 tokens. For "
     "such short texts use exact match and chrF, or count characters: `--tokenize char` on the command line, "
@@ -143,6 +148,43 @@ def exact_match_by(
         theirs = [[references[row]] for row in rows]
         results[group] = {"exact_match": _exact_match(ours, theirs, lowercase), "sentences": len(rows)}
     return results
+
+
+def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
+    """Return `tokenize` and `lowercase` from the recipes of the checkpoints, without the options that the
+    user has given.
+
+    `sections` maps the name of each checkpoint to the section `evaluation` of its recipe. Raise an error if
+    the recipes have different values, because all systems must be scored with the same options.
+    """
+    scoring = {}
+    for key in RECIPE_KEYS:
+        if key in given:
+            continue
+        values = {name: getattr(section, key) for name, section in sections.items() if hasattr(section, key)}
+        if len(set(values.values())) > 1:
+            of_systems = ", ".join(f"{as_yaml(value)} for {name}" for name, value in values.items())
+            raise ValueError(
+                f"`--{key}` must be given, because `evaluation.{key}` differs between the recipes of the "
+                f"systems ({of_systems}), and all systems must be scored alike."
+            )
+        if values:
+            scoring[key] = next(iter(values.values()))
+    if "tokenize" in scoring:
+        check_tokenizer(scoring["tokenize"], "evaluation.tokenize")
+    return scoring
+
+
+def recipe_note(scoring: Mapping[str, Any], names: Collection[str]) -> str:
+    """Return a sentence about the options that come from the recipes of the checkpoints `names`."""
+    settings = " and ".join(
+        f"`{key}: {value if key == 'tokenize' else as_yaml(value)}`" for key, value in scoring.items()
+    )
+    options = " and ".join(f"`--{key}`" for key in scoring)
+    return (
+        f"The scores use {settings} from the recipe of {' and '.join(names)}; {options} would override the "
+        "recipe."
+    )
 
 
 class TranslationMetric(evaluate.Metric):

@@ -5,16 +5,19 @@ Equation 3) with 10 bins, in percentage points.
 """
 
 import io
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from sacrebleu.metrics.chrf import CHRF
 
+from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
 from ..model.translator_vaswani import Translation
-from ..translation.calibration import Calibration, features_of
-from ..translation.translator import Translator
+from ..translation.calibration import Calibration, features_of, load_calibration
 from .evaluate import translate_test_set
+from .systems import Report, System, TestSet
 
 GOOD_CHRF = 60
 _NUM_BINS = 10
@@ -24,16 +27,47 @@ _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
 
-def scored_translations(
-    translator: Translator, sources: list[str], references: Sequence[str], options: Mapping[str, Any]
-) -> tuple[list[Translation], list[bool]]:
+def fit(checkpoint: System, test_set: TestSet) -> Report:
+    """Fit the calibration of a checkpoint to a validation set, and write the calibration and the reliability
+    curve into the folder of the checkpoint.
+    """
+    if len(test_set.sources) < FEWEST_SENTENCES:
+        raise ValueError(
+            f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
+            f"{len(test_set.sources)}; give a larger validation set."
+        )
+    translations, good = _scored_translations(checkpoint, test_set)
+    calibration = fit_calibration(translations, good)
+    results = reliability(calibration, translations, good)
+    path = Path(checkpoint.name) / CALIBRATION_FILE
+    path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(results))
+    write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
+    return Report({**results, "written": str(path)}, reliability_as_text)
+
+
+def check(checkpoint: System, test_set: TestSet) -> Report:
+    """Measure the calibration of a checkpoint on a test set."""
+    calibration = None if checkpoint.folder is None else load_calibration(checkpoint.folder)
+    if calibration is None:
+        raise ValueError(
+            f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but '{checkpoint.name}' "
+            "has none; write the file with `--calibration fit`."
+        )
+    translations, good = _scored_translations(checkpoint, test_set)
+    return Report(reliability(calibration, translations, good), reliability_as_text)
+
+
+def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Translation], list[bool]]:
     """Translate a test set. Return the translations, and a list that contains True for each good translation
     and False for each other translation.
     """
-    translations: Any = translate_test_set(translator, sources, return_scores=True, **options)
+    translator = checkpoint.load()
+    translations: Any = translate_test_set(
+        translator, test_set.sources, return_scores=True, **checkpoint.options
+    )
     chrf = CHRF()
     good = []
-    for translation, reference in zip(translations, references, strict=True):
+    for translation, reference in zip(translations, test_set.references, strict=True):
         good.append(chrf.sentence_score(translation.text, [reference.strip()]).score >= GOOD_CHRF)
     return translations, good
 

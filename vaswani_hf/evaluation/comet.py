@@ -73,6 +73,24 @@ def comet_scores(
     return dict(zip(systems, scores, strict=True))
 
 
+def comet_scores_or_error(
+    model: str | None,
+    systems: Mapping[str, Sequence[str]],
+    sources: Sequence[str],
+    references: Sequence[str],
+    device: str | None,
+) -> tuple[dict[str, list[float]] | None, CometError | None]:
+    """Compute COMET scores, and return an error of COMET instead of raising the error, so that an error of
+    COMET does not prevent the other scores. Without a model, both results are None.
+    """
+    if model is None:
+        return None, None
+    try:
+        return comet_scores(model, systems, sources, references, device), None
+    except CometError as error:
+        return None, error
+
+
 def _write(path: Path, texts: Sequence[str]) -> None:
     # Replace white space by single spaces. Otherwise comet-score would read a carriage return inside a
     # sentence as the end of a line.

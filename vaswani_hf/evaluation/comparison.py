@@ -12,6 +12,8 @@ from typing import Any
 from sacrebleu.significance import PairedTest, Result
 
 from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
+from .comet import comet_scores_or_error
+from .systems import Report, System, TestSet
 
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
@@ -63,6 +65,24 @@ def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
         num_words = len(source.split())
         buckets[names[sum(num_words > most for most in BUCKETS)]].append(index)
     return {name: indices for name, indices in buckets.items() if indices}
+
+
+def compare(
+    systems: Sequence[System],
+    test_set: TestSet,
+    scoring: Mapping[str, Any],
+    comet_model: str | None = None,
+    device: str | None = None,
+) -> Report:
+    """Translate the test set with all systems, and compare the systems with the first system. `scoring`
+    contains options of `compare_systems`.
+    """
+    translations = {system.name: system.translations(test_set.sources) for system in systems}
+    comet, comet_error = comet_scores_or_error(comet_model, translations, *test_set, device)
+    scores = compare_systems(translations, *test_set, comet, **scoring)
+    if comet is not None:
+        scores["comet_model"] = comet_model
+    return Report(scores, comparison_as_text, comet_error=comet_error)
 
 
 def compare_systems(

@@ -8,23 +8,30 @@ target. These perturbations also change the reference translations of the test s
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..data.perturbations import PERTURBATIONS, PLACEHOLDER, Perturbation
-from ..translation.translator import Translator
 from .bleu import score_translations
 from .evaluate import translate_test_set
+from .systems import Report, System, TestSet
 
 # Use a fixed seed, so that the random changes are the same for all systems and in all runs of the command.
 SEED = 1
 CLEAN = "clean"
 
 
-class TestSet(NamedTuple):
-    """A copy of a test set whose sources and references were changed by one perturbation."""
-
-    sources: list[str]
-    references: list[str]
+def score_robustness(systems: Sequence[System], test_set: TestSet, scoring: Mapping[str, Any]) -> Report:
+    """Score systems on a test set and on its changed copies. `scoring` contains options of
+    `score_translations`.
+    """
+    test_sets = perturbed_test_sets(*test_set)
+    rows = [{"system": system.name, "scores": _scores_of(system, test_sets, scoring)} for system in systems]
+    # Score the references against themselves to get the signatures of sacreBLEU, because the signatures
+    # depend only on the scoring options and are the same for all systems.
+    any_scores = score_translations(test_set.references, test_set.references, **scoring)
+    signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
+    scores = {"sentences": len(test_set.sources), "seed": SEED, **signatures, "systems": rows}
+    return Report(scores, robustness_as_text)
 
 
 def perturbed_test_sets(sources: Sequence[str], references: Sequence[str]) -> dict[str, TestSet]:
@@ -49,24 +56,21 @@ def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[
     return perturb(*pair, Random(f"{SEED} {row}")) if all(pair) else pair
 
 
-def score_robustness(
-    translator: Translator,
-    name: str,
-    test_sets: Mapping[str, TestSet],
-    scoring: Mapping[str, Any],
-    options: Mapping[str, Any],
+def _scores_of(
+    system: System, test_sets: Mapping[str, TestSet], scoring: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the test set and its changed copies with the system `name`, and return the scores for each
+    """Translate the test set and its changed copies with one system, and return the scores for each
     perturbation.
 
-    `scoring` contains arguments of `score_translations`, and `options` contains arguments of
-    `Translator.translate`. For the perturbation "placeholders", the score `placeholders_kept` is the
-    percentage of the changed sources whose translation contains all placeholders of the source.
+    For the perturbation "placeholders", the score `placeholders_kept` is the percentage of the changed
+    sources whose translation contains all placeholders of the source.
     """
+    translator = system.load()
     results = {}
     clean = test_sets[CLEAN]
     for perturbation, test_set in test_sets.items():
-        translations = translate_test_set(translator, test_set.sources, f"{name} ({perturbation})", **options)
+        what = f"{system.name} ({perturbation})"
+        translations = translate_test_set(translator, test_set.sources, what, **system.options)
         scores = score_translations(translations, test_set.references, **scoring)
         row: dict[str, Any] = {
             "bleu": scores["bleu"],

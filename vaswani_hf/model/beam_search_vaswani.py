@@ -29,7 +29,7 @@ vocabulary.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -231,17 +231,17 @@ class SearchTask:
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
-            config,
-            decoders,
-            self.prompt,
-            self.limits,
+            config=config,
+            decoders=decoders,
+            prompt=self.prompt,
+            limits=self.limits,
             candidates=self.strategies.candidates or candidates,
             scorer=self.strategies.scorer or PenaltyScorer(config),
             stopping_rule=self.strategies.stopping_rule or stopping_rule,
             sentences=sentences,
             source_mask=self.source_mask,
             processors=self.processors,
-            criteria=self.criteria,
+            criteria=StoppingCriteriaList(self.criteria),
             rows_per_sentence=rows_per_sentence,
             excluded=self.models[0].excluded_class(0.0, None),
             reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
@@ -269,6 +269,7 @@ class SearchTask:
         return TreeAttentionDecoder(model, config, inputs)
 
 
+@dataclass(eq=False, kw_only=True)
 class BeamSearch:
     """Searches the translations of all sentences of a batch at the same time.
 
@@ -295,66 +296,52 @@ class BeamSearch:
             outputs that `generate` of transformers returns.
     """
 
-    def __init__(
-        self,
-        config: GenerationConfig,
-        decoders: Sequence[Decoder],
-        prompt: torch.Tensor,
-        limits: torch.Tensor,
-        *,
-        candidates: CandidateSelection,
-        scorer: Scorer,
-        stopping_rule: StoppingRule,
-        sentences: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        processors: Sequence[Any],
-        criteria: Sequence[Any],
-        rows_per_sentence: int | None,
-        excluded: int | None,
-        reader: "DeferredReader | None",
-        transformers_compatible: bool,
-    ):
-        self.config = config
-        self.decoders = decoders
-        self.limits = limits
-        self.candidates = candidates
-        self.scorer = scorer
-        self.stopping_rule = stopping_rule
-        self.sentences = sentences
-        self.source_mask = source_mask
-        self.processors = LogitsProcessorList(processors)
-        self.criteria = StoppingCriteriaList(criteria)
-        self.rows_per_sentence = rows_per_sentence
-        self.excluded = excluded
-        self.reader = reader
-        self.transformers_compatible = transformers_compatible
-        self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
+    config: GenerationConfig
+    decoders: Sequence[Decoder]
+    prompt: InitVar[torch.Tensor]
+    limits: torch.Tensor
+    candidates: CandidateSelection
+    scorer: Scorer
+    stopping_rule: StoppingRule
+    sentences: torch.Tensor
+    source_mask: torch.Tensor | None
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    rows_per_sentence: int | None
+    excluded: int | None
+    reader: "DeferredReader | None"
+    transformers_compatible: bool
+
+    def __post_init__(self, prompt: torch.Tensor) -> None:
+        self.may_remove_sentences = not (
+            self.transformers_compatible or has_custom_rules(self.processors, self.criteria)
+        )
         # On a CPU without sampling, each step first checks whether a candidate has ended. Until the first
         # candidate ends, the steps do not update the finished translations. The check is cheap on a CPU, but
         # on a GPU the program would have to wait for the result.
-        self.checks_ends_first = not (config.do_sample or needs_sync(limits))
+        self.checks_ends_first = not (self.config.do_sample or needs_sync(self.limits))
 
-        self.eos = config._eos_token_tensor
-        self.fill = padding_token(config)
-        self.pad = self.fill if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
+        self.eos = self.config._eos_token_tensor
+        self.fill = padding_token(self.config)
+        self.pad = self.fill if self.config._pad_token_tensor is None else int(self.config._pad_token_tensor)
+        self.first_limit, self.last_limit = torch.stack(self.limits.aminmax()).tolist()
 
         num_ends = 0 if self.eos is None else len(self.eos)
-        self.num_beams = config.num_beams
-        self.num_candidates = max(2, 1 + num_ends) * config.num_beams
+        self.num_beams = self.config.num_beams
+        self.num_candidates = max(2, 1 + num_ends) * self.config.num_beams
 
         # The beams. Give the score NEG_INF to all beams except the first beam, because all beams of a
         # sentence are equal at the start.
-        num_searched = len(sentences)
+        num_searched = len(self.sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
         # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path [B,
         # K, T, 2] contains two numbers for each token: the token id, and the row index that the beam had
         # before the token was added.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
-        if transformers_compatible:
+        if self.transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
-        self.paths = paths[sentences]  # [N, K, T, 1 or 2]
+        self.paths = paths[self.sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
         # For each beam, the index of the beam of the previous step that it extends, [N, K] int64. The first
@@ -781,14 +768,23 @@ class EarlyStopping(StoppingRule):
         # `worst` is the lowest score of the `num_counted` best finished translations. If fewer translations
         # are finished, `worst` is NEG_INF, so that every additional translation improves the results.
         worst = finished[:, self.num_counted - 1]
-        length: Any = search.num_new
-        if search.config.length_penalty > 0:
-            limits = search.limits[search.sentences]
-            length = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
-        return search.scorer(best, length) > worst
+        limits = search.limits[search.sentences]
+        longest = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
+        return highest_reachable_score(best, search.num_new, longest, search.scorer, search.config) > worst
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
         return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
+
+
+def highest_reachable_score(
+    log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
+) -> Any:
+    """Return the highest score that an unfinished translation can reach if it ends with `length` to `longest`
+    tokens. `log_prob` is its summed log-probability, which additional tokens cannot increase.
+
+    With a positive length penalty, a longer translation has a higher score if the log-probability is equal.
+    """
+    return scorer(log_prob, longest if config.length_penalty > 0 else length)
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:

@@ -122,6 +122,9 @@ class VaswaniGeneration(GenerationMixin):
     shares_sources = True
     # The name of the input that contains the mask of the prompt.
     prompt_mask = "decoder_attention_mask"
+    # The class of the argument `search` of `generate`. The class of a model that was loaded with
+    # `trust_remote_code` differs from the class of the package.
+    search_class = SearchStrategies
 
     def save_pretrained(self, *args, **kwargs):
         """Validate the generation config, and then save the model as transformers does."""
@@ -191,9 +194,7 @@ class VaswaniGeneration(GenerationMixin):
         `kwargs`.
         """
         strategies = kwargs.pop("search", None) or SearchStrategies()
-        # Compare the names of the classes. A Space of `vaswani push` loads the class twice: with the model from the
-        # Hub, and with the scripts that explain a translation.
-        if type(strategies).__name__ != SearchStrategies.__name__:
+        if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
         ensemble = kwargs.pop("ensemble", None)
         if not is_filled(ensemble):

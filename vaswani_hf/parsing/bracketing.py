@@ -16,7 +16,8 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ..data.trees import WORD, WRAPPERS, Tree, tree_from_symbols
+from ..data.lines import check_equally_many
+from ..data.trees import WORD, WRAPPERS, Tree, read_treebank, tree_from_symbols, treebank_files
 from .parser import Parser
 
 logger = logging.get_logger(__name__)
@@ -115,6 +116,22 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     aligned = [next(remaining) if tree.words else None for tree in gold]
     speed = {"seconds": seconds, "sentences_per_second": len(with_words) / seconds}
     return {**scores, **speed, "trees": aligned}
+
+
+def read_gold_trees(treebank: str) -> list[Tree]:
+    """Read the treebank of the option `--trees`."""
+    gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
+    if not any(tree.words for tree in gold):
+        raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
+    return gold
+
+
+def score_tree_file(path: str, gold: Sequence[Tree], treebank: str) -> dict[str, Any]:
+    """Score the trees of a file against the gold trees of a treebank."""
+    with_words = trees_with_words(gold)
+    predicted = [tree for tree in read_treebank(path) if tree.words]
+    check_equally_many("trees with words", treebank, len(with_words), path, len(predicted))
+    return bracketing_scores(with_words, predicted)
 
 
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:

@@ -14,12 +14,11 @@ import torch
 from ..checkpoint.files import new_folder, write_whole
 from ..model.modeling_vaswani import sinusoids
 from ..translation.translator import Translator
-from .attention import pair_attention, read_tokens
+from .attention import draw_sheets, pair_attention, read_tokens
 from .attention_lines import ModelStatistics, draw_relation, draw_two_heads
 from .equations import draw_positions, draw_schedule, draw_targets
 from .head_search import Statistics, measure, untrained
 from .relations import Relation
-from .sheets import draw_sheets
 from .style import Picture, save, write_caption
 from .training_curve import draw_training_curve, validation_score
 

@@ -32,22 +32,17 @@ from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
-    ATTENTION_FILE,
-    CALIBRATION_FILE,
     CARD_FILE,
-    CERTIFICATE_FILE,
-    CONFIG_FILE,
-    CURVE_FILE,
+    CHECKPOINT_FILES,
     GENERATION_FILE,
     HANDLER_FILE,
-    INDEX_FILE,
     LICENSE_FILE,
     RECIPE_FILE,
     RECORD_FILES,
     REQUIREMENTS_FILE,
     RESULTS_FILE,
     TOKENIZER_FILES,
-    WEIGHTS_FILE,
+    UNCHANGED_RECORDS,
     recipe_file,
     weight_files,
 )
@@ -65,22 +60,12 @@ from ..version import minimum_versions
 from .license_text import license_text
 from .model_card import check_card, model_card, pipeline_of, read_record
 
-# File patterns. If a file in the repository matches a pattern and the new checkpoint does not contain this
-# file, a push deletes the file. The patterns are narrow, because a star also matches a slash, and a pattern
-# must not match files that the user has added.
+# Patterns of files. If a file in the repository matches a pattern and the new checkpoint does not contain
+# this file, a push deletes the file.
 REPLACED_FILES = (
-    CONFIG_FILE,
-    GENERATION_FILE,
-    WEIGHTS_FILE,
-    "model-?????-of-?????.safetensors",
-    INDEX_FILE,
-    *TOKENIZER_FILES,
-    f"{TARGET_FOLDER}/*.json",
+    *CHECKPOINT_FILES,
     RECIPE_FILE,
-    CURVE_FILE,
-    ATTENTION_FILE,
-    CERTIFICATE_FILE,
-    CALIBRATION_FILE,
+    *UNCHANGED_RECORDS,
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
@@ -308,9 +293,7 @@ def stage_repository(
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
         GenerationConfig.from_model_config(config).save_pretrained(staged)
-    records = [CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE]
-    names = [GENERATION_FILE, *records, *weight_files(folder)]
-    for name in names:
+    for name in (GENERATION_FILE, *UNCHANGED_RECORDS, *weight_files(folder)):
         if (folder / name).is_file():
             link_file(folder / name, staged / name)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)

@@ -69,8 +69,8 @@ class Service:
             require `directions` with a language detector.
 
     Raises:
-        ValueError: If a model does not support the options or the glossaries, or if the detector does not know a source
-            language.
+        ValueError: If a model does not support the options or the glossaries, or if the detector does not
+            know a source language.
     """
 
     def __init__(
@@ -161,7 +161,8 @@ class Service:
         self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
     ) -> Job | DocumentsJob:
         """Begin the translation of the texts."""
-        options = self._options_for(direction, replace(wanted, texts=(), target_prefix=""))
+        self._check_support(direction, wanted)
+        options = self._options_for(direction, replace(wanted, texts=(), target_prefix="", must_contain=()))
         if not wanted.is_html:
             requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
             return self._enqueue(Job(direction.translator, requests, options, on_text))
@@ -201,55 +202,60 @@ class Service:
         self.metrics.characters.inc(job.num_characters)
         return job
 
-    def _complete_options(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
-        """Return the options of a request. `wanted` contains the settings of the request, without its texts."""
-        options = replace(
-            self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
-        )
-        if wanted.min_confidence is not None:
-            options = replace(options, min_confidence=wanted.min_confidence)
-        if wanted.glossary is not None:
-            options = replace(options, glossary=self._glossary(wanted.glossary))
-        if direction.tag is not None:
-            options = replace(options, tgt_lang=direction.tag)
+    def _check_support(self, direction: Direction, wanted: Wanted) -> None:
+        """Refuse a request if the engine that runs the model does not support the request."""
         backend = direction.translator.backend
         if wanted.must_contain and not backend.supports_phrases:
             raise ValueError(
                 "`must_contain` must be left out, because the engine that runs the model does not support "
                 "phrases."
             )
+        if wanted.is_streamed and not isinstance(backend, PyTorchBackend):
+            raise ValueError(
+                "`stream` must be left out, because the engine that runs the model cannot send parts of a "
+                "translation."
+            )
+
+    def _complete_options(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
+        """Return the options of a request. `wanted` contains the settings of the request, without its texts."""
+        translator = direction.translator
+        of_request: dict[str, Any] = {
+            "min_confidence": wanted.min_confidence,
+            "glossary": self._glossary(wanted.glossary),
+            "tgt_lang": direction.tag,
+        }
+        options = replace(
+            self._options,
+            return_scores=wanted.has_scores,
+            return_alignments=wanted.has_alignments,
+            **{name: value for name, value in of_request.items() if value is not None},
+        )
+        if wanted.is_streamed and options.min_confidence is not None:
+            raise ValueError(
+                "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
+                "known at the end of the search."
+            )
         generate = dict(options.generate)
         if wanted.is_streamed:
-            if not isinstance(backend, PyTorchBackend):
-                raise ValueError(
-                    "`stream` must be left out, because the engine that runs the model cannot send parts "
-                    "of a translation."
-                )
-            if options.min_confidence is not None:
-                raise ValueError(
-                    "`stream` must be left out with `min_confidence`, because the confidence of a translation is known "
-                    "at the end of the search."
-                )
             generate["num_beams"] = 1
         if wanted.num_alternatives:
-            num_translations = 1 + wanted.num_alternatives
-            completed = direction.translator.complete(options)
-            num_beams = setting_of("num_beams", completed.generate, backend.generation_config) or 1
-            generate |= {
-                "num_return_sequences": num_translations,
-                "num_beams": max(num_beams, num_translations),
-            }
-        return direction.translator.complete(replace(options, generate=generate))
+            settings = translator.complete(options).generate
+            num_beams = setting_of("num_beams", settings, translator.backend.generation_config) or 1
+            generate["num_return_sequences"] = 1 + wanted.num_alternatives
+            generate["num_beams"] = max(num_beams, generate["num_return_sequences"])
+        return translator.complete(replace(options, generate=generate))
 
-    def _glossary(self, name: str) -> Any:
-        if name not in self._glossaries:
-            known = ", ".join(self._glossaries)
+    def _glossary(self, name: str | None) -> Glossary | None:
+        if name is None:
+            return None
+        if name in self._glossaries:
+            return self._glossaries[name]
+        known = ", ".join(self._glossaries)
+        if not known:
             raise ValueError(
-                f"`glossary` must be a glossary of the service ({known}), but is {name!r}."
-                if known
-                else f"`glossary` must be left out, because the service has no glossary, but is {name!r}."
+                f"`glossary` must be left out, because the service has no glossary, but is {name!r}."
             )
-        return self._glossaries[name]
+        raise ValueError(f"`glossary` must be a glossary of the service ({known}), but is {name!r}.")
 
 
 def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
@@ -274,12 +280,12 @@ def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> F
     app.add_exception_handler(StarletteHTTPException, _error_answer)
     app.add_exception_handler(Exception, _unexpected_error_answer)
     for path, kind in INTERFACES.items():
-        app.add_api_route(path, _translating(service, kind), methods=["POST"], name=path)
+        app.add_api_route(path, _translation_endpoint(service, kind), methods=["POST"], name=path)
     _add_information(app, service)
     return app
 
 
-def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]:
+def _translation_endpoint(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]:
     """Return the function that answers translation requests of the class `kind`."""
 
     async def translate(request: Request) -> Response:
@@ -293,12 +299,12 @@ def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]
                 service.check_limits(wanted)
                 direction = service.directions.find(wanted.source, wanted.target, wanted.texts)
                 if wanted.is_streamed:
-                    return _streamed(service, parsed, direction, wanted)
+                    return _streamed_answer(service, parsed, direction, wanted)
                 translations = await _result_of(service.submit(direction, wanted), request)
         except TimeoutError:
-            raise HTTPException(503, _too_slow(service)) from None
+            raise HTTPException(503, _timeout_message(service)) from None
         except ValueError as error:
-            raise HTTPException(400, _shown(error)) from None
+            raise HTTPException(400, _short_message(error)) from None
         return JSONResponse(_answer(service, parsed, direction, wanted, translations))
 
     return translate
@@ -318,7 +324,7 @@ def _answer(
     return parsed.answer(direction, translations, confidence)
 
 
-def _shown(error: Exception) -> str:
+def _short_message(error: Exception) -> str:
     """Return the message of an exception. Truncate a long message, because the message may contain a long
     value that the client has sent.
     """
@@ -326,7 +332,7 @@ def _shown(error: Exception) -> str:
     return message if len(message) <= _MOST_SHOWN else f"{message[:_MOST_SHOWN]} …"
 
 
-def _too_slow(service: Service) -> str:
+def _timeout_message(service: Service) -> str:
     return f"The translation took longer than {service.limits.timeout:g} seconds; send a shorter text."
 
 
@@ -352,7 +358,7 @@ async def _fields_of(request: Request) -> dict[str, Any]:
         # are not percent-encoded. curl does not percent-encode characters.
         return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
     except ClientDisconnect:
-        raise _client_has_left() from None
+        raise _disconnect_error() from None
     except UnicodeError:
         raise HTTPException(400, "The body must be text that UTF-8 can encode.") from None
     except (ValueError, RecursionError):
@@ -362,11 +368,11 @@ async def _fields_of(request: Request) -> dict[str, Any]:
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
-    leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
+    leaving: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            raise _client_has_left()
+            raise _disconnect_error()
         return result.result()
     except (HTTPException, ValueError):
         raise
@@ -378,12 +384,12 @@ async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Tra
         result.cancel()
 
 
-def _client_has_left() -> HTTPException:
+def _disconnect_error() -> HTTPException:
     """Return the error of a request whose client has closed the connection. No client receives this error."""
     return HTTPException(499, "The client has closed the connection.")
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -397,7 +403,7 @@ def _internal_error(error: Exception) -> HTTPException:
     return HTTPException(500, "The translation failed.")
 
 
-def _streamed(
+def _streamed_answer(
     service: Service, parsed: ApiRequest, direction: Direction, wanted: Wanted
 ) -> StreamingResponse:
     """Send each part of a translation as a server-sent event, and then the complete answer as the last event."""
@@ -425,9 +431,9 @@ def _streamed(
                     yield _event({"text": part})
             yield _event(_answer(service, parsed, direction, wanted, job.future.result()))
         except TimeoutError:
-            yield _event({"error": _too_slow(service)})
+            yield _event({"error": _timeout_message(service)})
         except ValueError as error:
-            yield _event({"error": _shown(error)})
+            yield _event({"error": _short_message(error)})
         except Exception as error:
             yield _event({"error": _internal_error(error).detail})
         finally:

@@ -54,8 +54,8 @@ class CardWords:
         is_translator: True if the pipeline returns translations.
         snippet: Code that prints the output for `example`, for a model without a pipeline.
         snippet_note: A note about the code snippets.
-        toy_use: The text of the card about the use of a model that was trained on a generated corpus of this
-            package, such as the number words.
+        use_after_generated_corpus: The text of the card about the use of a model that was trained on a
+            generated corpus of this package, such as the number words.
         work: The end of a sentence that begins with "The model", such as "translates sentence by sentence".
         warning: A warning about possible errors in outputs.
         scored: The size of the test set as text, such as "1,000 sentences".
@@ -75,7 +75,7 @@ class CardWords:
     is_translator: bool = False
     snippet: str = ""
     snippet_note: str = ""
-    toy_use: str = ""
+    use_after_generated_corpus: str = ""
     work: str
     warning: str
     scored: str = ""

@@ -209,7 +209,7 @@ class LanguageModeling(Task):
             model=f"The {self.stacks[0]} of the Transformer in",
             ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
-            toy_use=(
+            use_after_generated_corpus=(
                 "The model knows English number words below one million, each followed by the German number "
                 "word. The model\nshows how the package works, and has no other use."
             ),

@@ -182,7 +182,7 @@ class Parsing(Task):
                 "separates words. Tokenize\nsentences as in the treebank, with punctuation marks as "
                 "separate words."
             ),
-            toy_use=(
+            use_after_generated_corpus=(
                 "The model parses the sentences of a small grammar. The model shows how the package works, "
                 "and has no other use."
             ),

@@ -413,7 +413,7 @@ class Translation(Task):
             ),
             pipeline="translation",
             is_translator=True,
-            toy_use=(
+            use_after_generated_corpus=(
                 "The model translates English number words below one million into German number words. The "
                 "model shows how the\npackage works, and has no other use."
             ),

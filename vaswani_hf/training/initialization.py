@@ -308,6 +308,12 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
     return found
 
 
+def freeze(model: nn.Module, names: list[str]) -> None:
+    """Exclude the weights of the modules and parameters in `names` from the training."""
+    for weight in frozen_weights(model, names):
+        weight.requires_grad_(False)
+
+
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
     """Return the weights of the modules and parameters in `names`, such as "encoder" or
     "decoder.embed_tokens". A tied weight belongs to all modules that use the weight.

@@ -12,8 +12,9 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .hardware import hardware_name, resolve_defaults
-from .planned_model import full_batch, loss_function, planned_model, set_up_training
+from .planned_model import planned_model
 from .trainer import largest_part
+from .training_step import full_batch, loss_function, set_up_training
 
 
 def measure_speed(

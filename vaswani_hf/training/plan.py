@@ -63,8 +63,6 @@ def plan_run(
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
     _refuse_unplannable(model, config)
-    if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
-        raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
     name = None if hardware is None else gpu_name(hardware)
     longest = data.max_length
     if mean_length is not None and mean_length > longest:
@@ -75,14 +73,6 @@ def plan_run(
     steps = training.max_steps
 
     on_accelerator = batch_cost(config, training, model_class, length)
-    largest = largest_part(training, config.d_model)
-    if largest is not None:
-        # On a CPU, the trainer divides a batch into smaller batches. Each smaller batch has room for the
-        # longest sentence, because the trainer never divides a sentence.
-        largest = max(largest, longest)
-    on_processor = batch_cost(
-        config, training, model_class, length, on_accelerator=False, largest_part=largest
-    )
     of_longest = batch_cost(config, training, model_class, longest)
     flops = planned_flops(config, training, model_class, length, on_accelerator)
     flops["max_length"] = longest
@@ -94,15 +84,15 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    machine = None
+    machine = ""
     if measure:
-        tokens_per_second, machine = measure_speed(config, training, model_class, length)
-    if tokens_per_second is not None:
-        seconds: float | None = step_seconds(training, tokens_per_second)
-        speed = f"{tokens_per_second:,.0f} target tokens/s"
-        speed += "" if machine is None else f", measured on {machine}"
-    else:
+        tokens_per_second, hardware_here = measure_speed(config, training, model_class, length)
+        machine = f", measured on {hardware_here}"
+    if tokens_per_second is None:
         seconds, speed = _seconds_on(name, flops, training)
+    else:
+        seconds = step_seconds(training, tokens_per_second)
+        speed = f"{tokens_per_second:,.0f} target tokens/s{machine}"
     hours = None if seconds is None or steps is None else steps * seconds / 3600
     return {
         "vocab_size": config.vocab_size,
@@ -115,7 +105,9 @@ def plan_run(
         "flops": flops,
         "memory": {
             "accelerator": _memory(on_accelerator, training),
-            "processor": _memory(on_processor, training),
+            "processor": _memory(
+                _cost_on_processor(config, training, model_class, length, longest), training
+            ),
         },
         "hardware": None if name is None else f"{NUM_PAPER_GPUS if name in PAPER_GPUS else 1} x {name}",
         "tokens_per_second": tokens_per_second,
@@ -124,6 +116,21 @@ def plan_run(
         "price": _price(hours, price_per_hour, name),
         "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
     }
+
+
+def _cost_on_processor(
+    config: VaswaniConfig,
+    training: AnyTraining,
+    model_class: type[PreTrainedModel],
+    length: int,
+    longest: int,
+) -> StepCost:
+    """Return the cost of a batch on a CPU, where the trainer divides a batch into smaller batches."""
+    largest = largest_part(training, config.d_model)
+    if largest is not None:
+        # Each smaller batch has room for the longest sentence, because the trainer never divides a sentence.
+        largest = max(largest, longest)
+    return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
 
 def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:

@@ -90,6 +90,9 @@ class InterruptedRunError(Exception):
     continue.
     """
 
+    # The command ends as after Ctrl-C.
+    exit_code = 130
+
 
 def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model according to a recipe. Publish the model if the recipe has
@@ -383,8 +386,7 @@ def _initial_model(
         message = processes.main_process_first(load_bases)
         if message and processes.is_first:
             say(message)
-    for weight in initialization.frozen_weights(model, recipe.training.frozen):
-        weight.requires_grad_(False)
+    initialization.freeze(model, recipe.training.frozen)
     return model
 
 

@@ -52,6 +52,7 @@ from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
+from .training_step import enable_gradient_checkpointing
 
 # On a CPU, the trainer divides a batch into smaller batches (`parts`). `MAX_PART_SIZE` limits the size of a
 # part: the number of source positions (or of target positions) times `d_model`. Small parts need less padding
@@ -153,10 +154,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.add_callback(moving_average)
             self.weight_average = moving_average
         if training.gradient_checkpointing:
-            # Use the method under either of its names, because transformers 5.23 has renamed
-            # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
-            enable = getattr(self.model, "activation_checkpointing_enable", None)
-            (enable or self.model.gradient_checkpointing_enable)()
+            enable_gradient_checkpointing(self.model)
 
     @property
     def batches_per_step(self) -> int:

@@ -38,6 +38,7 @@ tokens, `</s>` included.
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,16 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
+from ..model.beam_search_vaswani import (
+    NotFiniteError,
+    PenaltyScorer,
+    coverage_score,
+    highest_reachable_score,
+    length_penalty,
+)
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
-from ..model.inputs_vaswani import SearchSettings, validate_search_fields
+from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment, language_token
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
@@ -62,24 +69,25 @@ _PATIENCE = 2
 # With `early_stopping="never"`, the first search of a sentence goes up to this number of tokens for each source
 # token. The backend doubles the number of tokens if a better translation is still possible.
 _FIRST_LENGTH = 2
-# The search settings that this backend supports. Other settings raise an error.
-_KNOWN_SETTINGS = (
-    "num_beams",
-    "num_return_sequences",
-    "early_stopping",
-    "length_penalty",
-    "length_penalty_type",
-    "coverage_penalty",
-    "max_new_tokens",
-    "max_length",
-    "max_length_a",
-    "max_length_b",
-    "no_repeat_ngram_size",
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-)
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """The inputs of CTranslate2 for one segment.
+
+    Attributes:
+        source: The source tokens.
+        prefix: The tokens with which the translation must begin.
+        limit: The maximum number of tokens of the translation, including the prefix.
+        num_counted: The number of tokens of the prefix that the length penalty counts.
+        first_attention: The attention [S] of the first target token; None without attention.
+    """
+
+    source: list[str]
+    prefix: list[str]
+    limit: int
+    num_counted: int
+    first_attention: list[float] | None
 
 
 def load_ctranslate2_translator(
@@ -178,7 +186,7 @@ class CTranslate2Backend:
         defaults = GenerationConfig._get_default_generation_params()
         for name, value in self.generation_config.to_diff_dict().items():
             is_harmless = (
-                name in (*_KNOWN_SETTINGS, "bad_words_ids")
+                name in (*DECODING_SETTINGS, "bad_words_ids")
                 or name.startswith(("_", "output_"))
                 or name.endswith(("_token_id", "_version"))
             )
@@ -219,52 +227,52 @@ class CTranslate2Backend:
                 "into a translation."
             )
         config = self._config(settings)
-        prefixes = [[*language_token(segment), *segment.prefix] for segment in segments]
-        source = self._source([segment.token_ids for segment in segments])
-        prefix = self._target(prefixes)
-        limits = [self._limit(config, segment) for segment in segments]
         with_attention = with_attention or (bool(config.coverage_penalty) and config.num_beams > 1)
-        firsts = self._first_attention(source) if with_attention else [None] * len(source)
-        options = _ctranslate2_options(config, max(limits, default=1))
-        options["end_token"] = [self._target_tokens[i] for i in self._ends]
-        options["suppress_sequences"] = self._target(self._bad_words)
-        options["return_attention"] = with_attention
+        sentences = self._sentences(segments, config, with_attention)
+        longest = max((one.limit for one in sentences), default=1)
+        options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
-        rows_of_limit: dict[int, list[int]] = {}
-        longest = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
-        for i, limit in enumerate(limits):
-            first_limit = min(_FIRST_LENGTH * longest, limit) if _is_exact(config) else max(limits)
-            rows_of_limit.setdefault(first_limit, []).append(i)
+        has_prefixes = any(one.prefix for one in sentences)
+        # Maps a number of tokens to the sentences that are searched up to this number of tokens.
+        waiting: dict[int, list[int]] = {}
+        num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
+        for i, one in enumerate(sentences):
+            # Only the exact search respects the length limit of each sentence in the first search.
+            first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
+            waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
-        while rows_of_limit:
-            limit, rows = rows_of_limit.popitem()
+        while waiting:
+            limit, rows = waiting.popitem()
             results = translator.translate_batch(
-                [source[i] for i in rows],
-                [prefix[i] for i in rows] if any(prefixes) else None,
+                [sentences[i].source for i in rows],
+                [sentences[i].prefix for i in rows] if has_prefixes else None,
                 max_decoding_length=limit,
                 **options,
             )
             for i, result in zip(rows, results, strict=True):
                 if not all(map(math.isfinite, result.scores)):
                     raise NotFiniteError(i, segments[i].text)
-                num_counted = len(language_token(segments[i]))
-                lengths = [len(tokens) for tokens in result.hypotheses]
-                # CTranslate2 divides the log-probability of a translation by a power of its length.
-                log_probs = [
-                    score * length ** options["length_penalty"]
-                    for score, length in zip(result.scores, lengths, strict=True)
-                ]
-                hypotheses = self._hypotheses(
-                    result, log_probs, firsts[i], len(prefixes[i]), num_counted, config
-                )
-                if max(lengths) > limits[i]:
-                    # Only the exact search respects the length limit of each sentence in the first search.
-                    rows_of_limit.setdefault(limits[i], []).append(i)
-                elif limit < limits[i] and self._may_improve(hypotheses, log_probs, limits[i], config):
-                    rows_of_limit.setdefault(min(2 * limit, limits[i]), []).append(i)
+                hypotheses = self._hypotheses(result, options["length_penalty"], sentences[i], config)
+                next_limit = self._next_limit(hypotheses, limit, sentences[i], config)
+                if next_limit is None:
+                    is_complete = limit >= sentences[i].limit
+                    found[i] = self._best([one for one, _ in hypotheses], is_complete, config)
                 else:
-                    found[i] = self._best(hypotheses, limit < limits[i], config)
+                    waiting.setdefault(next_limit, []).append(i)
         return found
+
+    def _sentences(
+        self, segments: list[Segment], config: SearchSettings, with_attention: bool
+    ) -> list[_Sentence]:
+        """Return the inputs of CTranslate2 for the segments."""
+        source = self._source([segment.token_ids for segment in segments])
+        prefixes = self._target([[*language_token(segment), *segment.prefix] for segment in segments])
+        firsts = self._first_attention(source) if with_attention else [None] * len(source)
+        sentences = []
+        for segment, tokens, prefix, first in zip(segments, source, prefixes, firsts, strict=True):
+            num_counted = len(language_token(segment))
+            sentences.append(_Sentence(tokens, prefix, self._limit(config, segment), num_counted, first))
+        return sentences
 
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
@@ -314,13 +322,13 @@ class CTranslate2Backend:
         else from the generation config of the checkpoint, else from the defaults of `SearchSettings`.
         """
         for name in settings:
-            if name not in _KNOWN_SETTINGS:
+            if name not in DECODING_SETTINGS:
                 raise ValueError(
                     f"`{name}` is no setting of the engine ctranslate2, which has "
-                    f"{', '.join(_KNOWN_SETTINGS)}."
+                    f"{', '.join(DECODING_SETTINGS)}."
                 )
         chosen = {}
-        for name in _KNOWN_SETTINGS:
+        for name in DECODING_SETTINGS:
             value = setting_of(name, settings, self.generation_config)
             if value is not None:
                 chosen[name] = value
@@ -370,96 +378,120 @@ class CTranslate2Backend:
         return [result.attention[0][0] for result in results]
 
     def _hypotheses(
-        self,
-        result: Any,
-        log_probs: list[float],
-        first: list[float] | None,
-        prefix_length: int,
-        num_counted: int,
-        config: SearchSettings,
-    ) -> list[Hypothesis]:
+        self, result: Any, exponent: float, sentence: _Sentence, config: SearchSettings
+    ) -> list[tuple[Hypothesis, float]]:
         """Return the finished translations of a sentence, and the beams that have not ended, in the order of
-        CTranslate2. The score of a hypothesis is the score of this package's search: the log-probability of
-        the tokens after the prefix, divided by the length penalty, plus the coverage penalty. The length
-        penalty counts `num_counted` tokens of the prefix.
+        CTranslate2. Each hypothesis comes with its summed log-probability.
+
+        CTranslate2 divides the log-probability of a translation by its length to the power of `exponent`. The
+        score of a hypothesis is the score of this package's search: the log-probability of the tokens after
+        the prefix, divided by the length penalty, plus the coverage penalty.
         """
+        first = sentence.first_attention
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
+            log_prob = result.scores[i] * len(tokens) ** exponent
             attention = [first, *result.attention[i][1:]] if first else None
-            length = len(tokens) - prefix_length + num_counted
-            score = log_probs[i] / length_penalty(length, config)
+            length = len(tokens) - len(sentence.prefix) + sentence.num_counted
+            score = log_prob / length_penalty(length, config)
             if config.coverage_penalty and attention:
                 score += (
                     config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
                 )
-            token_ids = [self._target_ids[token] for token in tokens]
-            hypothesis = Hypothesis(token_ids, prefix_length, num_counted, score=score, attention=attention)
-            hypotheses.append(hypothesis)
+            hypothesis = Hypothesis(
+                [self._target_ids[token] for token in tokens],
+                len(sentence.prefix),
+                sentence.num_counted,
+                score=score,
+                attention=attention,
+            )
+            hypotheses.append((hypothesis, log_prob))
         return hypotheses
 
+    def _next_limit(
+        self,
+        hypotheses: list[tuple[Hypothesis, float]],
+        limit: int,
+        sentence: _Sentence,
+        config: SearchSettings,
+    ) -> int | None:
+        """Return the number of tokens up to which the sentence must be searched again. Return None if the
+        search up to `limit` tokens has found the best translations.
+        """
+        if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
+            return sentence.limit
+        if limit < sentence.limit and self._may_improve(hypotheses, sentence, config):
+            return min(2 * limit, sentence.limit)
+        return None
+
     def _may_improve(
-        self, hypotheses: list[Hypothesis], log_probs: list[float], limit: int, config: SearchSettings
+        self, hypotheses: list[tuple[Hypothesis, float]], sentence: _Sentence, config: SearchSettings
     ) -> bool:
         """Return True if a beam that has not ended could become one of the best `num_return_sequences`
-        translations. `limit` is the length limit of the sentence. The rule is the rule of `EarlyStopping` in
-        `model.beam_search_vaswani`.
+        translations.
         """
-        finished = sorted(one.score for one in hypotheses if one.token_ids[-1] in self._ends)
+        finished = sorted(one.score for one, _ in hypotheses if one.token_ids[-1] in self._ends)
         if len(finished) < config.num_return_sequences:
             return True
-        unfinished = [i for i, one in enumerate(hypotheses) if one.token_ids[-1] not in self._ends]
+        unfinished = [(one, log_prob) for one, log_prob in hypotheses if one.token_ids[-1] not in self._ends]
         if not unfinished:
             # CTranslate2 returns no beam if all beams ended at the last step of the search.
             return True
-        one = hypotheses[unfinished[0]]
-        length = limit if config.length_penalty > 0 else len(one.token_ids)
-        length += one.num_counted - one.num_forced
-        best = max(log_probs[i] for i in unfinished) / length_penalty(length, config)
-        return best > finished[-config.num_return_sequences]
+        best = max(log_prob for _, log_prob in unfinished)
+        # The length penalty counts the tokens after the prefix, and the first `num_counted` tokens.
+        num_left_out = len(sentence.prefix) - sentence.num_counted
+        length = len(unfinished[0][0].token_ids) - num_left_out
+        longest = sentence.limit - num_left_out
+        reachable = highest_reachable_score(best, length, longest, PenaltyScorer(config), config)
+        return reachable > finished[-config.num_return_sequences]
 
     def _best(
-        self, hypotheses: list[Hypothesis], leaves_out_unfinished: bool, config: SearchSettings
+        self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations of a sentence, best first."""
-        if leaves_out_unfinished:
+        """Return the best translations of a sentence, best first. Unless the search is complete, leave out the
+        beams that have not ended.
+        """
+        if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
         hypotheses = sorted(hypotheses, key=lambda one: -one.score)
         return hypotheses[: config.num_return_sequences]
+
+    def _options(self, config: SearchSettings, longest: int, with_attention: bool) -> dict[str, Any]:
+        """Convert search settings to arguments of CTranslate2's `translate_batch`. `longest` is the largest
+        length limit of the sentences.
+        """
+        options: dict[str, Any] = {
+            "beam_size": config.num_beams,
+            # With a length penalty of 0, CTranslate2 would stop by another rule than the exact search needs.
+            "length_penalty": 1 if _is_exact(config) else config.length_penalty,
+            "no_repeat_ngram_size": config.no_repeat_ngram_size,
+            "return_end_token": True,
+            "return_scores": True,
+            "return_attention": with_attention,
+            "end_token": [self._target_tokens[i] for i in self._ends],
+            "suppress_sequences": self._target(self._bad_words),
+            # Set `max_input_length`, because CTranslate2 would cut long sources by default. Set
+            # `min_decoding_length`, because CTranslate2 would forbid empty translations by default.
+            "max_input_length": 0,
+            "min_decoding_length": 0,
+        }
+        if config.num_beams > 1:
+            # A search has at most `num_beams` translations of each length. With `patience=longest`, CTranslate2
+            # does not stop before `max_decoding_length`.
+            patience = 1 if config.early_stopping is True else _PATIENCE
+            if _is_exact(config):
+                patience = longest
+            options["patience"] = patience
+            options["num_hypotheses"] = patience * config.num_beams
+        if config.do_sample:
+            options["sampling_topk"] = config.top_k
+            options["sampling_topp"] = config.top_p
+            options["sampling_temperature"] = config.temperature
+            if config.num_beams == 1:
+                options["num_hypotheses"] = config.num_return_sequences
+        return options
 
 
 def _is_exact(config: SearchSettings) -> bool:
     """Return True if the search must go on until no better translation is possible."""
     return config.num_beams > 1 and config.early_stopping == "never"
-
-
-def _ctranslate2_options(config: SearchSettings, longest: int) -> dict[str, Any]:
-    """Convert search settings to arguments of CTranslate2's `translate_batch`. `longest` is the largest length
-    limit of the sentences.
-    """
-    options: dict[str, Any] = {
-        "beam_size": config.num_beams,
-        # With a length penalty of 0, CTranslate2 would stop by another rule than the exact search needs.
-        "length_penalty": 1 if _is_exact(config) else config.length_penalty,
-        "no_repeat_ngram_size": config.no_repeat_ngram_size,
-        "return_end_token": True,
-        "return_scores": True,
-        # Set `max_input_length`, because CTranslate2 would cut long sources by default. Set
-        # `min_decoding_length`, because CTranslate2 would forbid empty translations by default.
-        "max_input_length": 0,
-        "min_decoding_length": 0,
-    }
-    if config.num_beams > 1:
-        # A search has at most `num_beams` translations of each length. With `patience=longest`, CTranslate2
-        # does not stop before `max_decoding_length`.
-        patience = 1 if config.early_stopping is True else _PATIENCE
-        if _is_exact(config):
-            patience = longest
-        options["patience"] = patience
-        options["num_hypotheses"] = patience * config.num_beams
-    if config.do_sample:
-        options["sampling_topk"] = config.top_k
-        options["sampling_topp"] = config.top_p
-        options["sampling_temperature"] = config.temperature
-        if config.num_beams == 1:
-            options["num_hypotheses"] = config.num_return_sequences
-    return options

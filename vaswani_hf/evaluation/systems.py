@@ -1,0 +1,124 @@
+"""The systems that `vaswani evaluate` scores, their test set, and the result of an evaluation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..checkpoint.hub import HubError
+from ..checkpoint.loading import check_config, checkpoint_folder
+from ..data.lines import check_equally_many, read_lines, refuse_blank
+from ..translation.translator import Translator
+from .comet import CometError
+from .evaluate import translate_test_set
+
+
+class TestSet(NamedTuple):
+    """Source sentences, and one reference translation of each source sentence."""
+
+    sources: list[str]
+    references: list[str]
+
+
+@dataclass(frozen=True)
+class System:
+    """A checkpoint, or a file of translations.
+
+    Attributes:
+        name: The name or the path that the user has given.
+        load: Loads the translator of the checkpoint.
+        options: The options of `Translator.translate`.
+        folder: The local folder of the checkpoint; None for a file.
+        finished: The translations in the file; None for a checkpoint.
+    """
+
+    name: str
+    load: Callable[[], Translator]
+    options: Mapping[str, Any]
+    folder: Path | None = None
+    finished: list[str] | None = None
+
+    def translations(self, sources: list[str]) -> list[str]:
+        """Return the translations of the sources. The memory of the model is free afterwards, so that the
+        model of the next system can be loaded.
+        """
+        if self.finished is not None:
+            return self.finished
+        return translate_test_set(self.load(), sources, self.name, **self.options)
+
+
+@dataclass
+class Report:
+    """The result of an evaluation.
+
+    Attributes:
+        scores: The scores by their names.
+        as_text: The function that formats the scores as text.
+        outputs: The lines for the file of `--output`.
+        comet_error: The error of COMET; None without an error. The command prints the other scores before it
+            raises this error.
+    """
+
+    scores: dict[str, Any]
+    as_text: Callable[[dict[str, Any]], str]
+    outputs: str = ""
+    comet_error: CometError | None = None
+
+
+def read_test_set(source: str, reference: str) -> TestSet:
+    """Read the files of `--source` and `--reference`."""
+    sources = list(read_lines(source))
+    references = _stripped_lines(reference)
+    refuse_blank(sources, "`--source`", source)
+    refuse_blank(references, "`--reference`", reference)
+    check_equally_many("lines", source, len(sources), reference, len(references))
+    return TestSet(sources, references)
+
+
+def read_systems(
+    names: Sequence[str],
+    source: str,
+    num_sentences: int,
+    load: Callable[[str], Translator],
+    options: Mapping[str, Any],
+) -> list[System]:
+    """Read the files of translations, and find the checkpoints. This function does not load models, so that
+    the user sees an error before a model translates for hours.
+
+    `source` is the file of the sources, which has `num_sentences` lines. `load` loads the translator of a
+    checkpoint, and `options` are options of `Translator.translate`.
+    """
+    # Read all files first, because a download of a checkpoint can take a long time.
+    finished = {}
+    for name in names:
+        if Path(name).is_file():
+            finished[name] = _stripped_lines(name)
+            check_equally_many("lines", source, num_sentences, name, len(finished[name]))
+    systems = []
+    for name in names:
+        folder = None if name in finished else _folder_of_checkpoint(name)
+        systems.append(System(name, partial(load, name), options, folder, finished.get(name)))
+    return systems
+
+
+def _stripped_lines(path: str) -> list[str]:
+    return [line.strip() for line in read_lines(path)]
+
+
+def _folder_of_checkpoint(name: str) -> Path:
+    """Return the local folder of a checkpoint. If `name` is a repository on the Hub, download the
+    checkpoint.
+    """
+    if Path(name).is_dir():
+        check_config(Path(name), name)
+        return Path(name)
+    try:
+        folder = checkpoint_folder(name)
+        check_config(folder, name)
+        return folder
+    except (ValueError, HubError) as error:
+        raise type(error)(
+            f"`model` must be a checkpoint or a file of translations, but '{name}' is not a file, and "
+            f"loading it as a checkpoint fails: {error}"
+        ) from error

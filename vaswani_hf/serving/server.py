@@ -1,0 +1,76 @@
+"""Runs the application of the service in the web server uvicorn."""
+
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .app import Service
+
+# Limit the number of connections, because each connection needs a file descriptor. Further connections are
+# refused with the HTTP status 503.
+_MOST_CONNECTIONS = 1000
+# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the
+# request of a slow client often meets a connection that the service is closing.
+_KEEP_ALIVE = 75
+# The error numbers of the operating system for a port that another program uses and for a port that this user
+# may not open. Any other error number means that the address `--host` is wrong.
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Open the port before loading the models, so that an error about the port is reported immediately."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno not in _PORT_ERRORS:
+            raise ValueError(
+                f"`--host` must be an address of this machine, but is {host!r} ({error.strerror})."
+            ) from error
+        raise ValueError(
+            f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give "
+            "another port, or 0 for any free port."
+        ) from error
+    # Set TCP_NODELAY, because uvicorn sends the header and the body of an answer separately. Without
+    # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The sockets of the clients
+    # inherit the option.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def run_server(service: "Service", listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests until the process receives the signal SIGINT or SIGTERM. Call `on_ready` when the
+    service accepts requests.
+    """
+    # Import uvicorn and the application here, because the import takes seconds, and the command opens the
+    # port before the import.
+    import uvicorn
+
+    from .app import make_app
+
+    # Turn off the logs of uvicorn, because the access log contains queries and the error log contains
+    # tracebacks.
+    config = uvicorn.Config(
+        make_app(service, on_ready),
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=int(service.limits.timeout) + 1,
+    )
+    server = uvicorn.Server(config)
+    # After a graceful stop, uvicorn sends the signal to the process again. Ignore the second signal, because
+    # the service has already stopped.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Turn off the logs of the translator and of the parser of forms, because the logs contain parts of texts,
+    # such as missing phrases.
+    for name in ("vaswani_hf.model", "python_multipart"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    server.run(sockets=[listening])
