@@ -16,6 +16,30 @@ READ = """() => {
   }));
 }"""
 
+# Return the lowest contrast ratio (WCAG 2.2) between a text and its background. All weights and doubts are set to 1
+# first, because the background of a large weight is the farthest from the background of the page.
+LOWEST_CONTRAST = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const back = numbers(getComputedStyle(document.body).backgroundColor);
+  const luminance = (colour) => {
+    const [red, green, blue] = colour.map((value) => value / 255).map((value) =>
+      value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const contrasts = [...document.querySelectorAll(".matrix td, .matrix th, button, .choice span")].map((one) => {
+    one.style.setProperty("--weight", 1);
+    one.style.setProperty("--doubt", 1);
+    const style = getComputedStyle(one);
+    const [red, green, blue, opacity = 1] = numbers(style.backgroundColor);
+    const mixed = [red, green, blue].map((value, i) => opacity * value + (1 - opacity) * back[i]);
+    return Math.min(...[one, ...one.querySelectorAll("span")].map((part) => {
+      const two = [luminance(numbers(getComputedStyle(part).color)), luminance(mixed)];
+      return style.opacity === "1" ? (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05) : 0;
+    }));
+  });
+  return Math.min(...contrasts);
+}"""
+
 
 @pytest.fixture(scope="module")
 def explanation(word_translator):
@@ -137,6 +161,11 @@ def test_the_keyboard_reaches_every_part(look):
             !one.textContent.trim() && !one.getAttribute("aria-label") && !one.closest("label")).length"""
     )
     assert nameless == 0
+    # A user of speech input says the visible text of a button.
+    assert page.evaluate(
+        """() => [...document.querySelectorAll("button[aria-label]")].every((one) =>
+            one.getAttribute("aria-label").startsWith(one.textContent))"""
+    )
 
 
 def test_why_this_word(look, explanation):
@@ -196,6 +225,31 @@ def test_a_page_without_a_recorded_search_says_why(browser_page, other_translato
     assert browser_page.locator(".plane").count() == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("one", None),
+        ("one two " * 19, None),
+        ("one two", ""),
+        ("</script><script>one()</script> <!-- {{title}} ${two} \0 \u2028", "zwei</script> <!--"),
+        ("שלום עולם", "مرحبا بالعالم"),
+    ],
+    ids=["one word", "150 characters", "an empty translation", "HTML", "right to left"],
+)
+def test_unusual_texts(browser_page, word_translator, tmp_path, text, target):
+    """`browser_page` checks that the console has no errors."""
+    explanation = explain(word_translator, text, target, num_beams=2, max_new_tokens=8)
+    path = tmp_path / "page.html"
+    path.write_text(page_of(explanation), encoding="utf-8")
+    browser_page.goto(f"file://{path}#word=1")
+    shown = browser_page.locator("h1").text_content()
+    assert shown == (explanation.target_text or "(empty translation)")
+    assert browser_page.locator(".source").text_content() == text
+    assert browser_page.title().strip()
+    direction = browser_page.evaluate("getComputedStyle(document.querySelector('h1')).unicodeBidi")
+    assert direction == "plaintext"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_narrow_and_wide_screens_in_both_colour_schemes(look, scheme):
     page = look()
@@ -207,6 +261,8 @@ def test_narrow_and_wide_screens_in_both_colour_schemes(look, scheme):
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     )
     assert (brightness(back) < brightness(text)) == (scheme == "dark")
+    page.locator(".chip").first.click()
+    assert page.evaluate(LOWEST_CONTRAST) >= 4.5
 
 
 def brightness(colour: str) -> int:
