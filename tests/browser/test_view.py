@@ -16,30 +16,6 @@ READ = """() => {
   }));
 }"""
 
-# Return the lowest contrast ratio (WCAG 2.2) between a text and its background. All weights and doubts are set to 1
-# first, because the background of a large weight is the farthest from the background of the page.
-LOWEST_CONTRAST = """() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const back = numbers(getComputedStyle(document.body).backgroundColor);
-  const luminance = (colour) => {
-    const [red, green, blue] = colour.map((value) => value / 255).map((value) =>
-      value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  };
-  const contrasts = [...document.querySelectorAll(".matrix td, .matrix th, button, .choice span")].map((one) => {
-    one.style.setProperty("--weight", 1);
-    one.style.setProperty("--doubt", 1);
-    const style = getComputedStyle(one);
-    const [red, green, blue, opacity = 1] = numbers(style.backgroundColor);
-    const mixed = [red, green, blue].map((value, i) => opacity * value + (1 - opacity) * back[i]);
-    return Math.min(...[one, ...one.querySelectorAll("span")].map((part) => {
-      const two = [luminance(numbers(getComputedStyle(part).color)), luminance(mixed)];
-      return style.opacity === "1" ? (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05) : 0;
-    }));
-  });
-  return Math.min(...contrasts);
-}"""
-
 
 @pytest.fixture(scope="module")
 def explanation(word_translator):
@@ -251,7 +227,7 @@ def test_unusual_texts(browser_page, word_translator, tmp_path, text, target):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_narrow_and_wide_screens_in_both_colour_schemes(look, scheme):
+def test_narrow_and_wide_screens_in_both_colour_schemes(look, lowest_contrast, scheme):
     page = look()
     page.emulate_media(color_scheme=scheme)
     for width in (360, 1200):
@@ -262,7 +238,7 @@ def test_narrow_and_wide_screens_in_both_colour_schemes(look, scheme):
     )
     assert (brightness(back) < brightness(text)) == (scheme == "dark")
     page.locator(".chip").first.click()
-    assert page.evaluate(LOWEST_CONTRAST) >= 4.5
+    assert lowest_contrast() >= 4.5
 
 
 def brightness(colour: str) -> int:

@@ -158,6 +158,8 @@ def test_the_page_needs_no_other_server(client):
     page = client.get("/").text
     assert "<textarea" in page
     assert "//" not in page.replace("<!DOCTYPE html>", "")
+    # Without this line, a browser requests /favicon.ico, and the console shows an error.
+    assert '<link rel="icon" href="data:,">' in page
 
 
 def test_health_and_settings(client):
