@@ -18,7 +18,7 @@ WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)'
 # Cache the compiled modules even if the environment forbids this, because each test process imports 4,000 modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
+.PHONY: quickstart parsing test test-all test-browser test-oldest lint bench install contract docs
 
 install: $(VENV)/installed
 
@@ -50,6 +50,12 @@ test: install
 # Runs all tests, including the slow tests.
 test-all: install
 	$(BIN)/python -m pytest $(WORKERS) --durations=40
+
+# Runs the tests of all pages in headless Chromium. pytest prints the reason of each skipped test, for example that
+# Chromium is not installed.
+test-browser: install
+	$(BIN)/$(INSTALL) --constraint constraints.txt playwright
+	$(BIN)/python -m pytest $(WORKERS) -rs tests/browser tests/demo
 
 # Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover whole runs,
 # killed and resumed runs, damaged runs, and private names.

@@ -15,6 +15,29 @@ from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 TEXTS = ("one two three four five eins zwei drei vier fünf",)
 OTHER_KINDS = ("marian", "t5", "bart")
+# Return the lowest contrast ratio (WCAG 2.2) between a text and its background. All weights and doubts are set to 1
+# first, because the background of a large weight is the farthest from the background of the page.
+LOWEST_CONTRAST = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const back = numbers(getComputedStyle(document.body).backgroundColor);
+  const luminance = (colour) => {
+    const [red, green, blue] = colour.map((value) => value / 255).map((value) =>
+      value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const contrasts = [...document.querySelectorAll(".matrix td, .matrix th, button, .choice span, .aligned")].map((one) => {
+    one.style.setProperty("--weight", 1);
+    one.style.setProperty("--doubt", 1);
+    const style = getComputedStyle(one);
+    const [red, green, blue, opacity = 1] = numbers(style.backgroundColor);
+    const mixed = [red, green, blue].map((value, i) => opacity * value + (1 - opacity) * back[i]);
+    return Math.min(...[one, ...one.querySelectorAll("span")].map((part) => {
+      const two = [luminance(numbers(getComputedStyle(part).color)), luminance(mixed)];
+      return style.opacity === "1" ? (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05) : 0;
+    }));
+  });
+  return Math.min(...contrasts);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +72,12 @@ def browser_page(_browser):
     yield page
     context.close()
     assert errors == []
+
+
+@pytest.fixture
+def lowest_contrast(browser_page):
+    """A function that returns the lowest contrast ratio of the page. WCAG 2.2 asks for at least 4.5."""
+    return lambda: browser_page.evaluate(LOWEST_CONTRAST)
 
 
 @pytest.fixture(scope="session")

@@ -258,6 +258,15 @@ def test_a_text_that_is_too_long_for_a_page(word_translator):
         page_of(with_lengths(explanation, fitting, 300))
 
 
+def test_a_text_that_is_too_long_for_the_model(word_translator, monkeypatch):
+    monkeypatch.setattr(word_translator.source_tokenizer, "model_max_length", 9)
+    message = "^`{}` must have at most 9 tokens, as many as the model has positions, but has {}; give a shorter text.$"
+    with pytest.raises(ValueError, match=message.format("text", 21)):
+        explain(word_translator, "one" + " one" * 19)
+    with pytest.raises(ValueError, match=message.format("target", 21)):
+        explain(word_translator, TEXT, "zwei" + " zwei" * 19)
+
+
 def test_a_coverage_is_recorded_where_the_search_counts_coverage(word_translator):
     record = explain(word_translator, TEXT, num_beams=2, coverage_penalty=0.3).search
     result = record.finished[0]

@@ -53,6 +53,15 @@ def test_the_page_translates_each_line_while_the_user_types(page, translator):
     page.wait_for_function("document.querySelectorAll('.line').length === 0")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_contrast_in_both_colour_schemes(page, lowest_contrast, scheme):
+    page.emulate_media(color_scheme=scheme)
+    translate(page, "one two three")
+    page.locator(".target").first.focus()
+    assert page.locator(".aligned").count() == 1
+    assert lowest_contrast() >= 4.5
+
+
 def test_the_translation_begins_with_the_given_words(page, translator):
     page.fill("#prefix", "vier")
     translate(page, "one two three")

@@ -137,6 +137,11 @@ def test_the_keyboard_reaches_every_part(look):
             !one.textContent.trim() && !one.getAttribute("aria-label") && !one.closest("label")).length"""
     )
     assert nameless == 0
+    # A user of speech input says the visible text of a button.
+    assert page.evaluate(
+        """() => [...document.querySelectorAll("button[aria-label]")].every((one) =>
+            one.getAttribute("aria-label").startsWith(one.textContent))"""
+    )
 
 
 def test_why_this_word(look, explanation):
@@ -196,8 +201,33 @@ def test_a_page_without_a_recorded_search_says_why(browser_page, other_translato
     assert browser_page.locator(".plane").count() == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("one", None),
+        ("one two " * 19, None),
+        ("one two", ""),
+        ("</script><script>one()</script> <!-- {{title}} ${two} \0 \u2028", "zwei</script> <!--"),
+        ("שלום עולם", "مرحبا بالعالم"),
+    ],
+    ids=["one word", "150 characters", "an empty translation", "HTML", "right to left"],
+)
+def test_unusual_texts(browser_page, word_translator, tmp_path, text, target):
+    """`browser_page` checks that the console has no errors."""
+    explanation = explain(word_translator, text, target, num_beams=2, max_new_tokens=8)
+    path = tmp_path / "page.html"
+    path.write_text(page_of(explanation), encoding="utf-8")
+    browser_page.goto(f"file://{path}#word=1")
+    shown = browser_page.locator("h1").text_content()
+    assert shown == (explanation.target_text or "(empty translation)")
+    assert browser_page.locator(".source").text_content() == text
+    assert browser_page.title().strip()
+    direction = browser_page.evaluate("getComputedStyle(document.querySelector('h1')).unicodeBidi")
+    assert direction == "plaintext"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_narrow_and_wide_screens_in_both_colour_schemes(look, scheme):
+def test_narrow_and_wide_screens_in_both_colour_schemes(look, lowest_contrast, scheme):
     page = look()
     page.emulate_media(color_scheme=scheme)
     for width in (360, 1200):
@@ -207,6 +237,8 @@ def test_narrow_and_wide_screens_in_both_colour_schemes(look, scheme):
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     )
     assert (brightness(back) < brightness(text)) == (scheme == "dark")
+    page.locator(".chip").first.click()
+    assert lowest_contrast() >= 4.5
 
 
 def brightness(colour: str) -> int:

@@ -89,6 +89,19 @@ BAD_INPUT = {
         413,
         {"error": "The body of a request may have at most 340,000 bytes; divide the request."},
     ),
+    "10,000 empty texts": (
+        json_of([""] * 10_000),
+        413,
+        {"error": "A request may have at most 500 texts, but has 10,000; divide the request."},
+    ),
+    "plain text": (
+        body_of(b"Hund", "text/plain; charset=utf-8"),
+        415,
+        {
+            "error": "The header `Content-Type` must be application/json, application/x-www-form-urlencoded or "
+            "multipart/form-data, but is text/plain."
+        },
+    ),
     "no text": (json_of(""), 400, NO_TEXT),
     "no texts": (json_of([]), 400, NO_TEXT),
     "no body": (body_of(b"", ""), 400, NO_TEXT),
@@ -123,12 +136,34 @@ def test_bad_input(client, name):
     assert (answer.status_code, answer.json()) == (status, expected)
 
 
-def send_only(client, body: bytes, length: int) -> socket.socket:
-    """Send a request of which `length` bytes are announced, and return the connection without reading."""
+def send_with(client, header: str, body: bytes) -> socket.socket:
+    """Send a request with one more header, and return the connection without reading."""
     connection = socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
-    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{header}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
+
+
+def send_only(client, body: bytes, length: int) -> socket.socket:
+    """Send a request of which `length` bytes are announced, and return the connection without reading."""
+    return send_with(client, f"Content-Length: {length}", body)
+
+
+CHUNK = b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [("Content-Length: 1000000000000", b'{"q": '), ("Transfer-Encoding: chunked", CHUNK * 6)],
+    ids=["announced", "chunked"],
+)
+def test_a_body_that_is_too_large_is_refused_before_it_ends(client, header, body):
+    """The service answers while the body is incomplete, and not after its timeout of 60 seconds."""
+    with send_with(client, header, body) as connection:
+        connection.settimeout(30)
+        answer = connection.recv(10_000)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+    assert translate(client, "Öl").json() == {"translatedText": "Öl"}
 
 
 def never_reads(client, checkpoint):

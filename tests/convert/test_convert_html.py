@@ -148,6 +148,8 @@ def test_without_node_the_page_is_written_and_the_command_says_so(checkpoint, tm
         {"must_contain": ["drei", "zwei"], "length_penalty": 0.6, "length_penalty_type": "gnmt"},
         {"must_contain": ["drei zwei eins", "vier"], "max_new_tokens": 7, "target_prefix": "vier"},
         {"must_contain": ["zwei", "vier vier"], "no_repeat_ngram_size": 2, "coverage_penalty": 0.2},
+        {"must_contain": ["drei zwei", "eins vier", "zwei eins"], "max_new_tokens": 6},
+        {"must_contain": ["zwei eins", "vier drei zwei"], "max_new_tokens": 3, "target_prefix": "vier drei"},
         {"repetition_guard": True, "must_contain": ["zwei"], "max_new_tokens": 30},
     ],
     ids=lambda options: " ".join(options),

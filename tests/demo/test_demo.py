@@ -24,6 +24,10 @@ def test_a_reader_translates_and_opens_the_attention(hub, vaswani, launched, bro
     assert texts == ["der", "Hund", "läuft"]
     assert page.locator(".alignment line").count() == 3
     assert page.locator(".best tr").count() == 3
+    # The style sheet of gradio gives tables black borders, and a button with white text a bright color.
+    assert page.locator(".best td").first.evaluate("cell => getComputedStyle(cell).borderLeftWidth") == "0px"
+    button = page.get_by_role("button", name="Translate")
+    assert button.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(37, 99, 235)"
     page.get_by_role("button", name="Show the attention").click()
     frame = page.frame_locator(".attention iframe")
     frame.get_by_role("heading", name="Attention").first.wait_for()

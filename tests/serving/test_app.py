@@ -91,6 +91,9 @@ def test_a_text_without_letters_is_returned(client, text):
         ({"q": ["x", 5]}, "`q[1]` must be text, but is 5."),
         ({"q": "x", "alternatives": "x"}, "`alternatives` must be an integer, but is 'x'."),
         ({"q": "x", "alternatives": 10}, "`alternatives` must be at most 9, but is 10."),
+        ({"q": "x", "alternatives": -1}, "`alternatives` must be 0 or more, but is -1."),
+        ({"q": "x", "alternatives": 1.5}, "`alternatives` must be an integer, but is 1.5."),
+        ({"q": "x", "min_confidence": "high"}, "`min_confidence` must be a number, but is 'high'."),
         ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
         (
             {"q": "x", "glossary": "a"},
@@ -107,6 +110,32 @@ def test_a_text_without_letters_is_returned(client, text):
 def test_wrong_fields(client, fields, message):
     answer = translate(client, **fields)
     assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+@pytest.mark.parametrize(
+    ("q", "status", "message"),
+    [
+        (None, 400, "Invalid request: missing q parameter"),
+        (5, 400, "`q` must be text or a list, but is 5."),
+        ([["x"]], 400, "`q[0]` must be text, but is ['x']."),
+        (["x"] * 501, 413, "A request may have at most 500 texts, but has 501; divide the request."),
+    ],
+    ids=["missing", "a number", "nested", "too many"],
+)
+def test_wrong_texts_to_detect(client, q, status, message):
+    answer = client.post("/detect", json={"q": q})
+    assert (answer.status_code, answer.json()) == (status, {"error": message})
+
+
+def test_a_prefix_that_is_too_long_is_not_in_the_log(client, copier, monkeypatch):
+    """The tokenizer records each warning that it writes to the log."""
+    monkeypatch.setattr(copier.target_tokenizer, "model_max_length", 8)
+    monkeypatch.setattr(copier.target_tokenizer, "deprecation_warnings", {})
+    answer = client.post(
+        "/v1/translations", json={"text": "Hund", "target_prefix": "der Hund läuft " * 4}
+    ).json()
+    assert answer["translations"][0]["text"].startswith("der Hund läuft der")
+    assert not copier.target_tokenizer.deprecation_warnings
 
 
 def test_unknown_paths_and_methods(client):
@@ -129,6 +158,8 @@ def test_the_page_needs_no_other_server(client):
     page = client.get("/").text
     assert "<textarea" in page
     assert "//" not in page.replace("<!DOCTYPE html>", "")
+    # Without this line, a browser requests /favicon.ico, and the console shows an error.
+    assert '<link rel="icon" href="data:,">' in page
 
 
 def test_health_and_settings(client):
@@ -421,7 +452,7 @@ def test_a_request_that_takes_too_long_leaves_the_queue(serve, copier):
     recorded.proceed.clear()
     client = serve([("en", "de", recorded)], timeout=0.2)
     answer = translate(client, q="eins")
-    expected = "The translation took longer than 0.2 seconds; send a shorter text."
+    expected = "The request took longer than 0.2 seconds; send a shorter text."
     assert (answer.status_code, answer.json()) == (503, {"error": expected})
     wait_until(lambda: client.service.engine.num_waiting == 0)
     with client.stream("POST", "/v1/translations", json={"text": "eins", "stream": True}) as answer:

@@ -89,11 +89,12 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
     longest = max(num_source, num_target or 0)
     if num_heads * longest**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
         raise ValueError(too_long(3 * num_heads, num_source, num_target))
-    if longest > translator.max_length:
-        raise ValueError(
-            f"`text` and `target` must have at most {translator.max_length:,} tokens, as many as the model has positions, "
-            f"but one of them has {longest:,}; give a shorter text."
-        )
+    for name, number in (("text", num_source), ("target", num_target or 0)):
+        if number > translator.max_length:
+            raise ValueError(
+                f"`{name}` must have at most {translator.max_length:,} tokens, as many as the model has positions, but "
+                f"has {number:,}; give a shorter text."
+            )
 
 
 class _Explainer:

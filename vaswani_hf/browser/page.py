@@ -38,7 +38,7 @@ def page_of(explanation: Explanation) -> str:
         ValueError: If the page is larger than 1.5 MB.
     """
     content = explanation.as_json()
-    page = _page(explanation.target_text, content)
+    page = _page(explanation.target_text or explanation.source_text, content)
     if len(page.encode()) > MAX_PAGE_SIZE:
         attention = explanation.attention
         shapes = [kind.shape for kind in (attention.encoder, attention.decoder, attention.cross)]

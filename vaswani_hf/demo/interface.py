@@ -26,13 +26,16 @@ CSS = """
 .confidences, .alignment { padding-top: 1.6rem; }
 .confidences { line-height: 2.6; font-size: 1.1rem; }
 .confidences ruby { border-radius: 4px; padding: 0 4px; }
-.confidences rt { font-size: 0.65rem; user-select: none; }
+.confidences rt { font-size: 0.65rem; padding-bottom: 4px; user-select: none; }
 .alignment { overflow-x: auto; }
 .alignment text { font-family: ui-monospace, monospace; font-size: 15px; fill: currentColor; }
 .alignment line { stroke: #0072b2; stroke-width: 2; opacity: 0.8; }
 .dark .alignment line { stroke: #56b4e9; }
 .best { width: 100%; border-collapse: collapse; }
-.best th, .best td { padding: 4px 8px; text-align: left; border-bottom: 1px solid var(--border-color-primary); }
+/* Replace the borders of the tables of gradio, which have the color of the text. */
+.best, .best tr, .best th, .best td { border: 0 solid var(--border-color-primary) !important; }
+.best tr { border-bottom-width: 1px !important; }
+.best th, .best td { padding: 4px 8px; text-align: left; }
 .best .number { text-align: right; font-variant-numeric: tabular-nums; }
 .attention iframe { width: 100%; height: 900px; border: 1px solid var(--border-color-primary); border-radius: 8px; }
 """
@@ -62,7 +65,11 @@ class Direction:
 
 def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
     """Start the page, and return the result of `gradio.Blocks.launch`. `options` are arguments of `launch`."""
-    theme = gr.themes.Default(font=FONTS, font_mono=MONOSPACE_FONTS)
+    theme = gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=MONOSPACE_FONTS).set(
+        # White text is hard to read on the default colors of the button.
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_dark="*primary_600",
+    )
     page = make_page(directions, title)
     return page.launch(theme=theme, css=CSS, footer_links=["api"], **options)
 

@@ -1170,7 +1170,7 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
     with TOKENIZING:
-        return tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
+        return tokenizer(text_target=text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:

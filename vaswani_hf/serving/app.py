@@ -36,7 +36,7 @@ from .documents import DocumentsJob
 from .engine import Engine, Job, QueueFullError
 from .limits import Limits
 from .metrics import Metrics
-from .schema import ApiRequest, LibreTranslateRequest, TranslationsRequest, Wanted, detection
+from .schema import ApiRequest, DetectRequest, LibreTranslateRequest, TranslationsRequest, Wanted, detection
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ INTERFACES: dict[str, type[ApiRequest]] = {
 _RETRY_AFTER = 2
 # The service keeps the options of at most this number of different settings of requests.
 _MOST_SETTINGS = 100
+# The content types of HTML forms. Some clients send a form without a content type.
+_FORM_TYPES = ("", "application/x-www-form-urlencoded")
 # The maximum number of characters of an error message.
 _MOST_SHOWN = 400
 
@@ -333,7 +335,7 @@ def _short_message(error: Exception) -> str:
 
 
 def _timeout_message(service: Service) -> str:
-    return f"The translation took longer than {service.limits.timeout:g} seconds; send a shorter text."
+    return f"The request took longer than {service.limits.timeout:g} seconds; send a shorter text."
 
 
 async def _fields_of(request: Request) -> dict[str, Any]:
@@ -354,6 +356,12 @@ async def _fields_of(request: Request) -> dict[str, Any]:
             # surrogate in the answer.
             json.dumps(content, ensure_ascii=False).encode()
             return fields | content
+        if body and content_type not in _FORM_TYPES:
+            raise HTTPException(
+                415,
+                f"The header `Content-Type` must be application/json, {_FORM_TYPES[1]} or multipart/form-data, but is "
+                f"{content_type[:_MOST_SHOWN]}.",
+            )
         # Do not call `request.form`, because `request.form` decodes characters as Latin-1 if the characters
         # are not percent-encoded. curl does not percent-encode characters.
         return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
@@ -502,10 +510,12 @@ def _add_information(app: FastAPI, service: Service) -> None:
     async def detect(request: Request) -> Response:
         fields = await _fields_of(request)
         service.authorize(request, fields)
-        if not fields.get("q"):
-            raise HTTPException(400, "Invalid request: missing q parameter")
-        texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
-        confidences = service.directions.confidences(list(map(str, texts)))
+        try:
+            texts = DetectRequest.load(fields).texts
+        except ValueError as error:
+            raise HTTPException(400, _shown(error)) from None
+        service.check_limits(Wanted(texts, source=AUTO, target=None))
+        confidences = service.directions.confidences(texts)
         return JSONResponse([detection(language, confidence) for language, confidence in confidences.items()])
 
     @app.get("/metrics")
@@ -525,23 +535,30 @@ async def _error_answer(request: Request, error: Exception) -> Response:
 
 
 class _BodyLimit:
-    """Refuses a request whose body is larger than `limit` bytes."""
+    """Refuses a request whose body is larger than `limit` bytes. Refuses the request before its body arrives if
+    the header `Content-Length` announces a larger body.
+    """
 
     def __init__(self, app: ASGIApp, limit: int):
         self._app = app
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        announced = int(dict(scope.get("headers", ())).get(b"content-length", 0))
         size = 0
 
-        async def limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self._limit:
+        def check() -> None:
+            if max(announced, size) > self._limit:
                 raise HTTPException(
                     413, f"The body of a request may have at most {self._limit:,} bytes; divide the request."
                 )
+
+        async def limited() -> Message:
+            nonlocal size
+            check()
+            message = await receive()
+            size += len(message.get("body", b""))
+            check()
             return message
 
         await self._app(scope, limited, send)

@@ -75,18 +75,10 @@ class ApiRequest(Protocol):
         ...
 
 
-class LibreTranslateRequest(BaseModel):
-    """The fields of a `POST /translate` request. Unknown fields are ignored, as in LibreTranslate. A number
-    may be sent as text, because all values of an HTML form are text.
-    """
+class DetectRequest(BaseModel):
+    """The fields of a `POST /detect` request. Unknown fields are ignored, as in LibreTranslate."""
 
     q: str | list[str]
-    source: str
-    target: str
-    format: Literal["text", "html"] = "text"
-    alternatives: int = Field(0, ge=0)
-    glossary: str | None = None
-    min_confidence: float | None = Field(None, ge=0, le=1)
 
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
@@ -101,17 +93,35 @@ class LibreTranslateRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_missing_fields(cls, values: Any) -> Any:
-        for name in ("q", "source", "target"):
-            if not values.get(name):
+        for name, field in cls.model_fields.items():
+            if field.is_required() and not values.get(name):
                 # This is the error message of LibreTranslate.
                 raise ValueError(f"Invalid request: missing {name} parameter")
         return values
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the field `q`."""
+        return (self.q,) if isinstance(self.q, str) else tuple(self.q)
+
+
+class LibreTranslateRequest(DetectRequest):
+    """The fields of a `POST /translate` request. Unknown fields are ignored, as in LibreTranslate. A number
+    may be sent as text, because all values of an HTML form are text.
+    """
+
+    source: str
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0)
+    glossary: str | None = None
+    min_confidence: float | None = Field(None, ge=0, le=1)
 
     def wanted(self) -> Wanted:
         """Return a description of the translations that the client requests."""
         is_html = self.format == "html"
         return Wanted(
-            texts=(self.q,) if isinstance(self.q, str) else tuple(self.q),
+            texts=self.texts,
             source=self.source,
             target=self.target,
             # Ignore `alternatives` for HTML documents, as LibreTranslate does.

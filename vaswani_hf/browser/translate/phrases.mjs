@@ -3,6 +3,9 @@
 
 import { BeamSearch, bestContinuations, continuation } from "./search.mjs";
 
+// If a sentence has at most this number of phrases, all orders of the phrases are tried.
+const MOST_REORDERED = 6;
+
 // Return true if a list of tokens contains a phrase.
 export function contains(tokens, phrase) {
   for (let start = 0; start + phrase.length <= tokens.length; start++) {
@@ -57,6 +60,32 @@ function numMissing(tokens, phrases) {
     }
   }
   return missing - longest;
+}
+
+// Return all orders of a list, in the order of `itertools.permutations` of Python.
+function ordersOf(items) {
+  if (items.length < 2) {
+    return [items];
+  }
+  return items.flatMap((first, i) => ordersOf(items.filter((_, j) => j !== i)).map((rest) => [first, ...rest]));
+}
+
+// Return the shortest list of tokens in which the phrases overlap.
+function shortestSequence(phrases) {
+  const orders = phrases.length <= MOST_REORDERED ? ordersOf(phrases) : [phrases];
+  const append = (tokens, phrase) => [...tokens, ...phrase.slice(numMatched(tokens, phrase))];
+  const sequences = orders.map((order) => order.reduce(append, []));
+  return sequences.reduce((best, sequence) => (sequence.length < best.length ? sequence : best));
+}
+
+// Return the phrases if the prompt lacks at most `capacity` tokens of the phrases. Otherwise return a single phrase
+// in which the phrases overlap, or null if the prompt also lacks more than `capacity` tokens of the single phrase.
+export function fitPhrases(phrases, prompt, capacity) {
+  if (numMissing(prompt, phrases) <= capacity) {
+    return phrases;
+  }
+  const merged = [shortestSequence(phrases.filter((phrase) => !contains(prompt, phrase)))];
+  return numMissing(prompt, merged) <= capacity ? merged : null;
 }
 
 // A beam search whose translations must contain `phrases`.

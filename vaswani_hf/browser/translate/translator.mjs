@@ -1,7 +1,7 @@
 // Translates texts. The class `Translator` follows the same rules as vaswani_hf/model/translator_vaswani.py.
 
 import { Decoder, Model, readWeights } from "./model.mjs";
-import { PhraseSearch, contains, numTokens, repeatsNgram, searchPhrases } from "./phrases.mjs";
+import { PhraseSearch, contains, fitPhrases, numTokens, repeatsNgram, searchPhrases } from "./phrases.mjs";
 import { BeamSearch, coverageScore, lengthPenalty, logProbsOf, logSumExp, meanOverHeads, tokensOf } from "./search.mjs";
 import { TextRules } from "./text_rules.mjs";
 import { Tokenizer, splitWords, strip, stripLeft } from "./tokenizer.mjs";
@@ -87,13 +87,14 @@ export class Translator {
     if (phrases.length === 0) {
       return new BeamSearch(this, decoder, prompt, options);
     }
-    if (numTokens(phrases) > limit) {
+    const fitting = fitPhrases(phrases, prompt, limit);
+    if (fitting === null) {
       throw new RangeError(
         `must_contain has phrases of ${numTokens(phrases)} tokens, and the translation has room for at most ` +
           `${limit}; give fewer phrases.`,
       );
     }
-    return new PhraseSearch(this, decoder, prompt, phrases, options);
+    return new PhraseSearch(this, decoder, prompt, fitting, options);
   }
 
   // Return the search settings: the default settings of the page, replaced by the given options.

@@ -269,7 +269,6 @@ function drawMatrix(matrix, view, hover) {
       const title = `${view.rows[row].text} → ${view.columns[column].text}: ${decimal(weight, 3)}`;
       const cell = element("td", { title }, element("span", {}, decimal(weight)));
       cell.style.setProperty("--weight", weight.toFixed(3));
-      if (weight > 0.5) cell.classList.add("strong");
       line.append(cell);
     });
     line.addEventListener("mouseenter", () => hover({ side: "row", index: row }));

@@ -240,7 +240,9 @@ function edgePath(from, to) {
 
 function nodeButton(record, candidate, { column, row }, store) {
   const node = candidate.node;
-  const label = `Step ${column}, rank ${row + 1}: ${hypothesisText(record, node)}, ${candidate.fate}`;
+  const token = tokenLabel(record.texts[record.nodes[node].token], column === 1);
+  // The name for screen readers begins with the visible text, so that users of speech input can say this text.
+  const label = `${token}: step ${column}, rank ${row + 1}, ${candidate.fate}, “${hypothesisText(record, node)}”`;
   const button = element(
     "button",
     {
@@ -250,7 +252,7 @@ function nodeButton(record, candidate, { column, row }, store) {
       "data-node": node,
       onclick: () => store.set({ node: store.state.node === node ? 0 : node }),
     },
-    tokenLabel(record.texts[record.nodes[node].token], column === 1),
+    token,
   );
   button.style.left = `${column * COLUMN_WIDTH}px`;
   button.style.top = `${row * CELL_HEIGHT}px`;
