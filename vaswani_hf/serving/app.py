@@ -513,7 +513,7 @@ def _add_information(app: FastAPI, service: Service) -> None:
         try:
             texts = DetectRequest.load(fields).texts
         except ValueError as error:
-            raise HTTPException(400, _shown(error)) from None
+            raise HTTPException(400, _short_message(error)) from None
         service.check_limits(Wanted(texts, source=AUTO, target=None))
         confidences = service.directions.confidences(texts)
         return JSONResponse([detection(language, confidence) for language, confidence in confidences.items()])
