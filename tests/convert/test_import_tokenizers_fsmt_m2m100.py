@@ -269,3 +269,35 @@ def test_a_vocabulary_without_a_merge_gives_no_tokenizers_of_fsmt(tmp_path):
     assert "the vocabularies lack tokens of merges.txt" in report.text
     assert VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").config.decoder_start_token_id == 2
     assert not (tmp_path / "ours" / "tokenizer.json").exists()
+
+
+AGAIN = "copy or download it again."
+NO_OBJECT = "vocab.json of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
+NO_WEIGHTS = (
+    "A .safetensors file of '{folder}' is damaged or incomplete (Error while deserializing header: header too small); "
+    "copy or download the file again."
+)
+NO_MERGES = (
+    "Each line of merges.txt of '{folder}' must have two tokens, but the file is empty or has another line; "
+    + AGAIN
+)
+
+
+@pytest.mark.parametrize(
+    ("write", "file", "content", "sentence"),
+    [
+        (write_m2m100, "vocab.json", b"", NO_OBJECT),
+        (write_m2m100, "vocab.json", b"[]", NO_OBJECT),
+        (write_m2m100, "vocab.json", b"\x89PNG", NO_OBJECT),
+        (write_m2m100, "model.safetensors", b"", NO_WEIGHTS),
+        (write_fsmt, "merges.txt", b"", NO_MERGES),
+        (write_fsmt, "merges.txt", b"o n 9\no", NO_MERGES),
+        (write_fsmt, "merges.txt", b"\x89PNG", NO_MERGES),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, vaswani, write, file, content, sentence):
+    folder = tmp_path / "theirs"
+    write(folder)
+    (folder / file).write_bytes(content)
+    assert vaswani("import", folder, tmp_path / "ours") == (1, "", sentence.format(folder=folder))
+    assert not (tmp_path / "ours").exists()

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from huggingface_hub import ModelCard
+from safetensors import SafetensorError
 from yaml import YAMLError
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder, write_whole
@@ -121,7 +122,12 @@ def import_checkpoint(
         _refuse_own_checkpoint(path, source)
         entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
         _check(entry, options)
-        imported = entry.read(path, options)
+        try:
+            imported = entry.read(path, options)
+        except SafetensorError as error:
+            raise ValueError(
+                f"A .safetensors file of '{source}' is damaged or incomplete ({error}); copy or download the file again."
+            ) from None
         imported.facts = {**_facts_of_card(path), **imported.facts}
         imported.config.validate_architecture()
         _write(imported, folder, source)

@@ -59,8 +59,8 @@ def header_of(path: Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
             return archive.read(pickles[0]) if pickles else b""
-    except zipfile.BadZipFile:
-        return b""
+    except (zipfile.BadZipFile, OSError):
+        raise ValueError(f"'{path.name}' is incomplete; copy or download the file again.") from None
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
