@@ -105,12 +105,12 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
         ) from None
     except OSError:
         raise
-    except Exception as error:
+    except Exception:
         # Catch all exceptions, because a damaged file can raise any kind of exception.
         raise ValueError(
             f"'{path.name}' was not written by `torch.save`, or is incomplete; copy or download the file "
             "again."
-        ) from error
+        ) from None
 
 
 def _refused(message: str) -> str:
