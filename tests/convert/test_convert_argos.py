@@ -152,8 +152,8 @@ def test_byte_level_bpe_is_refused(tmp_path):
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bpe")
     save_tokenizers(tokenizer, tokenizer, tmp_path / "bpe")
     message = (
-        "SentencePiece cannot express the tokenizer, a BPE model, because only a tokenizer that was "
-        "imported from a unigram model of SentencePiece can be converted back; use another format."
+        "SentencePiece cannot express the tokenizer, a byte-level BPE model, because the tokenizer splits texts with "
+        "a regular expression and merges bytes, and SentencePiece only merges characters; use another format."
     )
     assert_refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")
     message = (

@@ -144,11 +144,13 @@ def test_sample_inputs_use_existing_tokens_and_positions_only():
     assert batch["decoder_input_ids"][:, 0].tolist() == [0, 0, 0]
 
 
-def test_a_full_disk_names_the_file(folder, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_names_the_output(folder, tmp_path, monkeypatch, capsys):
     def write(model, tokenizers, folder, quantization):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setitem(FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
     assert main(["export", str(folder()), str(tmp_path / "out"), "--format", "embeddings"]) == 1
-    assert f"'{tmp_path}/.out." in capsys.readouterr().err
+    assert (
+        f"vaswani: '{tmp_path}/out' could not be written: No space left on device" in capsys.readouterr().err
+    )
     assert not list(tmp_path.glob(".out*"))

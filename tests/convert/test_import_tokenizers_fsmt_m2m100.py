@@ -2,10 +2,12 @@
 
 import json
 import random
+import resource
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_import_fsmt_m2m100 import SIZES, fsmt, randomised
 from transformers import (
     FSMTTokenizer,
@@ -269,3 +271,57 @@ def test_a_vocabulary_without_a_merge_gives_no_tokenizers_of_fsmt(tmp_path):
     assert "the vocabularies lack tokens of merges.txt" in report.text
     assert VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").config.decoder_start_token_id == 2
     assert not (tmp_path / "ours" / "tokenizer.json").exists()
+
+
+AGAIN = "copy or download it again."
+NO_OBJECT = "vocab.json of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
+NO_WEIGHTS = "A weight file of '{folder}' is damaged or incomplete; copy or download the file again."
+NO_MERGES = (
+    "Each line of merges.txt of '{folder}' must have two tokens, but the file is empty or has another line; "
+    + AGAIN
+)
+
+
+@pytest.mark.parametrize(
+    ("write", "file", "content", "sentence"),
+    [
+        (write_m2m100, "vocab.json", b"", NO_OBJECT),
+        (write_m2m100, "vocab.json", b"[]", NO_OBJECT),
+        (write_m2m100, "vocab.json", b"\x89PNG", NO_OBJECT),
+        (write_m2m100, "model.safetensors", b"", NO_WEIGHTS),
+        (write_fsmt, "merges.txt", b"", NO_MERGES),
+        (write_fsmt, "merges.txt", b"o n 9\no", NO_MERGES),
+        (write_fsmt, "merges.txt", b"\x89PNG", NO_MERGES),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, vaswani, write, file, content, sentence):
+    folder = tmp_path / "theirs"
+    write(folder)
+    (folder / file).write_bytes(content)
+    assert vaswani("import", folder, tmp_path / "ours") == (1, "", sentence.format(folder=folder))
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_part_of_a_bin_file_is_refused(tmp_path, vaswani):
+    folder = tmp_path / "theirs"
+    write_fsmt(folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    content = (folder / "pytorch_model.bin").read_bytes()
+    for part in (b"", content[: len(content) // 2]):
+        (folder / "pytorch_model.bin").write_bytes(part)
+        assert vaswani("import", folder, tmp_path / "ours") == (1, "", NO_WEIGHTS.format(folder=folder))
+
+
+def test_a_full_disk_names_the_output(tmp_path, vaswani):
+    write_fsmt(tmp_path / "theirs")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+    try:
+        code, _, sentence = vaswani("import", tmp_path / "theirs", tmp_path / "ours")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 1
+    assert sentence.startswith(f"'{tmp_path / 'ours'}' could not be written: File too large (")
+    assert sentence.endswith("; make room and try again.")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

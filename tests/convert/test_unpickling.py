@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from vaswani_hf.convert.unpickling import load_weights
+from vaswani_hf.convert.unpickling import header_of, load_weights
 
 
 class RemovesAFile:
@@ -46,3 +46,12 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "x.pt").write_bytes(b"hello")
     with pytest.raises(ValueError, match=r"^'x.pt' was not written by `torch.save`, or is incomplete"):
         load_weights(tmp_path / "x.pt")
+
+
+def test_a_part_of_a_zip_file_is_named(tmp_path):
+    torch.save({"weight": torch.ones(2000)}, tmp_path / "x.pt")
+    content = (tmp_path / "x.pt").read_bytes()
+    # The end of the file contains the directory of the zip file, with the positions of all entries.
+    (tmp_path / "x.pt").write_bytes(content[-1000:])
+    with pytest.raises(ValueError, match=r"^'x.pt' is incomplete; copy or download the file again.$"):
+        header_of(tmp_path / "x.pt")

@@ -193,7 +193,8 @@ def open_to_readers(folder: Path) -> None:
 def new_folder(output: Path) -> Iterator[Path]:
     """Context manager that creates a folder completely or not at all. The context manager creates a temporary
     folder in the parent folder of `output`, and yields its path. At the end of the `with` block, the
-    temporary folder is renamed to `output`. If the block raises an error, the temporary folder is deleted.
+    temporary folder is renamed to `output`. If the block raises an error, the temporary folder is deleted. If
+    the disk is full, the error is a `WriteError` that names `output`.
 
     Only one process at a time can create `output`. Before it creates the temporary folder, the function
     deletes temporary folders that killed processes have left.
@@ -219,9 +220,10 @@ def new_folder(output: Path) -> Iterator[Path]:
         # `output` at the same time, and must not share a temporary folder.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
-            yield folder
-            open_to_readers(folder)
-            _put_in_place(folder, output)
+            with naming_the_folder(output):
+                yield folder
+                open_to_readers(folder)
+                _put_in_place(folder, output)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

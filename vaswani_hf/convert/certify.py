@@ -60,8 +60,9 @@ class Row:
             all tokens in the translations of the checkpoint. None for the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, without
             those in `changed_at_limit`.
-        changed_at_limit (int): The number of translations that differ because the length limit of the
-            checkpoint stopped the translation of the checkpoint. The engine has another length limit.
+        changed_at_limit (int): The number of translations that differ and that a length limit of the
+            checkpoint affected: the checkpoint stopped the translation, or cut the source text into pieces.
+            The engine has other length limits.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
@@ -102,12 +103,13 @@ class _Checkpoint(TranslatorEngine):
 @dataclass
 class _Expected:
     """The outputs of the checkpoint with greedy search or with beam search: the translations, and the
-    log-probabilities of their tokens. `is_stopped` is True for translations that the length limit stopped.
+    log-probabilities of their tokens. `is_limited` is True for translations that the length limit stopped, and
+    for translations of sources that the checkpoint cut into pieces.
     """
 
     row: Row
     translations: list[str]
-    is_stopped: list[bool]
+    is_limited: list[bool]
     source_ids: list[list[int]]
     target_ids: list[list[int]]
     log_probs: list[list[float]]
@@ -255,16 +257,18 @@ class _Certification:
         with TOKENIZING:
             all_ids = translator.source_tokenizer(self.sources, verbose=False)["input_ids"]
         ends = eos_token_ids(translator.backend.generation_config)
-        is_stopped = []
+        is_limited = []
         source_ids = []
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
+            is_cut = len(ids) > translator.max_length
             # A translation that the length limit stopped has no end token.
-            is_stopped.append(not token_ids or token_ids[-1] not in ends)
-            # Compute no log-probabilities for a sentence pair if the source text was truncated, or if the
+            is_stopped = not token_ids or token_ids[-1] not in ends
+            is_limited.append(is_cut or is_stopped)
+            # Compute no log-probabilities for a sentence pair if the source text was cut, or if the
             # translation was stopped.
-            if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
+            if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
         files = {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
@@ -277,7 +281,7 @@ class _Certification:
         self._score(row, translations, seconds)
         log_probs = self.engine.log_probs(source_ids, target_ids)
         row.seconds = time.perf_counter() - begin
-        return _Expected(row, translations, is_stopped, source_ids, target_ids, log_probs)
+        return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
     def measure(self, entry: Format, quantization: str | None) -> Row:
         """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
@@ -325,11 +329,11 @@ class _Certification:
         seconds = time.perf_counter() - start
         log_probs = engine.log_probs(expected.source_ids, expected.target_ids)
         row.largest_difference = _largest_difference(log_probs, expected.log_probs)
-        for translation, own, is_stopped in zip(
-            translations, expected.translations, expected.is_stopped, strict=True
+        for translation, own, is_limited in zip(
+            translations, expected.translations, expected.is_limited, strict=True
         ):
-            row.changed += translation != own and not is_stopped
-            row.changed_at_limit += translation != own and is_stopped
+            row.changed += translation != own and not is_limited
+            row.changed_at_limit += translation != own and is_limited
         self._score(row, translations, seconds)
         row.status = "measured"
         row.message = _exceeded_limit(row, expected.row)

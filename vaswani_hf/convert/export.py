@@ -109,14 +109,7 @@ def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quant
     """Write a checkpoint in another format into `folder`. Return a line of text about the largest difference
     between the outputs of the written model and the checkpoint.
     """
-    try:
-        compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
-    except OSError as error:
-        # Some libraries raise an OSError without a file name, for example if the disk is full. Add the name
-        # of the folder to such an error.
-        if error.errno is not None and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(folder)) from error
-        raise
+    compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
     if entry.keeps_recipe:
         _write_recipe(checkpoint.folder, folder)
     return compared

@@ -114,8 +114,7 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     missing = [name for name in _TOKENIZER_FILES if not (path / name).is_file()]
     if missing:
         return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
-    lines = (path / _MERGES_FILE).read_text(encoding="utf-8").splitlines()
-    merges = [(left, right) for left, right, *_ in map(str.split, lines)]
+    merges = _read_merges(path)
     source, target = (
         merging_tokenizer(read_json_object(path, name, path), merges) for name in _VOCABULARY_FILES
     )
@@ -128,6 +127,21 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
         "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and "
         "`moses_tokenize` of FSMTTokenizer, and detokenize translations with `moses_detokenize`."
     ]
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    """Return the BPE merges of a folder. Each line of the file has two tokens and a frequency."""
+    try:
+        lines = (path / _MERGES_FILE).read_text(encoding="utf-8").splitlines()
+        merges = [(left, right) for left, right, *_ in map(str.split, lines)]
+    except ValueError:
+        merges = []
+    if not merges:
+        raise ValueError(
+            f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has another "
+            "line; copy or download it again."
+        )
+    return merges
 
 
 def read_m2m100(path: Path, options: ReadOptions) -> Imported:
@@ -184,6 +198,8 @@ def _m2m100_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[
     if missing:
         return None, [f"The original lacks {' and '.join(missing)}, so no tokenizers were written."]
     model = read_sentencepiece(path / _SENTENCEPIECE_FILE)
+    # Check the vocabulary here, because the error of transformers does not name the file.
+    read_json_object(path, _VOCABULARY_FILE, path)
     # Import the class here, because the class needs the library sentencepiece.
     from transformers import M2M100Tokenizer
 

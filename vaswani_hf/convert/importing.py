@@ -6,10 +6,12 @@ import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal, NamedTuple
 
 import torch
 from huggingface_hub import ModelCard
+from safetensors import SafetensorError
 from yaml import YAMLError
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder, write_whole
@@ -121,7 +123,7 @@ def import_checkpoint(
         _refuse_own_checkpoint(path, source)
         entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
         _check(entry, options)
-        imported = entry.read(path, options)
+        imported = _read(entry, path, source, options)
         imported.facts = {**_facts_of_card(path), **imported.facts}
         imported.config.validate_architecture()
         _write(imported, folder, source)
@@ -214,6 +216,19 @@ def _check(entry: ImportFormat, options: ReadOptions) -> None:
             f"An import from {entry.title} needs more libraries; install them with "
             f"`{install_command(entry.name)}`."
         )
+
+
+def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: ReadOptions) -> Imported:
+    """Read the source. Raise a ValueError that names the source if a weight file is damaged."""
+    try:
+        return entry.read(path, options)
+    except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
+        # PyTorch raises a RuntimeError with the name of its class for zip files, if a part of the file is missing.
+        if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
+            raise
+        raise ValueError(
+            f"A weight file of '{source}' is damaged or incomplete; copy or download the file again."
+        ) from None
 
 
 def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:

@@ -73,6 +73,9 @@ def marian_log_probs(
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
+    # Score one sentence at a time. In larger batches, Marian 1.12.42 gives some sentences the scores of other
+    # sentences.
+    words += ["--mini-batch", "1", "--maxi-batch", "1"]
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []
         for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):

@@ -275,11 +275,17 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
     a unigram model.
     """
     state = json.loads(source.backend_tokenizer.to_str())
-    if not source.init_kwargs.get(IMPORTED_MARK, False) or state["model"]["type"] != "Unigram":
+    kind = state["model"]["type"]
+    if isinstance(source.backend_tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
         raise NotExpressibleError(
-            f"SentencePiece cannot express the tokenizer, a {state['model']['type']} model, because only "
-            "a tokenizer that was imported from a unigram model of SentencePiece can be converted back; use "
-            "another format."
+            "SentencePiece cannot express the tokenizer, a byte-level BPE model, because the tokenizer splits texts "
+            "with a regular expression and merges bytes, and SentencePiece only merges characters; use another "
+            "format."
+        )
+    if not source.init_kwargs.get(IMPORTED_MARK, False) or kind != "Unigram":
+        raise NotExpressibleError(
+            f"SentencePiece cannot express the tokenizer, a {kind} model, because only a tokenizer that was "
+            "imported from a unigram model of SentencePiece can be converted back; use another format."
         )
     model = empty_model("The SentencePiece model of the package")
     model.trainer_spec.model_type = _UNIGRAM

@@ -59,8 +59,8 @@ def header_of(path: Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
             return archive.read(pickles[0]) if pickles else b""
-    except zipfile.BadZipFile:
-        return b""
+    except (zipfile.BadZipFile, OSError):
+        raise ValueError(f"'{path.name}' is incomplete; copy or download the file again.") from None
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
@@ -105,12 +105,12 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
         ) from None
     except OSError:
         raise
-    except Exception as error:
+    except Exception:
         # Catch all exceptions, because a damaged file can raise any kind of exception.
         raise ValueError(
             f"'{path.name}' was not written by `torch.save`, or is incomplete; copy or download the file "
             "again."
-        ) from error
+        ) from None
 
 
 def _refused(message: str) -> str:
