@@ -10,7 +10,7 @@ from itertools import count, islice
 import pytest
 import sacrebleu
 import torch
-from factories import tiny_config, tiny_tokenizer
+from factories import tiny_config, tiny_model, tiny_tokenizer
 from transformers import set_seed
 
 from vaswani_hf import VaswaniForSeq2SeqLM
@@ -428,3 +428,14 @@ def test_the_likelihood_is_neither_smoothed_nor_dropped_out_and_leaves_the_mode_
     assert translator.model.training
     translator.model.eval()
     translator.model.config.label_smoothing = 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "model_max_length", "needed"), [("one two", 1, 2), (">>de<< one two", 2, 3)]
+)
+def test_a_limit_without_room_for_a_token_is_refused(text, model_max_length, needed):
+    tokenizer = tiny_tokenizer(["one two"], 270, tags=(">>de<<",), model_max_length=model_max_length)
+    translator = Translator(tiny_model(vocab_size=len(tokenizer)).eval(), tokenizer, tokenizer)
+    message = f"^The model can read at most {model_max_length} tokens, but a piece of line 1 needs at least {needed} tokens"
+    with pytest.raises(ValueError, match=message):
+        list(translator.translate([text]))

@@ -625,9 +625,16 @@ class BaseTranslator:
         tag_ids = ids[:1] if ids[0] in first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
+        # The number of tokens of a piece without the tag and without `</s>`.
+        room = max_length - 1 - len(tag_ids)
+        if room < 1:
+            raise ValueError(
+                f"The model can read at most {max_length} tokens, but a piece of line {number} needs at least "
+                f"{max_length - room + 1} tokens with `</s>`; raise `model_max_length` in tokenizer_config.json."
+            )
         pieces = []
         while start < len(ids):
-            stop = min(start + max_length - 1 - len(tag_ids), len(ids))
+            stop = min(start + room, len(ids))
             if stop < len(ids):
                 # End the piece between two words, unless a single word fills the piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
