@@ -187,7 +187,7 @@ def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpo
         "case:lc" in out
         and "The scores use `lowercase: true` from the recipe of one; `--lowercase` would" in out
     )
-    # All systems of a comparison are scored alike, also the files.
+    # A comparison scores models and files of translations in the same way.
     out = evaluate("one", "--compare", "b", *short)[1]
     assert "case:lc" in out and "tok:none" in out and f"\n{note}\n" in out
     message = (

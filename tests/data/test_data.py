@@ -361,7 +361,7 @@ def test_a_language_that_a_dataset_lacks(streaming):
 
 # Cleaning and encoding
 
-# A sentence of n letters has n + 2 tokens, because the tokenizer splits into bytes.
+# A sentence of n letters has n + 2 tokens: one for each byte, one for the space before the text, and `</s>`.
 RAW = [
     ("\tabc ", " abcd\u3000"),
     ("", "abc"),
@@ -511,7 +511,7 @@ def section(folder: Path, **texts: list[tuple[str, str]]) -> TranslationData:
 
 
 def load(data: TranslationData, folder: Path, **tokenizer):
-    """The corpus of a run with new tokenizers, by default of bytes."""
+    """The corpus of a run with new tokenizers. By default, a token is a byte."""
     section = TranslationTokenizer(**{"vocab_size": 260} | tokenizer)
     return TASKS["translation"].load_corpus(data, section, 1, folder, new_tokenizers=True)
 

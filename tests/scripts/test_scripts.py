@@ -218,7 +218,7 @@ except NoMoreTurnsError:
     )
     first, *turns, last = [json.loads(line) for line in done.stdout.splitlines()]
     assert (first, last) == ({"ready": True}, {"validation_loss": 1.5})
-    # A turn has at least one step, and ends at the nearest number of tokens.
+    # A turn has at least one step. It ends when its number of tokens is nearest to the wanted number.
     assert [(turn["steps"], turn["tokens"]) for turn in turns] == [(3, 30), (7, 70), (8, 80), (10, 100)]
     assert turns[-1]["positions"] == 160
 

@@ -21,9 +21,9 @@ class ImportOptions(Options):
     all formats, give an unknown name
     """
     timescales: Literal["paper", "tensor2tensor"] | None = None
-    """the timescales of the sinusoidal positions, if they differ from the default of the other library; use
-    tensor2tensor for OPUS-MT models, because these models were trained with the timescales of tensor2tensor
-    """
+    """the timescales of the sinusoidal positions, if the model was trained with other timescales than the
+    library of the checkpoint uses; use tensor2tensor for OPUS-MT models, because Marian trained them with these
+    timescales"""
     vocabularies: list[str] = []
     """the path of one joint vocabulary file, or the paths of the source and the target vocabulary file;
     necessary if the checkpoint does not contain the vocabularies

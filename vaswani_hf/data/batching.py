@@ -386,8 +386,8 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `encoders` is a tuple: the encoder of the source and the encoder
-        of the target. `augment` changes the text of a pair before the encoding, and needs `encoders`.
+        """`pad_token_id` pads `input_ids`. `encoders` is a tuple: an object that encodes source texts into
+        token ids, and an object that encodes target texts. `augment` changes the text of a pair before the encoding, and needs `encoders`.
 
         If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids of the
         corpus.

@@ -28,8 +28,8 @@ GRADIO_VERSION = "6.31.0"
 _PYTHON_VERSION = "3.12"
 _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
-# The folder of the Space with the modules that explain a translation: copies of the folder `model` of the package,
-# and of the files of the folder `browser` that need nothing else.
+# The folder of the Space with the modules that explain a translation. The push copies the folder `model` of the
+# package into this folder, and the files of the folder `browser` that import only the folder `model`.
 _VIEW = "attention_view"
 _VIEW_FILES = ("__init__.py", "explain.py", "explanation.py", "page.py", "recording.py")
 # If a push to an existing Space writes no file with one of these names, the push deletes the file. A Space that

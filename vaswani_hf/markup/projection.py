@@ -112,9 +112,9 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set the ranges of the pairs of tags with the same parent. First set the ranges of the pairs that have
-    an aligned word in each sentence. Then set the ranges of the other pairs, which can only contain the
-    remaining words.
+    """Choose the words of the translation that each pair of tags encloses, for all pairs with the same
+    parent. First choose the words of the pairs that have an aligned word in each sentence. Then choose the
+    words of the other pairs, which can only contain the remaining words.
     """
     free = [True] * len(target)
     unsure = []

@@ -91,8 +91,8 @@ _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that marks methods of the class: faster code with the same result may replace
-    them. If a subclass overrides one of these methods, the overriding method is called instead of the faster
+    """Return a class decorator. It says that faster code with the same result may replace these methods of the
+    class. If a subclass overrides one of these methods, the overriding method is called instead of the faster
     code.
     """
 

@@ -20,7 +20,8 @@ function childrenOf(nodes) {
 // Search the recorded tree. Return an object with these fields:
 //
 // - `steps`: a list of the steps. Each step has the list `candidates`, best first. A candidate has a `node`,
-//   the `sum` of its log-probabilities, and a `fate`. The fate is "beam", "finished", "dropped" or "unknown".
+//   the `sum` of its log-probabilities, and a `fate`: what happened to the candidate. The fate is "beam",
+//   "finished", "dropped" or "unknown".
 //   The fate "unknown" means that the recorded search did not continue this beam.
 // - `finished`: the finished hypotheses, best first. A hypothesis has the fields `node`, `sum`, `length`,
 //   `divisor`, `score` and `step`.
