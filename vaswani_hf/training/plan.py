@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..optimization.section import AnyTraining, EncoderDecoderTraining
+from ..optimization.section import PAPER_TOKENS_PER_BATCH, AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
 from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
@@ -30,9 +30,10 @@ MEAN_LENGTH = 32
 # Limit the number of layers, because a plan runs each layer: an encoder layer and a decoder layer take about
 # 50 ms together.
 MAX_LAYERS = 200
-# Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
 _PAPER_TRAINING = EncoderDecoderTraining(
-    bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000
+    bf16=False,
+    source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
+    target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
 )
 _GIB = 2**30
 _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
