@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
+from ..exit_codes import FAILURE
+
 _T = TypeVar("_T")
 
 LONGEST_WAIT = timedelta(days=7)
@@ -163,7 +165,7 @@ class Processes:
             raise
         if any(self.gather(False)):
             # End without a message, because the process in which the function failed prints the error.
-            sys.exit(1)
+            sys.exit(FAILURE)
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
@@ -184,7 +186,7 @@ class Processes:
             has_failed, shared = message
             if has_failed and error is None:
                 # End without a message, because the first process prints the error.
-                sys.exit(1)
+                sys.exit(FAILURE)
             results = results or shared
         if error is not None:
             raise error

@@ -48,6 +48,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
+from ..exit_codes import FAILURE, INTERRUPTED
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
@@ -63,7 +64,7 @@ from .hardware import describe_computation, resolve_defaults
 from .plan import parameters_by_part
 from .planned_model import planned_config, planned_model
 from .processes import Processes, said_at_intervals, say
-from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
+from .stopping import GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
 # A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each token of the
@@ -91,7 +92,7 @@ class InterruptedRunError(Exception):
     """
 
     # The command ends as after Ctrl-C.
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
@@ -470,6 +471,7 @@ def _build_trainer(
         recipe.evaluation,
         checkpoint,
         processes,
+        stop,
         task=TASKS[recipe.task],
         model=model,
         args=training_arguments(
@@ -480,7 +482,6 @@ def _build_trainer(
             publishing=recipe.publishing,
         ),
     )
-    trainer.stop = stop
     if training.max_steps is None:
         # Check the warm-up here, because the trainer has just computed the number of steps from the number of
         # epochs.
@@ -555,7 +556,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         if trainer.processes.is_first:
             raise
         # All processes end. The first process prints the error.
-        sys.exit(1)
+        sys.exit(FAILURE)
     # All processes wait here, because the first process may be pushing its last checkpoint, and because a
     # launcher ends all processes if one process ends. Check for a signal again, because a signal may have
     # arrived after the last step.

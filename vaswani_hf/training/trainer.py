@@ -114,6 +114,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         evaluation: EvaluationSettings,
         checkpoint: Path | None = None,
         processes: Processes | None = None,
+        stop: GracefulShutdown | None = None,
         *,
         task: Task,
         **kwargs: Any,
@@ -134,7 +135,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # The step since which all losses have been too high (see `DivergenceDetector`); None if the latest
         # loss is not too high.
         self.suspect_since: int | None = None
-        self.stop = GracefulShutdown()
+        self.stop = stop or GracefulShutdown()
         # True if a signal prevented the validation of this step.
         self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
