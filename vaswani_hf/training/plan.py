@@ -20,7 +20,7 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
 from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name, gpu_seconds
 from .measure import measure_speed
-from .planned_model import planned_config, planned_model
+from .recipe_model import PARTS, parameters_by_part, planned_config, planned_model
 from .step_cost import StepCost, step_cost
 from .trainer import largest_part
 
@@ -37,7 +37,6 @@ _PAPER_TRAINING = EncoderDecoderTraining(
 )
 _GIB = 2**30
 _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
-_PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
 def plan_run(
@@ -206,26 +205,6 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
         )
 
 
-def parameters_by_part(model: Any) -> dict[str, Any]:
-    """Return the number of parameters of each stack and of each part of the model. A tied parameter counts
-    once.
-    """
-    only_stack = getattr(model.config, "stack", None)
-    stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
-    total = embeddings = 0
-    for name, parameter in model.named_parameters():
-        total += parameter.numel()
-        part = next((part for piece, part in _PARTS.items() if piece in name), None)
-        if part is None:
-            embeddings += parameter.numel()
-            continue
-        stack = stacks[only_stack or name.split(".")[1]]
-        stack["total"] += parameter.numel()
-        stack[part] += parameter.numel()
-    of_model = {stack: found for stack, found in stacks.items() if only_stack in (None, stack)}
-    return {"total": total, "embeddings": embeddings, **of_model}
-
-
 def batch_cost(
     config: VaswaniConfig,
     training: AnyTraining,
@@ -345,9 +324,7 @@ def plan_as_text(plan: dict[str, Any]) -> str:
     for stack in ("encoder", "decoder"):
         if stack not in parameters:
             continue
-        shares = ", ".join(
-            f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in _PARTS.values()
-        )
+        shares = ", ".join(f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in PARTS.values())
         lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
     return "\n".join(
         [
