@@ -30,7 +30,8 @@ from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
-from vaswani_hf.training.run import build_model, run_training
+from vaswani_hf.training.recipe_model import build_model
+from vaswani_hf.training.run import run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 WARM_UP_STEPS = 3
@@ -110,12 +111,12 @@ def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
 
 def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, *, bf16: bool) -> float:
     """Start a new training, and return the median seconds of its steps."""
-    model = build_model(recipe, corpus)
+    task = TASKS[recipe.task]
+    model = build_model(recipe.model, task.model_class, corpus, recipe.decoding.settings(), recipe.seed)
     if shape.vocabulary != model.config.vocab_size:
         model.resize_token_embeddings(shape.vocabulary, mean_resizing=False)
     training = recipe.training.replace(bf16=bf16, dataloader_num_workers=0)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=False)
-    task = TASKS[recipe.task]
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, task=task, model=model, args=arguments)
     times = _StepTimes()
     trainer.add_callback(times)

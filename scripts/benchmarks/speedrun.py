@@ -27,7 +27,7 @@ from training import product_rate
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.training.plan import batch_cost
-from vaswani_hf.training.planned_model import planned_config
+from vaswani_hf.training.recipe_model import planned_config
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPES = [

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.training.plan import MEAN_LENGTH, batch_cost, parameters_by_part, planned_flops
-from vaswani_hf.training.planned_model import planned_config, planned_model
+from vaswani_hf.training.recipe_model import planned_config, planned_model
 
 COLUMNS = (
     "row of Table 3",

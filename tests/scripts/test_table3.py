@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.training.planned_model import planned_config, planned_model
+from vaswani_hf.training.recipe_model import planned_config, planned_model
 
 ROOT = Path(__file__).parents[2]
 

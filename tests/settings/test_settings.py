@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from vaswani_hf.optimization.section import EncoderDecoderTraining, TextTraining
 from vaswani_hf.recipe.recipe import recipe_classes
 from vaswani_hf.settings import sections
-from vaswani_hf.settings.base import Settings, explain_invalid
+from vaswani_hf.settings.base import Settings, explain_invalid, first_line_of
 
 RECIPES = recipe_classes()
 
@@ -85,6 +85,14 @@ def test_integers_are_floats_and_sections_never_change():
     )
     with pytest.raises(ValueError, match="^`count` must be greater than 0"):
         section.replace(count=0)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [("a b.\nc", "a b"), ("\n", "ValueError"), ("", "ValueError"), ("a" * 201, "a" * 200)],
+)
+def test_the_first_line_of_an_error(message, line):
+    assert first_line_of(ValueError(message)) == line
 
 
 def classes() -> list[type[Settings]]:

@@ -76,8 +76,8 @@ class Summarization(Translation):
             task_type="summarization",
             task_name="Summarization",
             pipeline_tag="summarization",
-            ability=" that summarises texts.",
-            work="summarises text by text",
+            description="An encoder-decoder Transformer that summarises texts.",
+            work="The model summarises text by text.",
             scores=[f"{title} {test[name]:.2f}" for name, title in self.metrics.items() if name in test],
             examples="texts with summaries",
         )

@@ -38,5 +38,5 @@ def test_a_task_states_what_other_code_needs(task):
     assert task.tokenizer_settings(vocab_size=300).planned_target_size > 0
     # A model without a record can also have a card.
     words = task.card_words({}, None, {}, "user/name")
-    assert "known" in words.ability and "None" not in words.ability
+    assert "known" in words.description and "None" not in words.description
     assert words.example and not words.scores

@@ -15,7 +15,7 @@ import vaswani_hf.data.toy_corpora
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.processes import Processes
-from vaswani_hf.training.run import build_model
+from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
@@ -72,7 +72,7 @@ def validate(rank, folder) -> dict[str, float]:
         recipe.training,
         recipe.evaluation,
         task=task,
-        model=build_model(recipe, corpus),
+        model=build_model(recipe.model, task.model_class, corpus, recipe.decoding.settings(), recipe.seed),
         args=arguments,
     )
     assert trainer.args.world_size == PartialState().num_processes

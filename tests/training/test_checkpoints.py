@@ -392,7 +392,7 @@ def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, mo
     def interrupted(*_, **__):
         raise InterruptedRunError("A signal came while the test split was scored.")
 
-    for place in ("tasks.translation.translate_and_measure", "training.run.save_model"):
+    for place in ("tasks.translation.translate_and_measure", "training.finished.save_model"):
         with monkeypatch.context() as patched:
             patched.setattr(f"vaswani_hf.{place}", interrupted)
             with pytest.raises(InterruptedRunError):

@@ -15,7 +15,7 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import hardware, trainer
 from vaswani_hf.training.hardware import describe_computation, resolve_defaults
-from vaswani_hf.training.planned_model import planned_config, planned_model
+from vaswani_hf.training.recipe_model import planned_config, planned_model
 from vaswani_hf.training.trainer import VaswaniTrainer
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"

@@ -205,7 +205,7 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
     assert f"train, '{tmp_path}/a.jsonl': 400 pairs, 100 in an epoch (weight 0.25)\n" in printed
     assert f"train, '{tmp_path}/b.jsonl': 80 pairs, 240 in an epoch (weight 3)\n" in printed
     card = model_card(base, "user/name").content
-    also = "`en` to `de`. It also translates from `de` to `en` if the text\nbegins with `>>en<<` and a space."
+    also = "`en` to `de`. It also translates from `de` to `en` if the text begins with `>>en<<` and a space."
     assert also in card
     counted = "480 of 480 sentence pairs, each pair in both directions, weights of the corpora: 0.25 and 3"
     assert counted in card

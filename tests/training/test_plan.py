@@ -27,8 +27,7 @@ from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.gpus import GPUS
 from vaswani_hf.training.measure import measure_speed
 from vaswani_hf.training.plan import batch_cost, parameters_by_part, plan_as_text, plan_run
-from vaswani_hf.training.planned_model import planned_config, planned_model
-from vaswani_hf.training.run import build_model
+from vaswani_hf.training.recipe_model import build_model, planned_config, planned_model
 from vaswani_hf.training.step_cost import step_cost
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
@@ -62,8 +61,10 @@ def built(recipe):
     source = target = Tokenizer(recipe.tokenizer.vocab_size)
     if not recipe.tokenizer.has_one_vocabulary:
         target = Tokenizer(recipe.tokenizer.planned_target_size)
+    corpus = SimpleNamespace(source_tokenizer=source, target_tokenizer=target)
+    task = TASKS[recipe.task]
     with torch.device("meta"):
-        return build_model(recipe, SimpleNamespace(source_tokenizer=source, target_tokenizer=target))
+        return build_model(recipe.model, task.model_class, corpus, recipe.decoding.settings(), recipe.seed)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from tiny_runs import metrics, results
 
 from vaswani_hf.cli import main
 from vaswani_hf.tasks.translation import TranslationData
-from vaswani_hf.training import callbacks, processes
-from vaswani_hf.training import run as run_module
+from vaswani_hf.training import callbacks, processes, recipe_model
 
 PAIRS = [(f"the number {number}", f"die Zahl {number}") for number in range(60)]
 
@@ -40,9 +39,9 @@ def test_a_run_without_validation_estimates_its_time_and_ends_with_the_loss_and_
 def test_the_end_of_a_run_names_both_losses_and_sizes_are_checked_before_the_training(
     run, capsys, monkeypatch
 ):
-    monkeypatch.setattr(run_module, "SMALL_VOCABULARY", 200)
-    monkeypatch.setattr(run_module, "LEAST_TOKENS_PER_ENTRY", 10_000)
-    monkeypatch.setattr(run_module, "MOST_PARAMETERS_PER_TOKEN", 0.1)
+    monkeypatch.setattr(recipe_model, "SMALL_VOCABULARY", 200)
+    monkeypatch.setattr(recipe_model, "LEAST_TOKENS_PER_ENTRY", 10_000)
+    monkeypatch.setattr(recipe_model, "MOST_PARAMETERS_PER_TOKEN", 0.1)
     folder = run("run", "--label_smoothing=0")
     lines = capsys.readouterr().out.splitlines()
     first_step = next(number for number, line in enumerate(lines) if line.startswith("step "))

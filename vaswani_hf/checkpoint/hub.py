@@ -22,6 +22,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import parse_ratelimit_headers
 
+from ..settings.base import first_line_of
+
 # The number of seconds to wait before each retry of a failed request.
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15)
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
@@ -165,13 +167,13 @@ def _connection_error(error: BaseException) -> str | None:
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
     if kinds & _UNREACHABLE:
         return (
-            f"{constants.ENDPOINT} cannot be reached ({_reason(error)}); check the connection, HF_ENDPOINT "
-            "and the proxy, or set HF_HUB_OFFLINE=1 to use only files in the cache."
+            f"{constants.ENDPOINT} cannot be reached ({first_line_of(error)}); check the connection, "
+            "HF_ENDPOINT and the proxy, or set HF_HUB_OFFLINE=1 to use only files in the cache."
         )
     if kinds and not hasattr(error, "response"):
         return (
-            f"The connection to {constants.ENDPOINT} was lost ({_reason(error)}); run the command again; "
-            "complete files are not transferred again."
+            f"The connection to {constants.ENDPOINT} was lost ({first_line_of(error)}); run the command "
+            "again; complete files are not transferred again."
         )
     return None
 
@@ -209,15 +211,15 @@ def _transfer_error(error: BaseException) -> str | None:
         return None
     if "No space left" in str(error) or getattr(error, "errno", None) in _NOT_WRITABLE:
         return (
-            f"The downloaded files cannot be written ({_reason(error)}); free space, or set HF_HOME to "
+            f"The downloaded files cannot be written ({first_line_of(error)}); free space, or set HF_HOME to "
             "another folder. For a push, set TMPDIR instead of HF_HOME."
         )
     without_xet = ", or set HF_HUB_DISABLE_XET=1 to transfer without xet"
     if constants.HF_HUB_DISABLE_XET:
         without_xet = ""
     return (
-        f"The transfer failed ({_reason(error)}); run the command again{without_xet}; complete files are "
-        "not transferred again."
+        f"The transfer failed ({first_line_of(error)}); run the command again{without_xet}; complete files "
+        "are not transferred again."
     )
 
 
@@ -225,8 +227,3 @@ def _comes_from(error: BaseException, *packages: str) -> bool:
     """Return True if a frame of the exception's traceback belongs to one of `packages`."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().rstrip(".").splitlines()
-    return lines[0].rstrip(".")[:200] if lines else type(error).__name__

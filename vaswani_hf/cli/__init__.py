@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
 from typing import Any, NamedTuple, NoReturn
 
+from ..exit_codes import INTERRUPTED, USAGE_ERROR
 from ..version import __version__
 from . import (
     ablate,
@@ -38,8 +39,6 @@ from . import (
 from .arguments import parse_words
 from .options import CodeOptions, Options
 from .report import (
-    INTERRUPTED,
-    USAGE_ERROR,
     discard_lost_output,
     is_reader_gone,
     open_closed_streams,

@@ -126,7 +126,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         return self
 
     def _refuse(self, options: set[str], chosen: str) -> None:
-        for name in sorted(options):
+        if options:
+            name = min(options)
             raise ValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
 
     def _refuse_options_of_models(self) -> None:
@@ -182,12 +183,12 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             )
         check_different("--compare", systems)
         self._refuse_options_of_models()
-        if self.robustness or self.calibration:
-            for name in filter(_is_file, systems):
-                raise ValueError(
-                    f"`--{self.kind}` needs models, because a model must translate, but {name} is a file of "
-                    "translations; name the model."
-                )
+        files = [name for name in systems if _is_file(name)]
+        if files and (self.robustness or self.calibration):
+            raise ValueError(
+                f"`--{self.kind}` needs models, because a model must translate, but {files[0]} is a file of "
+                "translations; name the model."
+            )
         if self.calibration == "fit" and not Path(systems[0]).is_dir():
             raise ValueError(
                 f"`--calibration fit` writes into the folder of the checkpoint, but {systems[0]} is not "

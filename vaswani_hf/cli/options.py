@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from ..exit_codes import USAGE_ERROR
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling, type_of
 from ..settings.base import Settings
-from .report import USAGE_ERROR
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
 _TRANSLATION_FIELDS = {

@@ -8,10 +8,8 @@ import os
 import select
 import sys
 
-# docs/commands.md explains the exit codes.
-FAILURE = 1
-USAGE_ERROR = 2
-INTERRUPTED = 130
+from ..exit_codes import FAILURE, USAGE_ERROR
+
 # The maximum number of characters of a message without `-v`.
 _LONGEST = 600
 

@@ -57,7 +57,7 @@ def run(options: RecipeOptions) -> None:
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
     processes = Processes()
-    recipe = processes.run_on_main(lambda: read_recipe(options))
+    recipe = processes.run_on_main(read_recipe, options)
     if recipe.model.code is not None and not processes.is_first:
         run_user_code(recipe.model.code, "model.code")
     with redirect_stderr(PipeSafeStream(sys.stderr)):

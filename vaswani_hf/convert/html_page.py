@@ -210,7 +210,9 @@ def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         "split_special_tokens": bool(tokenizer.split_special_tokens),
         "model_max_length": tokenizer.model_max_length,
     }
-    for name, value in _foreign_parts(file, settings["split_special_tokens"]):
+    foreign = next(_foreign_parts(file, settings["split_special_tokens"]), None)
+    if foreign is not None:
+        name, value = foreign
         raise NotExpressibleError(
             f"`{name}` of tokenizer.json is {json.dumps(value, ensure_ascii=False):.80}, which {_TITLE} cannot express: the "
             "page supports only byte-level BPE."

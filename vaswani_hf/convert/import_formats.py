@@ -16,7 +16,7 @@ import yaml
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..settings.base import Settings
+from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
@@ -140,7 +140,7 @@ def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"`config` must be a JSON or YAML file, but '{path}' cannot be read ({reason})."
         ) from None

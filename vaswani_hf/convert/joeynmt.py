@@ -23,6 +23,7 @@ import yaml
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..settings.base import first_line_of
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
 from .joeynmt_tokenizers import joeynmt_tokenizers
 from .unpickling import load_weights
@@ -160,7 +161,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason}); copy or download the file again."
         ) from None

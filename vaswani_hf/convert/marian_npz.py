@@ -35,6 +35,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT
+from ..settings.base import first_line_of
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
 from .marian_process import marian_difference
@@ -210,7 +211,7 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
         with numpy.load(path, allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"'{path.name}' must be a model of Marian, but cannot be read ({reason}); copy or download the "
             "file again."
@@ -230,7 +231,7 @@ def _load_yaml(text: str, name: str) -> dict[str, Any]:
     try:
         options = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"The options of '{name}' must be YAML text, but are not ({reason}); copy or download the file "
             "again."
@@ -545,7 +546,7 @@ def _read_ids(path: Path) -> dict[str, int]:
         values = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         return {token: int(number) for token, number in values.items()}
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason}); "
             "copy or download the file again."

@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
+from ..settings.base import first_line_of
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
@@ -181,7 +182,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         # The loader is safe, because it creates only dicts, lists and plain values.
         settings = yaml.load(text, Loader=_ConfigLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"`{_CONFIG_FILE}` of '{folder.name}' cannot be read ({reason}); copy or download the file again."
         ) from None

@@ -27,7 +27,7 @@ from pydantic import Field
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..settings.base import Settings
+from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers, alternatives
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .tensor2tensor_tokenizers import subword_tokenizer
@@ -308,7 +308,7 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(reader.get_tensor(name)).float() for name in names}
     except Exception as error:
         # Catch all exceptions, because a damaged file can raise any kind of exception.
-        reason = str(error).splitlines()[0]
+        reason = first_line_of(error)
         raise ValueError(
             f"The checkpoint '{Path(prefix).name}' cannot be read ({reason}); copy or download the files again."
         ) from None

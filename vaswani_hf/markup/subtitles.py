@@ -2,6 +2,7 @@
 
 import re
 
+from ..settings.base import first_line_of
 from .passages import TranslateSentences
 from .tagged_text import translate_tagged_texts
 
@@ -25,17 +26,13 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
         subtitles = list(srt.parse(text))
     except (srt.SRTParseError, ValueError) as error:
         raise ValueError(
-            f"The text must have the SubRip format, but has an error: {_first_line(error)}."
+            f"The text must have the SubRip format, but has an error: {first_line_of(error)}."
         ) from None
     texts = [_NEW_SENTENCE.sub(" ", subtitle.content.strip()) for subtitle in subtitles]
     for subtitle, content in zip(subtitles, translate_tagged_texts(texts, translate), strict=True):
         num_lines = subtitle.content.strip().count("\n") - content.count("\n")
         subtitle.content = _in_lines(content, num_lines + 1)
     return srt.compose(subtitles, reindex=False, strict=False)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
 
 
 def _in_lines(text: str, number: int) -> str:

@@ -453,8 +453,9 @@ class BeamSearch:
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
             is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
-            for sentence in numbers.sentences[is_broken].tolist():
-                raise NotFiniteError(sentence)
+            broken = numbers.sentences[is_broken].tolist()
+            if broken:
+                raise NotFiniteError(broken[0])
         for tree, num_living in zip(numbers.trees, living, strict=True):
             tree.num_living = int(num_living)
         return bool(any_ended), int(num_open)

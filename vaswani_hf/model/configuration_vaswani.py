@@ -699,5 +699,6 @@ def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
 
 
 def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
-    for message in _unknown(cls, names).values():
-        raise ValueError(message)
+    messages = [*_unknown(cls, names).values()]
+    if messages:
+        raise ValueError(messages[0])

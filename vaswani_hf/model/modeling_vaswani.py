@@ -604,9 +604,10 @@ class VaswaniStack(VaswaniPreTrainedModel):
         if config.has_final_norm(is_decoder):
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
-        for name, _ in self.named_non_persistent_buffers():
+        unsaved = [name for name, _ in self.named_non_persistent_buffers()]
+        if unsaved:
             raise ValueError(
-                f"The buffer `{name}` of a registered class must be persistent, because `from_pretrained` "
+                f"The buffer `{unsaved[0]}` of a registered class must be persistent, because `from_pretrained` "
                 "does not restore other buffers; register the buffer without `persistent=False`."
             )
         for name, module in self.named_modules():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
 
 from ..model.inputs_vaswani import nearest_name
 from ..settings.base import NO_DOCSTRINGS, Settings
@@ -11,6 +11,9 @@ from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS
 from .regularizers import REGULARIZERS, regularizer_of
 from .schedules import SCHEDULES
+
+# Section 5.1: a batch has about 25,000 source tokens and 25,000 target tokens.
+PAPER_TOKENS_PER_BATCH = 25_000
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
@@ -247,9 +250,9 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 
     batch_keys = ("source_tokens_per_batch", "target_tokens_per_batch")
 
-    source_tokens_per_batch: int = Field(25000, gt=0, json_schema_extra={"unit": "tokens"})
+    source_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of source tokens of a batch, padding included (Section 5.1)."""
-    target_tokens_per_batch: int = Field(25000, gt=0, json_schema_extra={"unit": "tokens"})
+    target_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of target tokens of a batch, padding included (Section 5.1)."""
 
 
@@ -261,13 +264,8 @@ class TextTraining(TrainingSettings):
 
     batch_keys = ("text_tokens_per_batch",)
 
-    text_tokens_per_batch: int = Field(25000, gt=0, json_schema_extra={"unit": "tokens"})
+    text_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens of a batch, padding included."""
-
-    @field_validator("text_tokens_per_batch", mode="before")
-    @classmethod
-    def _take_default(cls, value: Any) -> Any:
-        return 25000 if value is None else value
 
     @property
     def source_tokens_per_batch(self) -> int:

@@ -127,6 +127,14 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
 
 
+def first_line_of(error: BaseException) -> str:
+    """Return the first line of the message of an exception, for a part of another message: at most 200
+    characters, and without a full stop. Return the name of the exception class if the message is empty.
+    """
+    lines = str(error).strip().rstrip(".").splitlines()
+    return lines[0].rstrip(".")[:200] if lines else type(error).__name__
+
+
 def as_yaml(value: Any) -> str:
     """Format a value for error messages, with null, true and false as in YAML."""
     if value is None or isinstance(value, bool):

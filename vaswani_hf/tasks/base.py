@@ -19,6 +19,8 @@ from ..settings.data import DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
 
 BOTH_STACKS = ("encoder", "decoder")
+# The link to the paper in the model card.
+PAPER = "[Attention Is All You Need](https://arxiv.org/abs/1706.03762) (Vaswani et al. 2017)"
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 
 
@@ -47,8 +49,7 @@ class CardWords:
             it.
         task_name: The name of the task for readers of the card, such as "Text generation".
         pipeline_tag: `task_type` if the Hub has this task; otherwise None.
-        model: The beginning of the card's first sentence, before the title of the paper.
-        ability: The end of the card's first sentence, after the title of the paper.
+        description: The first sentences of the card: what the model is, and what the model does.
         example: An input for the code snippets.
         pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads it.
         is_translator: True if the pipeline returns translations.
@@ -56,10 +57,10 @@ class CardWords:
         snippet_note: A note about the code snippets.
         use_after_generated_corpus: The text of the card about the use of a model that was trained on a
             generated corpus of this package, such as the number words.
-        work: The end of a sentence that begins with "The model", such as "translates sentence by sentence".
+        work: A sentence about the inputs of the model, such as "The model translates sentence by sentence."
         warning: A warning about possible errors in outputs.
         scored: The size of the test set as text, such as "1,000 sentences".
-        scored_how: A text about the scoring method, such as ", labelled brackets by the rules of evalb".
+        scored_how: A sentence about the scoring method; empty if the names of the scores are enough.
         scores: The scores, one per line; empty without a test set.
         examples: The name of the training examples, such as "sentence pairs".
         tokens: The kind of tokens that the loss is computed on, such as "target".
@@ -68,8 +69,7 @@ class CardWords:
     task_type: str
     task_name: str
     pipeline_tag: str | None = None
-    model: str = "An encoder-decoder Transformer as in"
-    ability: str
+    description: str
     example: str
     pipeline: str | None = None
     is_translator: bool = False

@@ -46,7 +46,7 @@ from ..model.translator_vaswani import TOKENIZING, batches_by_length
 from ..settings.data import CorpusData, Files
 from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings
 from ..translation.translator import checked_device
-from .base import CardWords, Scores, Task, Tokenizers, language_of
+from .base import PAPER, CardWords, Scores, Task, Tokenizers, language_of
 
 logger = logging.get_logger(__name__)
 
@@ -108,13 +108,13 @@ class LanguageModeling(Task):
     # for readers of the model card.
     hub_task: str
     hub_name: str
-    # The words before "texts in LANGUAGE" in the first sentence of the model card, such as "it continues".
-    ability: str
+    # The first sentence of the model card, with "{language}" in place of the language.
+    description: str
     # The example inputs of the model card: the first for a model of number words, the second for other
     # models.
     examples: tuple[str, str]
-    # A note about the scored tokens for the model card.
-    scored_tokens = ""
+    # A sentence about the scored tokens for the model card.
+    scored_how = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         """Return the tokenizer that encodes texts for training and scoring."""
@@ -206,19 +206,19 @@ class LanguageModeling(Task):
             task_name=self.hub_name,
             pipeline_tag=self.hub_task,
             pipeline=self.hub_task,
-            model=f"The {self.stacks[0]} of the Transformer in",
-            ability=f"{self.ability} texts in {language_of(facts)}.",
+            description=self.description.format(language=language_of(facts)),
             example=example_of_numbers if data is not None and data.corpus else example,
             use_after_generated_corpus=(
                 "The model knows English number words below one million, each followed by the German number "
-                "word. The model\nshows how the package works, and has no other use."
+                "word. The model shows how the package works, and has no other use."
             ),
-            work="reads texts",
+            work="The model reads texts.",
             warning=(
                 "The texts of the model can be fluent and wrong. The training data were not filtered for "
-                "offensive or one-sided\n  content. If a mistake can do harm, a person must check the text."
+                "offensive or one-sided content. If a mistake can do harm, a person must check the text."
             ),
-            scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
+            scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens",
+            scored_how=self.scored_how,
             scores=scores,
             examples="texts",
             tokens="predicted",
@@ -234,7 +234,10 @@ class CausalLanguageModeling(LanguageModeling):
     form = TextForm(begins_with_a_space=False, is_open=True)
     hub_task = "text-generation"
     hub_name = "Text generation"
-    ability = ", without attention to a source, as a language model: it continues"
+    description = (
+        f"The decoder of the Transformer in {PAPER}, without attention to a source, as a language model: it "
+        "continues texts in {language}."
+    )
     examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -263,9 +266,12 @@ class MaskedLanguageModeling(LanguageModeling):
     form = TextForm(begins_with_a_space=False, has_mask=True)
     hub_task = "fill-mask"
     hub_name = "Filling in masked tokens"
-    ability = " as a language model: it fills in masked tokens of"
+    description = (
+        f"The encoder of the Transformer in {PAPER} as a language model: it fills in masked tokens of texts in "
+        "{language}."
+    )
     examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
-    scored_tokens = " (15 % of all tokens were masked and predicted)"
+    scored_how = "For the scores, 15 % of all tokens were masked and predicted."
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)

@@ -39,7 +39,7 @@ from ..parsing.parser import Parser
 from ..settings.data import DataSettings, Files
 from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
-from .base import CardWords, Scores, Task, Tokenizers, language_of
+from .base import PAPER, CardWords, Scores, Task, Tokenizers, language_of
 
 # The number of target symbols for the Wall Street Journal: 26 labels, 45 parts of speech, the end of a
 # constituent, and 4 special tokens.
@@ -170,7 +170,10 @@ class Parsing(Task):
         return CardWords(
             task_type="constituency-parsing",
             task_name="Constituency parsing",
-            ability=f" that gives sentences in {language_of(facts)} their constituency trees (Section 6.3).",
+            description=(
+                f"An encoder-decoder Transformer as in {PAPER} that gives sentences in {language_of(facts)} "
+                "their constituency trees (Section 6.3)."
+            ),
             example=example,
             snippet=(
                 "from vaswani_hf.parsing import Parser\n\n"
@@ -179,17 +182,17 @@ class Parsing(Task):
             ),
             snippet_note=(
                 "The trees are always well-formed and have exactly the words of the sentence. White space "
-                "separates words. Tokenize\nsentences as in the treebank, with punctuation marks as "
+                "separates words. Tokenize sentences as in the treebank, with punctuation marks as "
                 "separate words."
             ),
             use_after_generated_corpus=(
                 "The model parses the sentences of a small grammar. The model shows how the package works, "
                 "and has no other use."
             ),
-            work="parses sentence by sentence",
+            work="The model parses sentence by sentence.",
             warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",
             scored=f"{test.get('sentences') or 0:,} sentences",
-            scored_how=", labelled brackets by the rules of evalb",
+            scored_how="The scores compare labelled brackets by the rules of evalb.",
             scores=scores,
             examples="trees",
         )

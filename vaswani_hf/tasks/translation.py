@@ -42,7 +42,7 @@ from ..model.translator_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
-from .base import CardWords, Scores, Task, Tokenizers
+from .base import PAPER, CardWords, Scores, Task, Tokenizers
 
 # The example sentence of a model card, by source language. The example sentences do not come from a corpus.
 _EXAMPLES = {
@@ -405,7 +405,7 @@ class Translation(Task):
             task_type="translation",
             task_name="Translation",
             pipeline_tag="translation",
-            ability=_ability(facts, data),
+            description=_description(facts, data),
             example=(
                 "four hundred and seventy-one thousand and five"
                 if data is not None and data.corpus
@@ -415,12 +415,12 @@ class Translation(Task):
             is_translator=True,
             use_after_generated_corpus=(
                 "The model translates English number words below one million into German number words. The "
-                "model shows how the\npackage works, and has no other use."
+                "model shows how the package works, and has no other use."
             ),
-            work="translates sentence by sentence",
+            work="The model translates sentence by sentence.",
             warning=(
                 "A translation can be fluent and wrong: words, names and numbers can be missing, added, or "
-                "changed. The training\n  data were not filtered for offensive or one-sided content. If a "
+                "changed. The training data were not filtered for offensive or one-sided content. If a "
                 "mistake can do harm, a person must check the translation."
             ),
             scored=f"{test.get('sentences') or 0:,} sentences",
@@ -559,15 +559,19 @@ def _scores_by_digits(
     }
 
 
-def _ability(facts: dict[str, Any], data: TranslationData | None) -> str:
+def _description(facts: dict[str, Any], data: TranslationData | None) -> str:
     source, target = facts.get("source_language"), facts.get("target_language")
     if not source:
-        return " for translation; the two languages are not known."
-    ability = f" that translates from `{source}` to `{target}`."
+        return (
+            f"An encoder-decoder Transformer as in {PAPER} for translation; the two languages are not known."
+        )
+    description = (
+        f"An encoder-decoder Transformer as in {PAPER} that translates from `{source}` to `{target}`."
+    )
     if data is not None and data.both_directions:
-        ability += f" It also translates from `{target}` to `{source}` if the text\n"
-        ability += f"begins with `>>{source}<<` and a space."
-    return ability
+        description += f" It also translates from `{target}` to `{source}` if the text begins with "
+        description += f"`>>{source}<<` and a space."
+    return description
 
 
 def _score_lines(test: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ results.json, and the digest of the training pairs. If a finished run continues,
 the run deletes the manifest.
 """
 
+import filecmp
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..checkpoint.files import (
+    CALIBRATION_FILE,
+    CALIBRATION_PICTURE,
     CHECKPOINT_FILES,
     CURVE_FILE,
     MANIFEST_FILE,
@@ -123,6 +126,31 @@ def move_into_place(staging: Path, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, target)
     shutil.rmtree(staging)
+
+
+def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
+    """Write model and tokenizers into a folder. Each file is written completely or not at all.
+
+    `before` is the recorded cost of the training, such as the seconds. `before` is empty if no cost is
+    recorded. The function writes the cost into results.json before the scoring, because the cost must not be
+    lost if the scoring is interrupted.
+    """
+    staging = stage_model(model, corpus, folder)
+    # Remove the scores in results.json, because the scores belong to earlier final weights.
+    if before:
+        facts = {key: value for key, value in before.items() if key != "averaged_steps"}
+        write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
+    else:
+        (folder / RESULTS_FILE).unlink(missing_ok=True)
+    if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):
+        # Delete the calibration, because the calibration belongs to earlier final weights.
+        for path in (folder / CALIBRATION_FILE, folder / CALIBRATION_PICTURE):
+            path.unlink(missing_ok=True)
+    move_into_place(staging, folder)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    return path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False)
 
 
 def repair_run(

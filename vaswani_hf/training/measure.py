@@ -12,7 +12,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .hardware import hardware_name, resolve_defaults
-from .planned_model import planned_model
+from .recipe_model import planned_model
 from .trainer import largest_part
 from .training_step import full_batch, loss_function, set_up_training
 

@@ -21,7 +21,7 @@ from ..settings.sections import SMALLEST_VOCABULARY
 from ..tasks import TASKS
 from .measure import measure_speed
 from .plan import step_seconds
-from .planned_model import planned_config
+from .recipe_model import planned_config
 
 # The numbers of tokens are estimated from at most `SAMPLE_SIZE` pairs.
 SAMPLE_SIZE = 20_000

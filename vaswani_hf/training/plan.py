@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..optimization.section import AnyTraining, EncoderDecoderTraining
+from ..optimization.section import PAPER_TOKENS_PER_BATCH, AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
 from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
 from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name, gpu_seconds
 from .measure import measure_speed
-from .planned_model import planned_config, planned_model
+from .recipe_model import PARTS, parameters_by_part, planned_config, planned_model
 from .step_cost import StepCost, step_cost
 from .trainer import largest_part
 
@@ -30,13 +30,13 @@ MEAN_LENGTH = 32
 # Limit the number of layers, because a plan runs each layer: an encoder layer and a decoder layer take about
 # 50 ms together.
 MAX_LAYERS = 200
-# Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
 _PAPER_TRAINING = EncoderDecoderTraining(
-    bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000
+    bf16=False,
+    source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
+    target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
 )
 _GIB = 2**30
 _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
-_PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
 def plan_run(
@@ -205,26 +205,6 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
         )
 
 
-def parameters_by_part(model: Any) -> dict[str, Any]:
-    """Return the number of parameters of each stack and of each part of the model. A tied parameter counts
-    once.
-    """
-    only_stack = getattr(model.config, "stack", None)
-    stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
-    total = embeddings = 0
-    for name, parameter in model.named_parameters():
-        total += parameter.numel()
-        part = next((part for piece, part in _PARTS.items() if piece in name), None)
-        if part is None:
-            embeddings += parameter.numel()
-            continue
-        stack = stacks[only_stack or name.split(".")[1]]
-        stack["total"] += parameter.numel()
-        stack[part] += parameter.numel()
-    of_model = {stack: found for stack, found in stacks.items() if only_stack in (None, stack)}
-    return {"total": total, "embeddings": embeddings, **of_model}
-
-
 def batch_cost(
     config: VaswaniConfig,
     training: AnyTraining,
@@ -344,9 +324,7 @@ def plan_as_text(plan: dict[str, Any]) -> str:
     for stack in ("encoder", "decoder"):
         if stack not in parameters:
             continue
-        shares = ", ".join(
-            f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in _PARTS.values()
-        )
+        shares = ", ".join(f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in PARTS.values())
         lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
     return "\n".join(
         [

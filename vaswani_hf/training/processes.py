@@ -13,13 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, TextIO, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
+from ..exit_codes import FAILURE
+
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 LONGEST_WAIT = timedelta(days=7)
 # The number of seconds between two log lines that replace a progress bar.
@@ -130,26 +134,27 @@ class Processes:
         dist.all_gather_object(items, item, group=self._group)
         return items
 
-    def run_on_main(self, function: Callable[[], _T]) -> _T:
+    def run_on_main(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process only, and return its picklable result in all processes.
 
         If the function fails, all processes end. The first process raises the error.
         """
-        return self._after_first(function, share=True)[0]
+        return self._after_first(partial(function, *args, **kwargs), share=True)[0]
 
-    def main_process_first(self, function: Callable[[], _T]) -> _T:
+    def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes.
 
         The other processes can read the files that the function wrote in the first process. On each other
         machine of the run, one process calls the function before the remaining processes of the machine,
         because the machine may not have access to the files of the first process.
         """
-        results = self._after_first(function, share=False)
+        call = partial(function, *args, **kwargs)
+        results = self._after_first(call, share=False)
         if not results:
-            results = self.run_all_or_exit(lambda: [function()] if self._is_first_here else [])
+            results = self.run_all_or_exit(lambda: [call()] if self._is_first_here else [])
         elif self._group is not None:
             self.run_all_or_exit(lambda: None)
-        return results[0] if results else function()
+        return results[0] if results else call()
 
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
         """Call a function in all processes at once.
@@ -163,7 +168,7 @@ class Processes:
             raise
         if any(self.gather(False)):
             # End without a message, because the process in which the function failed prints the error.
-            sys.exit(1)
+            sys.exit(FAILURE)
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
@@ -184,7 +189,7 @@ class Processes:
             has_failed, shared = message
             if has_failed and error is None:
                 # End without a message, because the first process prints the error.
-                sys.exit(1)
+                sys.exit(FAILURE)
             results = results or shared
         if error is not None:
             raise error

@@ -6,14 +6,12 @@ only sections of the recipe.
 
 The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
 token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
-these files to understand how a model is trained: resume.py (earlier runs), initialization.py (weights of
-other models), finished.py and results.py (the end of a run), stopping.py and processes.py (signals, several
-processes).
+these files to understand how a model is trained: resume.py (earlier runs), recipe_model.py (the untrained
+model), initialization.py (weights of other models), finished.py and results.py (the end of a run),
+stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
-import filecmp
-import json
 import os
 import re
 import shlex
@@ -23,17 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, TrainerState, set_seed
+from transformers import PreTrainedModel, PrinterCallback, TrainerState
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import (
-    CALIBRATION_FILE,
-    CALIBRATION_PICTURE,
     MANIFEST_FILE,
     RECIPE_FILE,
-    RESULTS_FILE,
     STATE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
@@ -44,39 +38,26 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
-from ..checkpoint.tokenizers import SHARED_IDS_MARK
-from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
+from ..exit_codes import FAILURE, INTERRUPTED
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
-from ..settings.sections import ModelSettings, PublishingSettings, TokenizerSettings
+from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation, resolve_defaults
-from .plan import parameters_by_part
-from .planned_model import planned_config, planned_model
 from .processes import Processes, said_at_intervals, say
-from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
+from .recipe_model import build_model, planned_config, planned_model, size_warnings
+from .stopping import GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each token of the
-# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each token of the
-# vocabulary.
-LEAST_TOKENS_PER_ENTRY = 25
-# A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
-# training data. The layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30
-# parameters for each token in the paper's parser for the Wall Street Journal (Section 6.3).
-MOST_PARAMETERS_PER_TOKEN = 40
-# Do not check a vocabulary of at most `SMALL_VOCABULARY` tokens, because 256 tokens of each vocabulary are
-# single bytes.
-SMALL_VOCABULARY = 1000
 # This pattern matches the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
@@ -91,7 +72,7 @@ class InterruptedRunError(Exception):
     """
 
     # The command ends as after Ctrl-C.
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
@@ -143,10 +124,10 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
     # 1. Continue an earlier run in the output folder, if there is one.
     recipe, earlier = _resolve_with_earlier_run(recipe, processes)
-    has_results = processes.run_on_main(lambda: has_ended(recipe, earlier))
-    fault = processes.run_on_main(lambda: finished.find_damage(folder) if has_results else "")
+    has_results = processes.run_on_main(has_ended, recipe, earlier)
+    fault = processes.run_on_main(finished.find_damage, folder) if has_results else ""
     if has_results and not fault:
-        processes.run_on_main(lambda: _refuse_other_data(recipe))
+        processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
             _publish_again(recipe, earlier)
         return results.read_results(folder)
@@ -154,16 +135,16 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
     # 2. Load the data, and make the model and the trainer.
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
-        corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
+        corpus = processes.main_process_first(_load_corpus, recipe, processes, checkpoint)
     model = _initial_model(recipe, corpus, checkpoint, processes)
     _warn(size_warnings(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
-    processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
+    processes.run_on_main(_record_beginning, recipe, trainer, checkpoint, is_mended=has_results)
 
     # 3. Train the model, score the final checkpoint, and publish the final checkpoint.
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
-    processes.run_on_main(lambda: finish_run(recipe, trainer))
+    processes.run_on_main(finish_run, recipe, trainer)
     processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
         # Only the first process pushes. The other processes end without waiting for the push.
@@ -182,10 +163,10 @@ def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Rec
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
     if training.resume and repo_id:
-        processes.run_on_main(lambda: fetch_checkpoints(folder, repo_id, training))
-    earlier = processes.run_on_main(lambda: _restored_recipe(folder) if training.resume else None)
-    resolved = processes.run_on_main(lambda: resolve(recipe, earlier))
-    processes.run_on_main(lambda: refuse_another_run(resolved, earlier))
+        processes.run_on_main(fetch_checkpoints, folder, repo_id, training)
+    earlier = processes.run_on_main(_restored_recipe, folder) if training.resume else None
+    resolved = processes.run_on_main(resolve, recipe, earlier)
+    processes.run_on_main(refuse_another_run, resolved, earlier)
     return resolved, earlier
 
 
@@ -311,7 +292,7 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
     checkpoint = processes.run_on_main(newest_checkpoint)
     if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
-    processes.run_on_main(lambda: _prepare_folder(recipe))
+    processes.run_on_main(_prepare_folder, recipe)
     return checkpoint
 
 
@@ -376,7 +357,9 @@ def _initial_model(
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """
-    model = build_model(recipe, corpus)
+    model = build_model(
+        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
+    )
 
     def load_bases() -> str:
         bases = initialization.find_bases(recipe.model)
@@ -388,71 +371,6 @@ def _initial_model(
             say(message)
     initialization.freeze(model, recipe.training.frozen)
     return model
-
-
-def build_model(recipe: Recipe, corpus: Corpus) -> Any:
-    """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
-    set_seed(recipe.seed)
-    source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # Do not compare only the two objects, because the tokenizers of an imported model can be two separate
-    # objects that share one vocabulary.
-    has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
-    config = recipe.model.make_config(
-        vocab_size=len(source),
-        decoder_vocab_size=len(target),
-        share_encoder_decoder_embeddings=has_one_vocabulary,
-        bos_token_id=target.bos_token_id,
-        pad_token_id=target.pad_token_id,
-        eos_token_id=target.eos_token_id,
-    )
-    model: Any = TASKS[recipe.task].model_class(config)
-    search = recipe.decoding.settings()
-    if not search:
-        return model
-    model.generation_config = GenerationConfig.from_model_config(config)
-    # Pass `allow_custom_entries`, because transformers would otherwise ignore fields that transformers does
-    # not define.
-    model.generation_config.update(allow_custom_entries=True, **search)
-    return model
-
-
-def size_warnings(
-    model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
-) -> list[str]:
-    """Return a warning if the vocabulary is far too large for the corpus, and a warning if the model is far
-    too large. `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN` are the limits. A run that starts from
-    another model is not checked, and a run on a stream is not checked.
-    """
-    if settings.init_from is not None or not isinstance(corpus.train, Dataset):
-        return []
-    source_lengths, target_lengths = pair_lengths(corpus.train)
-    num_source = int(source_lengths.sum())
-    num_target = int(target_lengths.sum())
-    num_tokens = num_target if corpus.are_texts else num_source + num_target
-    # Map each key to the size of the vocabulary and to the number of tokens of the training data.
-    vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
-    if not tokenizer.has_one_vocabulary:
-        vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)
-        vocabularies["tokenizer.target_vocab_size"] = (tokenizer.planned_target_size, num_target)
-    warnings = []
-    for key, (size, count) in vocabularies.items():
-        if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
-            warnings.append(
-                f"`{key}` is {size:,} and far too large for the corpus, because the training data has only "
-                f"{count:,} tokens, {count / size:.2g} for each token of the vocabulary, and fewer than "
-                f"{LEAST_TOKENS_PER_ENTRY} are too few to learn from; give a smaller number, or add training "
-                "data."
-            )
-    parameters = parameters_by_part(model)
-    in_layers = parameters["total"] - parameters["embeddings"]
-    if in_layers > MOST_PARAMETERS_PER_TOKEN * num_tokens:
-        warnings.append(
-            f"the model is far too large for the corpus, because its layers have {in_layers:,} parameters, "
-            f"{in_layers / num_tokens:,.0f} for each of the {num_tokens:,} tokens of the training data, and "
-            f"more than {MOST_PARAMETERS_PER_TOKEN} are too many; use fewer layers, a smaller "
-            "`model.d_model` or more training data."
-        )
-    return warnings
 
 
 def _build_trainer(
@@ -470,6 +388,7 @@ def _build_trainer(
         recipe.evaluation,
         checkpoint,
         processes,
+        stop,
         task=TASKS[recipe.task],
         model=model,
         args=training_arguments(
@@ -480,7 +399,6 @@ def _build_trainer(
             publishing=recipe.publishing,
         ),
     )
-    trainer.stop = stop
     if training.max_steps is None:
         # Check the warm-up here, because the trainer has just computed the number of steps from the number of
         # epochs.
@@ -555,7 +473,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         if trainer.processes.is_first:
             raise
         # All processes end. The first process prints the error.
-        sys.exit(1)
+        sys.exit(FAILURE)
     # All processes wait here, because the first process may be pushing its last checkpoint, and because a
     # launcher ends all processes if one process ends. Check for a signal again, because a signal may have
     # arrived after the last step.
@@ -577,7 +495,9 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     corpus = trainer.corpus
     recorded = finished.read_final_record(folder)
     # Build a new model, because the model of the trainer may be sharded.
-    model = build_model(recipe, corpus)
+    model = build_model(
+        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
+    )
     steps: list[int] = []
     if recorded and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
@@ -595,7 +515,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
                 folder, model, corpus, recorded, lambda: results.score_test_split(trainer, recipe.data)
             )
             return
-        save_model(model, corpus, folder, before)
+        finished.save_model(model, corpus, folder, before)
         text = results.results_of_run(
             trainer,
             model,
@@ -610,31 +530,6 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         finished.write_final_record(
             folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), text, corpus.digest
         )
-
-
-def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
-    """Write model and tokenizers into a folder. Each file is written completely or not at all.
-
-    `before` is the recorded cost of the training, such as the seconds. `before` is empty if no cost is
-    recorded. The function writes the cost into results.json before the scoring, because the cost must not be
-    lost if the scoring is interrupted.
-    """
-    staging = finished.stage_model(model, corpus, folder)
-    # Remove the scores in results.json, because the scores belong to earlier final weights.
-    if before:
-        facts = {key: value for key, value in before.items() if key != "averaged_steps"}
-        write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
-    else:
-        (folder / RESULTS_FILE).unlink(missing_ok=True)
-    if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):
-        # Delete the calibration, because the calibration belongs to earlier final weights.
-        for path in (folder / CALIBRATION_FILE, folder / CALIBRATION_PICTURE):
-            path.unlink(missing_ok=True)
-    finished.move_into_place(staging, folder)
-
-
-def _is_same_file(path: Path, other: Path) -> bool:
-    return path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False)
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:

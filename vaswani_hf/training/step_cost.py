@@ -27,7 +27,7 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .moving_average import MovingAverage
-from .planned_model import planned_model
+from .recipe_model import planned_model
 from .training_step import full_batch, loss_function, set_up_training
 
 aten = torch.ops.aten

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import multiprocess
 
+from ..exit_codes import INTERRUPTED
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -32,7 +33,6 @@ SECONDS_TO_END = 5.0
 # If no save has begun `SECONDS_TO_SAVE` seconds after the signal, kill the process. A save that has begun is
 # always finished.
 SECONDS_TO_SAVE = 22.0
-INTERRUPTED = 130
 
 
 class ShutdownRequested(BaseException):

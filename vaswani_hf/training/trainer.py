@@ -114,6 +114,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         evaluation: EvaluationSettings,
         checkpoint: Path | None = None,
         processes: Processes | None = None,
+        stop: GracefulShutdown | None = None,
         *,
         task: Task,
         **kwargs: Any,
@@ -134,7 +135,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # The step since which all losses have been too high (see `DivergenceDetector`); None if the latest
         # loss is not too high.
         self.suspect_since: int | None = None
-        self.stop = GracefulShutdown()
+        self.stop = stop or GracefulShutdown()
         # True if a signal prevented the validation of this step.
         self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
@@ -336,7 +337,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial) -> None:
         """Save into a staging folder, and rename the complete checkpoint to checkpoint-STEP."""
         folder = Path(self.args.output_dir)
-        self.processes.run_on_main(lambda: self._make_room(folder))
+        self.processes.run_on_main(self._make_room, folder)
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
@@ -345,7 +346,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             save = super()._save_checkpoint
             self.processes.run_all_or_exit(lambda: save(model, trial))
             self.args.output_dir = str(folder)
-            self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
+            self.processes.run_on_main(self._complete_checkpoint, folder)
         except Exception:
             # If the run was replacing an earlier checkpoint of the same step, restore the earlier checkpoint.
             # Delete the incomplete checkpoint, because the incomplete checkpoint takes disk space. If the

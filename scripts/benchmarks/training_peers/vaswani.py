@@ -15,7 +15,8 @@ from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.hardware import describe_computation
-from vaswani_hf.training.run import add_callbacks, build_model, resolve, run_training
+from vaswani_hf.training.recipe_model import build_model
+from vaswani_hf.training.run import add_callbacks, resolve, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
@@ -83,7 +84,9 @@ def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
     """Return the model of a recipe. The embeddings have the vocabulary size of the shape, even if the
     tokenizer has fewer tokens.
     """
-    model = build_model(recipe, corpus)
+    model = build_model(
+        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
+    )
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
         model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)
     return model

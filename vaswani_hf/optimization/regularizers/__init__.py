@@ -1,16 +1,15 @@
 """Defines the table of the regularisers that a recipe can turn on.
 
-To add a regulariser, add a file to this folder, and import the entry of the regulariser here.
+To add a regulariser, add a file to this folder, and add the entry of the regulariser to `REGULARIZERS`.
 """
 
 from typing import Any
 
 from ..entries import Regularizer
-from .r_drop import R_DROP as R_DROP
-from .simcut import SIMCUT as SIMCUT
+from .r_drop import R_DROP
+from .simcut import SIMCUT
 
-# The table REGULARIZERS has the entries that are imported above.
-REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Regularizer)}
+REGULARIZERS: dict[str, Regularizer] = {entry.name: entry for entry in (R_DROP, SIMCUT)}
 
 
 def regularizer_of(training: Any) -> Regularizer | None:

@@ -1,0 +1,139 @@
+"""The model that a recipe describes: planned before the data is read, or built for a corpus. Also counts the
+parameters, and warns about sizes that do not fit the corpus.
+"""
+
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import GenerationConfig, PreTrainedModel, set_seed
+
+from ..checkpoint.tokenizers import SHARED_IDS_MARK
+from ..data.columns import pair_lengths
+from ..data.corpus import Corpus
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..settings.sections import ModelSettings, TokenizerSettings
+
+# A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each token of the
+# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each token of the
+# vocabulary.
+LEAST_TOKENS_PER_ENTRY = 25
+# A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
+# training data. The layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30
+# parameters for each token in the paper's parser for the Wall Street Journal (Section 6.3).
+MOST_PARAMETERS_PER_TOKEN = 40
+# Do not check a vocabulary of at most `SMALL_VOCABULARY` tokens, because 256 tokens of each vocabulary are
+# single bytes.
+SMALL_VOCABULARY = 1000
+# Maps a piece of a parameter name to the part of a layer to which the parameter belongs.
+PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
+
+
+def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
+    """Return the config of the model of a recipe, with `tokenizer.vocab_size` as the size of the
+    vocabulary.
+    """
+    return model.make_config(
+        vocab_size=tokenizer.vocab_size,
+        decoder_vocab_size=tokenizer.planned_target_size,
+        share_encoder_decoder_embeddings=tokenizer.has_one_vocabulary,
+    )
+
+
+def planned_model(config: VaswaniConfig, model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM) -> Any:
+    """Return a model with tied weights on the meta device, where weights take no memory."""
+    with torch.device("meta"):
+        return model_class(config)
+
+
+def build_model(
+    model: ModelSettings,
+    model_class: type[PreTrainedModel],
+    corpus: Corpus,
+    search: dict[str, Any],
+    seed: int,
+) -> Any:
+    """Build the untrained model of a run on the CPU. `search` contains the search settings of the recipe, the
+    values for `generate`.
+    """
+    set_seed(seed)
+    source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    # Do not compare only the two objects, because the tokenizers of an imported model can be two separate
+    # objects that share one vocabulary.
+    has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
+    config = model.make_config(
+        vocab_size=len(source),
+        decoder_vocab_size=len(target),
+        share_encoder_decoder_embeddings=has_one_vocabulary,
+        bos_token_id=target.bos_token_id,
+        pad_token_id=target.pad_token_id,
+        eos_token_id=target.eos_token_id,
+    )
+    built: Any = model_class(config)
+    if not search:
+        return built
+    built.generation_config = GenerationConfig.from_model_config(config)
+    # Pass `allow_custom_entries`, because transformers would otherwise ignore fields that transformers does
+    # not define.
+    built.generation_config.update(allow_custom_entries=True, **search)
+    return built
+
+
+def parameters_by_part(model: Any) -> dict[str, Any]:
+    """Return the number of parameters of each stack and of each part of the model. A tied parameter counts
+    once.
+    """
+    only_stack = getattr(model.config, "stack", None)
+    stacks = {stack: dict.fromkeys(("total", *PARTS.values()), 0) for stack in ("encoder", "decoder")}
+    total = embeddings = 0
+    for name, parameter in model.named_parameters():
+        total += parameter.numel()
+        part = next((part for piece, part in PARTS.items() if piece in name), None)
+        if part is None:
+            embeddings += parameter.numel()
+            continue
+        stack = stacks[only_stack or name.split(".")[1]]
+        stack["total"] += parameter.numel()
+        stack[part] += parameter.numel()
+    of_model = {stack: found for stack, found in stacks.items() if only_stack in (None, stack)}
+    return {"total": total, "embeddings": embeddings, **of_model}
+
+
+def size_warnings(
+    model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
+) -> list[str]:
+    """Return a warning if the vocabulary is far too large for the corpus, and a warning if the model is far
+    too large. `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN` are the limits. A run that starts from
+    another model is not checked, and a run on a stream is not checked.
+    """
+    if settings.init_from is not None or not isinstance(corpus.train, Dataset):
+        return []
+    source_lengths, target_lengths = pair_lengths(corpus.train)
+    num_source = int(source_lengths.sum())
+    num_target = int(target_lengths.sum())
+    num_tokens = num_target if corpus.are_texts else num_source + num_target
+    # Map each key to the size of the vocabulary and to the number of tokens of the training data.
+    vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
+    if not tokenizer.has_one_vocabulary:
+        vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)
+        vocabularies["tokenizer.target_vocab_size"] = (tokenizer.planned_target_size, num_target)
+    warnings = []
+    for key, (size, count) in vocabularies.items():
+        if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
+            warnings.append(
+                f"`{key}` is {size:,} and far too large for the corpus, because the training data has only "
+                f"{count:,} tokens, {count / size:.2g} for each token of the vocabulary, and fewer than "
+                f"{LEAST_TOKENS_PER_ENTRY} are too few to learn from; give a smaller number, or add training "
+                "data."
+            )
+    parameters = parameters_by_part(model)
+    in_layers = parameters["total"] - parameters["embeddings"]
+    if in_layers > MOST_PARAMETERS_PER_TOKEN * num_tokens:
+        warnings.append(
+            f"the model is far too large for the corpus, because its layers have {in_layers:,} parameters, "
+            f"{in_layers / num_tokens:,.0f} for each of the {num_tokens:,} tokens of the training data, and "
+            f"more than {MOST_PARAMETERS_PER_TOKEN} are too many; use fewer layers, a smaller "
+            "`model.d_model` or more training data."
+        )
+    return warnings
