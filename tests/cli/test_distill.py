@@ -10,7 +10,7 @@ from factories import write_recipe
 
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
-from vaswani_hf.model.translator_vaswani import PyTorchBackend
+from vaswani_hf.model.backend_vaswani import PyTorchBackend
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe

@@ -19,8 +19,8 @@ from ctranslate2.converters import TransformersConverter
 
 from vaswani_hf.convert.ctranslate2 import ACTIVATIONS, to_ctranslate2
 from vaswani_hf.convert.export import export
+from vaswani_hf.model.backend_vaswani import Segment
 from vaswani_hf.model.configuration_vaswani import decoder_start_token_id, eos_token_ids
-from vaswani_hf.model.translator_vaswani import Segment
 from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
 SOURCES = ["one two three four five four two", "three one", "five", "two two one four"]

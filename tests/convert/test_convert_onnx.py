@@ -20,7 +20,7 @@ from vaswani_hf.convert.export import export
 from vaswani_hf.convert.formats import sample_batch
 from vaswani_hf.convert.onnx import run_onnx
 from vaswani_hf.convert.onnx_engine import OnnxEngine
-from vaswani_hf.model.translator_vaswani import Hypothesis, Segment
+from vaswani_hf.model.backend_vaswani import Hypothesis, Segment
 from vaswani_hf.translation.translator import Translator
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}

@@ -422,10 +422,21 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
             assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
 
+WRONG = "must hold what `vaswani train` writes, but does not"
 DAMAGED_RECORDS = [
     ("results.json", "[]", "must hold a JSON object, but does not; restore it or remove it."),
     ("results.json", "{", "must hold a JSON object, but does not; restore it or remove it."),
-    ("results.json", '{"test": {"bleu": "x"}}', "must hold what `vaswani train` writes, but does not ("),
+    (
+        "results.json",
+        '{"test": {"bleu": "x"}}',
+        f"{WRONG} (`test.bleu` must be a number, but is 'x'); restore it",
+    ),
+    ("results.json", '{"origin": {}}', f"{WRONG} (`origin.name` must be given, but is missing); restore it"),
+    (
+        "results.json",
+        '{"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]}',
+        f"{WRONG} (`examples[0].words[0]` must be a list, but is 3); restore it",
+    ),
     ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is not a key of a recipe"),
 ]
 
@@ -437,6 +448,14 @@ def test_a_damaged_record_is_named(tiny_checkpoint, file, content, sentence):
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words")
     assert str(caught.value).startswith(f"The record '{folder / file}' {sentence}")
+
+
+def test_a_fault_of_the_package_is_not_blamed_on_the_record(tiny_checkpoint, monkeypatch):
+    monkeypatch.delattr("vaswani_hf.tasks.base.CardWords.__init__")
+    folder = tiny_checkpoint()
+    (folder / "results.json").write_text("{}")
+    with pytest.raises(TypeError, match="CardWords"):
+        model_card(folder, "alice/words")
 
 
 def test_results_that_are_null(tiny_checkpoint):

@@ -6,15 +6,9 @@ from factories import tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from vaswani_hf.model.backend_vaswani import PyTorchBackend, Segment, without_padding
 from vaswani_hf.model.inputs_vaswani import Request
-from vaswani_hf.model.translator_vaswani import (
-    PyTorchBackend,
-    Segment,
-    assign_phrases,
-    phrase_token_ids,
-    prefix_token_ids,
-    without_padding,
-)
+from vaswani_hf.model.translator_vaswani import assign_phrases, phrase_token_ids, prefix_token_ids
 
 
 @pytest.fixture(scope="module")

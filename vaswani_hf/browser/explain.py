@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 
+from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.inputs_vaswani import Request, TranslationOptions
 from ..model.text_rules_vaswani import target_word_indices
 from ..model.translator_vaswani import (
     BaseTranslator,
-    Hypothesis,
-    Segment,
     Translation,
     batches_by_length,
     num_layers_for,

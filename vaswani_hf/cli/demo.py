@@ -69,7 +69,7 @@ def _direction(name: str, device: str | None) -> dict[str, Any]:
     from ..checkpoint.languages import recorded_languages
     from ..checkpoint.loading import checkpoint_folder
     from ..model.pipeline_vaswani import TranslationPipeline
-    from ..publish.model_card import read_record
+    from ..publish.records import read_results
 
     translator = load_translator(name, device)
     folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
@@ -81,7 +81,7 @@ def _direction(name: str, device: str | None) -> dict[str, Any]:
     def explain_translation(text: str, num_beams: int) -> str:
         return page_of(explain(translator, text, name=Path(name).name, num_beams=num_beams))
 
-    examples = read_record(folder / RESULTS_FILE).get("examples") or []
+    examples = read_results(folder).get("examples") or []
     return {
         "label": " → ".join(languages) if languages else Path(name).name,
         "translate": pipeline,

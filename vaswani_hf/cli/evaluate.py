@@ -1,11 +1,11 @@
 """`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text_file`)."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
@@ -23,20 +23,11 @@ from .output import check_output, output_file, standard_output
 
 if TYPE_CHECKING:
     from ..evaluation.systems import Report, System, TestSet
+    from ..recipe.recipe import Recipe
 
 _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
-# The options that each kind of evaluation reads, in addition to the options of `_READ_BY_ALL`. The first kind
-# whose option is given is chosen. Without such an option, the command scores one model or file.
-_READ_BY: dict[str, tuple[str, ...]] = {
-    "text_file": ("tokens_per_batch",),
-    "trees": ("quantization", *SEARCH, "output"),
-    "calibration": ("source", "reference", *_TRANSLATING),
-    "robustness": ("source", "reference", *_TRANSLATING, *_SCORING, "compare"),
-    "compare": ("source", "reference", *_TRANSLATING, *_SCORING, "comet", "picture"),
-    "model": ("source", "reference", *_TRANSLATING, *_SCORING, "comet", "output"),
-}
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
 # The options that have no effect if only files are scored, because no model runs.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
@@ -107,22 +98,15 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def kind(self) -> str:
-        """The kind of the evaluation, a key of `_READ_BY`."""
-        return next((name for name in _READ_BY if getattr(self, name) not in (None, False, [])), "model")
+        """The kind of the evaluation, a key of `_KINDS`."""
+        return next((name for name in _KINDS if getattr(self, name) not in (None, False, [])), "model")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         chosen = "one system" if self.kind == "model" else f"`--{self.kind}`"
-        self._refuse(self.model_fields_set - {self.kind, *_READ_BY[self.kind], *_READ_BY_ALL}, chosen)
-        if self.text_file is not None:
-            if self.model is None:
-                raise ValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
-            check_file("--text_file", self.text_file)
-        elif self.trees is not None:
-            self._check_trees(self.trees)
-        else:
-            self._check_systems()
-            self._check_outputs()
+        kind = _KINDS[self.kind]
+        self._refuse(self.model_fields_set - {self.kind, *kind.reads, *_READ_BY_ALL}, chosen)
+        kind.check(self)
         return self
 
     def _refuse(self, options: set[str], chosen: str) -> None:
@@ -137,7 +121,15 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             unread = self.model_fields_set & {*_OF_MODELS} - read_by_comet
             self._refuse(unread, f"files, but no model is given ({', '.join(self.systems)})")
 
-    def _check_trees(self, trees: str) -> None:
+    def check_text_file(self) -> None:
+        """Check the options of `--text_file`."""
+        if self.model is None:
+            raise ValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
+        check_file("--text_file", str(self.text_file))
+
+    def check_trees(self) -> None:
+        """Check the options of `--trees`."""
+        trees = str(self.trees)
         model = self.model
         if model is None:
             raise ValueError(
@@ -150,6 +142,11 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             )
         self._refuse_options_of_models()
         check_output(self.output, {"--trees": trees} if _is_file(trees) else {})
+
+    def check_translations(self) -> None:
+        """Check the options of the kinds that evaluate translations."""
+        self._check_systems()
+        self._check_outputs()
 
     def _check_systems(self) -> None:
         for name in ("source", "reference"):
@@ -225,15 +222,10 @@ def run(options: EvaluateOptions) -> None:
     """Print the scores."""
     # Raise an error immediately if standard output is closed.
     output = standard_output()
-    evaluate: dict[str, Callable[[EvaluateOptions], Report]] = {
-        "text_file": _evaluate_text_file,
-        "trees": _evaluate_trees,
-        "calibration": _calibrate,
-    }
     with ExitStack() as files:
         outputs = options.output and files.enter_context(output_file(options.output, _REMEDY))
         picture = options.picture and files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
-        report = evaluate.get(options.kind, _evaluate_translations)(options)
+        report = _KINDS[options.kind].evaluate(options)
         text = json.dumps(report.scores, indent=2) if options.as_json else report.as_text(report.scores)
         try:
             # Print the scores before the output files are written, because the write can fail, for example on
@@ -296,19 +288,12 @@ def _calibrate(options: EvaluateOptions) -> "Report":
 def _evaluate_translations(options: EvaluateOptions) -> "Report":
     """Score one system, compare several systems, or score systems on changed copies of the test set."""
     from ..checkpoint.files import recipe_file
-    from ..evaluation.bleu import (
-        RECIPE_KEYS,
-        check_tokenizer,
-        recipe_note,
-        score_translations,
-        scoring_of_recipes,
-    )
+    from ..evaluation.bleu import RECIPE_KEYS, check_tokenizer, recipe_note, scoring_of_recipes
     from ..evaluation.comet import check_comet, comet_scores
     from ..evaluation.comparison import check_comparable, compare
     from ..evaluation.one_system import score_system
     from ..evaluation.robustness import score_robustness
     from ..recipe.loading import readable_record
-    from ..tasks import TASKS
 
     if options.tokenize is not None:
         check_tokenizer(options.tokenize)
@@ -336,19 +321,29 @@ def _evaluate_translations(options: EvaluateOptions) -> "Report":
     elif options.kind == "compare":
         report = compare(systems, test_set, scoring, options.comet, options.device)
     else:
-        # Without a recipe, and with `--split_compounds`, the outputs are scored as translations. Otherwise,
-        # the task in the recipe of the checkpoint determines the metrics.
         (system,) = systems
-        task = TASKS["translation"]
-        score: Callable[..., dict[str, Any]] = partial(score_translations, **scoring)
-        if recipes and not options.split_compounds:
-            recipe = recipes[system.name]
-            task = TASKS[recipe.task]
-            score = partial(task.score_outputs, evaluation=recipe.evaluation.replace(**given))
-        report = score_system(system, test_set, score, task.metrics, options.comet, options.device)
+        metrics, score = _metrics(recipes.get(system.name), given, scoring)
+        report = score_system(system, test_set, score, metrics, options.comet, options.device)
     if from_recipes and "bleu_signature" in report.scores:
         report.scores["recipe_note"] = recipe_note(from_recipes, recipes)
     return report
+
+
+def _metrics(
+    recipe: "Recipe | None", given: dict[str, Any], scoring: dict[str, Any]
+) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
+    """Return the titles of the scores of one system, and the function that computes the scores.
+
+    Without a recipe, and with `--split_compounds`, the outputs are scored as translations. Otherwise, the task
+    in the recipe of the checkpoint determines the metrics.
+    """
+    from ..evaluation.bleu import score_translations
+    from ..tasks import TASKS
+
+    if recipe is None or scoring["split_compounds"]:
+        return TASKS["translation"].metrics, partial(score_translations, **scoring)
+    task = TASKS[recipe.task]
+    return task.metrics, partial(task.score_outputs, evaluation=recipe.evaluation.replace(**given))
 
 
 def _read_test_set(options: EvaluateOptions) -> "TestSet":
@@ -367,3 +362,35 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
     num_sentences = len(test_set.sources)
     settings = options.translation_settings()
     return read_systems(options.systems, str(options.source), num_sentences, load, settings)
+
+
+class _Kind(NamedTuple):
+    """A kind of evaluation: the options that it reads in addition to `_READ_BY_ALL`, the check of the values of
+    these options, and the function that computes the scores.
+    """
+
+    reads: tuple[str, ...]
+    check: Callable[[EvaluateOptions], None]
+    evaluate: Callable[[EvaluateOptions], "Report"]
+
+
+_ON_TEST_SET = ("source", "reference", *_TRANSLATING)
+# The first kind whose option is given is chosen. Without such an option, the command scores one model or file.
+_KINDS = {
+    "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
+    "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),
+    "calibration": _Kind(_ON_TEST_SET, EvaluateOptions.check_translations, _calibrate),
+    "robustness": _Kind(
+        (*_ON_TEST_SET, *_SCORING, "compare"), EvaluateOptions.check_translations, _evaluate_translations
+    ),
+    "compare": _Kind(
+        (*_ON_TEST_SET, *_SCORING, "comet", "picture"),
+        EvaluateOptions.check_translations,
+        _evaluate_translations,
+    ),
+    "model": _Kind(
+        (*_ON_TEST_SET, *_SCORING, "comet", "output"),
+        EvaluateOptions.check_translations,
+        _evaluate_translations,
+    ),
+}

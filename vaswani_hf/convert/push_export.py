@@ -12,7 +12,6 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE
 from ..checkpoint.hub import explained, with_retries
-from ..publish.model_card import read_record
 from ..publish.push import (
     Destination,
     check_destination,
@@ -22,6 +21,7 @@ from ..publish.push import (
     refuse_tokens,
     send,
 )
+from ..publish.records import read_record
 from .export import FORMATS
 from .formats import Format
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..model.translator_vaswani import BaseTranslator, Hypothesis, Segment, batches_by_length
+from ..model.backend_vaswani import Hypothesis, Segment
+from ..model.translator_vaswani import BaseTranslator, batches_by_length
 
 # The maximum number of source and target tokens in a batch.
 _TOKENS_PER_BATCH = 4096

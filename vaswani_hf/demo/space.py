@@ -13,12 +13,13 @@ from typing import Any, Literal
 from huggingface_hub import RepoCard, SpaceCardData
 from huggingface_hub.utils import validate_repo_id
 
-from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE, RESULTS_FILE
+from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
-from ..publish.model_card import pipeline_of, read_record
+from ..publish.model_card import pipeline_of
 from ..publish.push import Destination, check_destination, check_token, only_hub_errors, refuse_tokens, send
+from ..publish.records import read_record, read_results
 from ..version import minimum_versions
 
 # The page was tested with this version of gradio. The Space installs the same version.
@@ -137,7 +138,7 @@ def push_space(
 def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) -> None:
     """Write the files of a Space with the SDK "gradio" into the folder `staged`."""
     languages = recorded_languages(checkpoint)
-    examples = read_record(checkpoint / RESULTS_FILE).get("examples") or []
+    examples = read_results(checkpoint).get("examples") or []
     generation = read_record(checkpoint / "generation_config.json")
     title = repository.split("/")[-1]
     values: dict[str, Any] = {

@@ -397,31 +397,35 @@ class BeamSearch:
         self.num_new += 1
         paths = self._extend_paths(candidates)
         ended = self._has_ended(candidates, paths)
-        some_ended = False
-        num_open = len(self.sentences)
         if self.checks_ends_first:
             some_ended, _ = self._read_step_numbers(checked, was_open, ended.any(), self.num_searched)
-            self.checks_ends_first = not some_ended
-        if not self.checks_ends_first:
-            finished = self._update_finished_scores(candidates, ended)
-            num_going_on = self._close_sentences(candidates, ended)
-            some_ended, num_open = self._read_step_numbers(checked, was_open, ended.any(), num_going_on)
-            self.is_over = num_open == 0 or self.num_new >= self.last_limit
-        # Candidates are sorted unless they are sampled. If candidates are sorted and no candidate has ended,
-        # the first K candidates are the new beams.
+            if not some_ended:
+                self._continue_with_first_candidates(candidates, paths)
+                return
+            self.checks_ends_first = False
+        finished = self._update_finished_scores(candidates, ended)
+        num_going_on = self._close_sentences(candidates, ended)
+        some_ended, num_open = self._read_step_numbers(checked, was_open, ended.any(), num_going_on)
+        self.is_over = num_open == 0 or self.num_new >= self.last_limit
         if some_ended or self.reader is not None or self.config.do_sample:
             self._update_finished_paths(finished, paths)
             self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
             self.paths = gather_beams(paths, best)
             self.parents = candidates.parents.gather(1, best)
         else:
-            self.scores = candidates.scores[:, : self.num_beams]
-            self.paths = paths[:, : self.num_beams]
-            self.parents = candidates.parents[:, : self.num_beams]
+            self._continue_with_first_candidates(candidates, paths)
         # Remove closed sentences only if at least an eighth of the sentences is closed, because each removal
         # copies all open sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
+
+    def _continue_with_first_candidates(self, candidates: Candidates, paths: torch.Tensor) -> None:
+        """Make the first K candidates the new beams. The candidates must be sorted, and no candidate may have
+        ended.
+        """
+        self.scores = candidates.scores[:, : self.num_beams]
+        self.paths = paths[:, : self.num_beams]
+        self.parents = candidates.parents[:, : self.num_beams]
 
     def _read_step_numbers(
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor

@@ -17,9 +17,10 @@ from transformers import (
 from transformers.utils import logging
 
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
+from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation
+from ..model.translator_vaswani import Translation
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)

@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
-from jinja2 import TemplateError
 from safetensors import safe_open
 
 from ..checkpoint.files import (
@@ -27,7 +26,6 @@ from ..checkpoint.files import (
     GENERATION_FILE,
     INDEX_FILE,
     LICENSE_FILE,
-    RESULTS_FILE,
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
@@ -39,6 +37,7 @@ from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
 from .certificate import certificate_table, hashes_of_weights
+from .records import read_record, read_results
 
 # The maximum number of example texts in the metadata of a card.
 NUM_WIDGETS = 3
@@ -89,22 +88,16 @@ def model_card(
         "certificate": certificate,
         "certificate_table": certificate_table(certificate) if certificate else None,
     }
-    try:
-        task = _task_of(folder, recipe, facts["test"])
-        words = task.card_words(data, recipe.data if recipe else None, facts["test"], repo_id)
-        facts |= {
-            "words": words,
-            "example": json.dumps(words.example, ensure_ascii=False),
-            "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
-            "in_table": _in_table,
-            "has_search": bool(task.decoding_settings.model_fields),
-        }
-        card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
-    except (AttributeError, TypeError, ValueError, TemplateError) as error:
-        raise ValueError(
-            f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not "
-            f"({error}); restore it or remove it."
-        ) from error
+    task = _task_of(folder, recipe, facts["test"])
+    words = task.card_words(data, recipe.data if recipe else None, facts["test"], repo_id)
+    facts |= {
+        "words": words,
+        "example": json.dumps(words.example, ensure_ascii=False),
+        "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
+        "in_table": _in_table,
+        "has_search": bool(task.decoding_settings.model_fields),
+    }
+    card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
     # Remove repeated empty lines, which remain where the template leaves out a part.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     return card
@@ -141,7 +134,7 @@ def check_card(path: Path) -> None:
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the saved recipe (or None), the results (empty if missing), and the information about the data."""
     recipe = recorded_recipe(folder)
-    results = read_record(folder / RESULTS_FILE)
+    results = read_results(folder)
     data = data_facts(recipe.data) if recipe else results.get("data") or {}
     return recipe, results, data
 
@@ -334,21 +327,6 @@ def _count_parameters(folder: Path) -> int:
             for key in weights.keys():  # noqa: SIM118
                 total += math.prod(weights.get_slice(key).get_shape())
     return total
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file of a run. If the file is missing, return an empty dict."""
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        content = None
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
-        )
-    return content
 
 
 def data_facts(data: DataSettings) -> dict[str, Any]:

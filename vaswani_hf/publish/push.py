@@ -58,7 +58,8 @@ from ..recipe.published import published_yaml
 from ..translation.translator import Translator
 from ..version import minimum_versions
 from .license_text import license_text
-from .model_card import check_card, model_card, pipeline_of, read_record
+from .model_card import check_card, model_card, pipeline_of
+from .records import read_results
 
 # Patterns of files. If a file in the repository matches a pattern and the new checkpoint does not contain
 # this file, a push deletes the file.
@@ -370,7 +371,7 @@ def _is_card_of_import(folder: Path) -> bool:
     A push replaces the card of an import by a card for the repository, because the code examples in the card
     of an import load the local folder.
     """
-    origin = read_record(folder / RESULTS_FILE).get("origin") or {}
+    origin = read_results(folder).get("origin") or {}
     text = (folder / CARD_FILE).read_text(encoding="utf-8")
     return bool(origin) and text == str(model_card(folder, origin["imported_as"]))
 

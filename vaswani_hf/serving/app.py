@@ -24,11 +24,12 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..model.backend_vaswani import PyTorchBackend
 from ..model.generation_vaswani import setting_of
 from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.translator_vaswani import PyTorchBackend, Translation
+from ..model.translator_vaswani import Translation
 from ..translation.language_check import LanguageCheck
 from ..version import __version__
 from .directions import AUTO, Direction, Directions, language_name

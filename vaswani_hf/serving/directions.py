@@ -11,7 +11,8 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
-from ..model.translator_vaswani import BaseTranslator, PyTorchBackend
+from ..model.backend_vaswani import PyTorchBackend
+from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"

@@ -19,8 +19,9 @@ from typing import Any
 
 from transformers import TextStreamer
 
+from ..model.backend_vaswani import Segment
 from ..model.inputs_vaswani import Request, TranslationOptions
-from ..model.translator_vaswani import BaseTranslator, Segment, Translation
+from ..model.translator_vaswani import BaseTranslator, Translation
 from .limits import Limits
 
 

@@ -22,6 +22,7 @@ _EXPECTED = {
     "float_parsing": "a number",
     "string_type": "text",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a mapping of keys to values",
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",

@@ -2,7 +2,7 @@
 ctranslate2` wrote.
 
 `convert.ctranslate2` writes the folder. The backend for PyTorch models is `PyTorchBackend` in
-`model.translator_vaswani`. The search settings have the same names and meanings as in `generate`. The search
+`model.backend_vaswani`. The search settings have the same names and meanings as in `generate`. The search
 of CTranslate2 differs from the search of this package in these points:
 
 - With `early_stopping="never"`, the two searches find the same translations. CTranslate2 has no such search.
@@ -47,6 +47,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
+from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.beam_search_vaswani import (
     NotFiniteError,
     PenaltyScorer,
@@ -57,7 +58,7 @@ from ..model.beam_search_vaswani import (
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment, language_token
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
@@ -118,7 +119,7 @@ def load_ctranslate2_translator(
 
 class CTranslate2Backend:
     """A CTranslate2 model with its tokenizers and generation settings. `CTranslate2Backend` implements the
-    interface `Backend` of `model.translator_vaswani`.
+    interface `Backend` of `model.backend_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.

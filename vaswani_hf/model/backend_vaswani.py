@@ -1,0 +1,406 @@
+"""Runs the model for the translator: the interface `Backend`, and its implementation `PyTorchBackend`.
+
+The translator passes batches of segments with similar lengths to a backend. `Backend.search` returns the
+hypotheses of each segment. `Backend.score` computes the log-probabilities and the attention of given
+hypotheses.
+
+`PyTorchBackend` works for all encoder-decoder models that have `generate`. The CTranslate2 backend is in the
+folder `translation` of the package.
+
+This file is saved with every checkpoint, because the translation pipeline of the checkpoint uses
+`PyTorchBackend`.
+
+In tensor shapes, B is the number of segments of a batch, S the source length, T the target length (both in
+tokens), R the number of translations of a segment and N the number of decoder layers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from .beam_search_vaswani import NotFiniteError
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .generation_vaswani import FiniteLogits, checked_models, setting_of, token_log_probs
+from .phrase_search_vaswani import forbidden_tokens
+
+
+@dataclass(slots=True)
+class Segment:
+    """A text that `generate` translates in one piece: a sentence, or a part of a sentence that is too long
+    for the model.
+    """
+
+    text: str
+    # The token ids [S] of the source. The last token is `</s>`.
+    token_ids: list[int]
+    # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
+    # The list is empty if the translator does not need the word indices.
+    words: list[int] = field(default_factory=list)
+    # Additional arguments of `generate`, such as the target language of a multilingual model.
+    generate: dict[str, Any] = field(default_factory=dict)
+    # The tokens that the translation must begin with.
+    prefix: list[int] = field(default_factory=list)
+    # The phrases that the translation must contain: as lists of token ids, and as texts.
+    phrases: list[list[int]] = field(default_factory=list)
+    phrase_texts: list[str] = field(default_factory=list)
+    # The texts of the prefix and of the phrases, joined by spaces.
+    forced_text: str = ""
+
+
+@dataclass(slots=True)
+class Hypothesis:
+    """A translation of a segment that the search has found."""
+
+    # The token ids [T] without the start token. Forced tokens come first. The last token is `</s>` if the
+    # search ended the translation by `</s>`.
+    token_ids: list[int]
+    # The number of forced tokens at the beginning, which the search did not choose: the language token and
+    # the target prefix.
+    num_forced: int = 0
+    # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
+    # token.
+    num_counted: int = 0
+    # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
+    num_ending: int = 0
+    # The text of the translation. The translator sets this field.
+    text: str = ""
+    # The score that the search has computed. Only the CTranslate2 backend sets this field.
+    score: float = 0.0
+    # [T][S] the cross-attention. A backend sets this field only if its method `score` cannot compute the
+    # attention.
+    attention: list[list[float]] | None = None
+
+
+class Backend(Protocol):
+    """The interface that the translator uses to run a model: search and scores for batches of segments. The
+    implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` in the package.
+    """
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The generation settings of the checkpoint."""
+        ...
+
+    @property
+    def max_positions(self) -> float | None:
+        """The maximum number of source tokens; infinite if there is no limit.
+
+        The value is None for all models except Vaswani models. The translator divides long texts only for
+        Vaswani models.
+        """
+        ...
+
+    @property
+    def supports_phrases(self) -> bool:
+        """True if the method `search` can find translations that contain given phrases."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Set the random seed for sampling."""
+
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
+        first.
+
+        `settings` are arguments of `generate`. If `with_attention` is True and the method `score` of the
+        backend cannot compute the attention, `search` returns the attention of each hypothesis. If a text
+        cannot be translated, a `SentenceError` with the text is raised.
+        """
+        ...
+
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """Compute the log-probabilities, and the attention or None, of one hypothesis for each of B segments.
+
+        The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
+        cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite, a
+        `NotFiniteError` with the text is raised.
+        """
+        ...
+
+
+class PyTorchBackend:
+    """Searches and computes scores with a PyTorch model, or with an ensemble of models. An ensemble averages
+    the token probabilities of its models.
+
+    Args:
+        model (PreTrainedModel): An encoder-decoder model that has `generate`.
+        ensemble (sequence): Other models with the same vocabulary.
+    """
+
+    def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
+        self.model: Any = model
+        self.ensemble = checked_models(ensemble)
+        self._is_vaswani = self.model.config.model_type == "vaswani"
+        if self.ensemble and not self._is_vaswani:
+            raise ValueError(
+                "`ensemble` needs a Vaswani model as the first model, but the first model is a "
+                f"{type(model).__name__}; change the order of the models."
+            )
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The generation config of the model."""
+        return self.model.generation_config
+
+    @property
+    def max_positions(self) -> float | None:
+        """The maximum number of source tokens, see `Backend.max_positions`."""
+        if not self._is_vaswani:
+            return None
+        config = self.model.config
+        return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+    @property
+    def supports_phrases(self) -> bool:
+        """True for a Vaswani model, see `Backend.supports_phrases`."""
+        return self._is_vaswani
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of PyTorch."""
+        torch.manual_seed(seed)
+
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each segment, see `Backend.search`. `with_attention` has no effect."""
+        prefix_lengths = {len(segment.prefix) for segment in segments}
+        if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
+            return self._search_by_prefix_length(segments, settings)
+        prompts = _prompts_of(segments)
+        arguments = self._generate_arguments(segments, prompts, settings)
+        finite = FiniteLogits()
+        if not self._is_vaswani:
+            # Add a check that all logits are finite, because only Vaswani models check their logits
+            # themselves.
+            arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
+        try:
+            sequences = self.model.generate(**arguments)
+            finite.raise_for_marked_row(len(segments))
+        except ValueError as error:
+            _name_text(error, segments)
+            raise
+        found = self._hypotheses(sequences, prompts)
+        self._note_forced_tokens(found, max(map(len, prompts)), arguments)
+        return found
+
+    def _counts_padding(self, given: Mapping[str, Any]) -> bool:
+        """Return True if the length limit of the search counts padding. In a batch, shorter target prefixes
+        are padded on the left.
+        """
+        if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
+            return True
+        has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
+        return has_fixed_length or self.max_positions != math.inf
+
+    def _search_by_prefix_length(
+        self, segments: list[Segment], settings: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
+        """Search separately for each group of segments whose target prefixes have equal lengths."""
+        rows_of: dict[int, list[int]] = {}
+        for row, segment in enumerate(segments):
+            rows_of.setdefault(len(segment.prefix), []).append(row)
+        found: list[list[Hypothesis]] = [[] for _ in segments]
+        for rows in rows_of.values():
+            of_rows = self.search([segments[row] for row in rows], **settings)
+            for row, hypotheses in zip(rows, of_rows, strict=True):
+                found[row] = hypotheses
+        return found
+
+    def _generate_arguments(
+        self, segments: list[Segment], prompts: list[list[int]], settings: dict[str, Any]
+    ) -> dict[str, Any]:
+        arguments = {**self._inputs(segments), **segments[0].generate}
+        if any(prompts):
+            self._refuse_forbidden_prefixes(segments, settings)
+            arguments |= self._prompt_arguments(prompts)
+        if any(segment.phrases for segment in segments):
+            if not self._is_vaswani:
+                raise ValueError(
+                    f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, "
+                    "whose search does not support phrases."
+                )
+            arguments["must_contain"] = [segment.phrases for segment in segments]
+            # Turn off the warning of the search, because the translator logs a warning with the line number.
+            arguments["warn_of_unmet_phrases"] = False
+        # Reset settings of the checkpoint that have no effect in this search, because `generate` logs a
+        # warning about each such setting.
+        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
+        if settings.get("num_beams") == 1:
+            idle |= {"length_penalty": 1.0, "early_stopping": False}
+        for name, value in idle.items():
+            if getattr(self.generation_config, name, None) is not None:
+                arguments[name] = value
+        if self.ensemble:
+            arguments["ensemble"] = self.ensemble
+        return {**arguments, **settings, "return_dict_in_generate": False}
+
+    def _inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
+        """Return `input_ids` and `attention_mask` [B, S] int64, on the model's device."""
+        ids, mask = _pad_rows(
+            [segment.token_ids for segment in segments], self.model.config.pad_token_id or 0
+        )
+        return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
+
+    def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
+        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and the mask of these
+        ids.
+        """
+        start: Any = decoder_start_token_id(self.generation_config)
+        rows = [[start, *prompt] for prompt in prompts]
+        ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, on_the_left=True)
+        arguments = {"decoder_input_ids": ids.to(self.model.device)}
+        if not bool(mask.all()):
+            arguments["decoder_attention_mask"] = mask.to(self.model.device)
+        return arguments
+
+    def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
+        given = {**segments[0].generate, **settings}
+        config = GenerationConfig()
+        for name in ("bad_words_ids", "suppress_tokens"):
+            setattr(config, name, setting_of(name, given, self.generation_config))
+        for segment in segments:
+            forbidden = forbidden_tokens(segment.prefix, config)
+            if forbidden is not None:
+                raise ValueError(
+                    f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, "
+                    f"but {forbidden}; remove the prefix or the setting."
+                )
+
+    def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
+        """Convert the sequences [B * R, 1 + T] that `generate` returned to the hypotheses of B segments."""
+        rows = sequences.tolist()
+        num_rows = len(rows) // len(prompts)
+        first = 1 + max(map(len, prompts))
+        end_ids = eos_token_ids(self.generation_config)
+        pad_token_id = self.model.config.pad_token_id
+        found = []
+        for number, prompt in enumerate(prompts):
+            of_segment = []
+            for row in rows[number * num_rows : (number + 1) * num_rows]:
+                token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
+                of_segment.append(Hypothesis(token_ids, len(prompt)))
+            # Ignore rows that contain only the prompt, because the search found no translation for these
+            # rows.
+            existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
+            found.append(existing or of_segment[:1])
+        return found
+
+    def _note_forced_tokens(
+        self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
+    ) -> None:
+        """Record which tokens of the hypotheses were forced by the search: the language token, and `</s>` at
+        the length limit.
+        """
+        language = setting_of("forced_bos_token_id", arguments, self.generation_config)
+        end = setting_of("forced_eos_token_id", arguments, self.generation_config)
+        if language is None and end is None:
+            return
+        end_ids = end if isinstance(end, list) else [end]
+        limit = setting_of("max_new_tokens", arguments, self.generation_config)
+        if limit is None:
+            max_length = setting_of("max_length", arguments, self.generation_config)
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. If no
+            # limit is set, the limit is 20 tokens, the default of transformers.
+            limit = 20 if max_length is None else max_length - 1 - prompt_length
+        for hypotheses in found:
+            for hypothesis in hypotheses:
+                own = hypothesis.token_ids[hypothesis.num_forced :]
+                if language is not None and prompt_length == 0 and own[:1] == [language]:
+                    hypothesis.num_counted = 1
+                    hypothesis.num_forced += 1
+                if len(own) == limit and own[-1] in end_ids:
+                    hypothesis.num_ending = 1
+
+    @torch.inference_mode()
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """Compute the log-probabilities and the attention of each hypothesis, see `Backend.score`."""
+        labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
+        labels = labels.to(self.model.device)  # [B, T]
+        start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
+        decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
+        models = [self.model, *self.ensemble]
+        log_probs, attention = token_log_probs(
+            models, self._inputs(segments), decoder_input_ids, labels, num_layers
+        )
+        scores = []
+        for row, (segment, hypothesis) in enumerate(zip(segments, hypotheses, strict=True)):
+            num_tokens = len(hypothesis.token_ids)
+            own = log_probs[row, hypothesis.num_forced : num_tokens - hypothesis.num_ending].tolist()
+            if any(map(math.isnan, own)):
+                raise NotFiniteError(row, segment.text)
+            of_row = None if attention is None else attention[row, :, :num_tokens, : len(segment.token_ids)]
+            scores.append((own, of_row))
+        return scores
+
+
+def _prompts_of(segments: list[Segment]) -> list[list[int]]:
+    """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
+    if not any(segment.prefix for segment in segments):
+        return [[] for _ in segments]
+    # Add the language token, because `generate` forces the language only if the call has no prefix.
+    return [[*language_token(segment), *segment.prefix] for segment in segments]
+
+
+def language_token(segment: Segment) -> list[int]:
+    """Return the token of the target language that the translation of a segment begins with, or an empty
+    list.
+    """
+    language = segment.generate.get("forced_bos_token_id")
+    return [] if language is None else [language]
+
+
+def _pad_rows(
+    rows: list[list[int]], fill: int, on_the_left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
+    longest = max(map(len, rows))
+    padding = [[fill] * (longest - len(row)) for row in rows]
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    columns = torch.arange(longest)
+    if on_the_left:
+        ids = torch.tensor(
+            [[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64
+        )
+        return ids, (columns >= longest - lengths).long()
+    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
+    return ids, (columns < lengths).long()
+
+
+def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
+    """Return the tokens up to and including the first `</s>`. If there is no `</s>`, return all tokens except
+    final padding.
+    """
+    ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
+    if ends:
+        return token_ids[: min(ends) + 1]
+    length = len(token_ids)
+    while length > 0 and token_ids[length - 1] == pad_token_id:
+        length -= 1
+    return token_ids[:length]
+
+
+def _name_text(error: Any, segments: list[Segment]) -> None:
+    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that contradict a
+    setting.
+
+    Check the attributes of the error instead of its class. `isinstance` would fail, because transformers may
+    load the file that defines the class twice: for the model and for the pipeline.
+    """
+    number = getattr(error, "sentence", None)
+    if number is None:
+        return
+    segment = segments[number]
+    error.text = segment.text
+    if hasattr(error, "phrases"):
+        texts = zip(segment.phrases, segment.phrase_texts, strict=True)
+        error.phrase_texts = [text for phrase, text in texts if phrase in error.phrases]
