@@ -258,9 +258,7 @@ COMMANDS = """
 translate CAUSAL --text=five | `model` must be a translation model, but
 evaluate CAUSAL --text_file=none | `--text_file` must be an existing file, but is
 evaluate CAUSAL | `--source` must be given to evaluate translations
-evaluate MASKED --text_file=TEXT --num_beams=2 | `--num_beams` is for translations
-evaluate CAUSAL --text_file=TEXT --length_penalty=0 | `--length_penalty` is for translations
-evaluate CAUSAL --text_file=TEXT --tokenize=char | `--tokenize` is for translations
+evaluate MASKED --text_file=TEXT --num_beams=2 | `--num_beams` has no effect with `--text_file`
 """
 
 
