@@ -38,12 +38,7 @@ from . import (
 )
 from .arguments import parse_words
 from .options import CodeOptions, Options
-from .report import (
-    discard_lost_output,
-    is_reader_gone,
-    open_closed_streams,
-    report,
-)
+from .report import discard_lost_output, is_reader_gone, open_closed_streams, report
 from .threads import leaving_busy_cores, limit_spinning
 
 

@@ -6,6 +6,7 @@ class is read as an instance of `Stub`, with the same attributes. If the file co
 class, an error is raised.
 """
 
+import errno
 import pickle
 import re
 import zipfile
@@ -59,8 +60,11 @@ def header_of(path: Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
             return archive.read(pickles[0]) if pickles else b""
-    except (zipfile.BadZipFile, OSError):
-        raise ValueError(f"'{path.name}' is incomplete; copy or download the file again.") from None
+    except (zipfile.BadZipFile, OSError) as error:
+        # If the beginning of the file is missing, `zipfile` seeks a negative position, which is an invalid argument.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise ValueError(f"'{path.name}' is incomplete; copy or download the file again.") from error
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
@@ -105,12 +109,12 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
         ) from None
     except OSError:
         raise
-    except Exception:
-        # Catch all exceptions, because a damaged file can raise any kind of exception.
+    except Exception as error:
+        # Catch all exceptions, because a damaged file can raise any kind of exception. `-v` shows the cause.
         raise ValueError(
             f"'{path.name}' was not written by `torch.save`, or is incomplete; copy or download the file "
             "again."
-        ) from None
+        ) from error
 
 
 def _refused(message: str) -> str:

@@ -387,7 +387,8 @@ class PairCollator:
         max_length: int | None = None,
     ):
         """`pad_token_id` pads `input_ids`. `encoders` is a tuple: an object that encodes source texts into
-        token ids, and an object that encodes target texts. `augment` changes the text of a pair before the encoding, and needs `encoders`.
+        token ids, and an object that encodes target texts. `augment` changes the text of a pair before the
+        encoding, and needs `encoders`.
 
         If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids of the
         corpus.
