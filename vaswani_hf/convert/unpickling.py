@@ -61,10 +61,16 @@ def header_of(path: Path) -> bytes:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
             return archive.read(pickles[0]) if pickles else b""
     except (zipfile.BadZipFile, OSError) as error:
-        # If the beginning of the file is missing, `zipfile` seeks a negative position, which is an invalid argument.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+        if _is_unreadable(error):
             raise
         raise ValueError(f"'{path.name}' is incomplete; copy or download the file again.") from error
+
+
+def _is_unreadable(error: Exception) -> bool:
+    """Return True if the operating system cannot read a file. Return False if the content of the file is wrong:
+    in a zip file with a missing part, a library seeks a negative position, which is an invalid argument.
+    """
+    return isinstance(error, OSError) and error.errno != errno.EINVAL
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
@@ -107,10 +113,10 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
             f"'{path.name}' contains objects that are neither tensors nor plain values, and is not read, "
             f"because such objects can execute code ({_refused(str(error))})."
         ) from None
-    except OSError:
-        raise
     except Exception as error:
         # Catch all exceptions, because a damaged file can raise any kind of exception. `-v` shows the cause.
+        if _is_unreadable(error):
+            raise
         raise ValueError(
             f"'{path.name}' was not written by `torch.save`, or is incomplete; copy or download the file "
             "again."

@@ -197,10 +197,15 @@ export class Translator {
     const end = ids[ids.length - 1];
     const own = ids.slice(0, -1);
     const tags = [...this.sourceTokenizer.tags.values()].includes(own[0]) ? own.slice(0, 1) : [];
+    // The number of tokens of a piece without the tag and without `</s>`.
+    const room = this.maxLength - 1 - tags.length;
+    if (room < 1) {
+      throw new Error(`The model can read at most ${this.maxLength} tokens, which is too few for a text.`);
+    }
     const pieces = [];
     let start = tags.length;
     while (start < own.length) {
-      let stop = Math.min(start + this.maxLength - 1 - tags.length, own.length);
+      let stop = Math.min(start + room, own.length);
       if (stop < own.length) {
         // End the piece between two words. If a single word fills the piece, divide the word.
         let boundary = stop;
