@@ -158,7 +158,6 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # Delete the empty file, so that the user can repeat the command. With the file, the
-                    # command would refuse to overwrite it.
+                    # Delete the empty file, because a repeated command refuses to overwrite an existing file.
                     os.unlink(path)
                 raise
