@@ -3,12 +3,12 @@
 push.py pushes the final checkpoint. The recipe key `publishing.hub_strategy` determines which files are
 pushed during the training. The values of `hub_strategy` are the same as in transformers:
 
-- "end": nothing.
-- "every_save": the model after each save.
-- "checkpoint": the model after each save, and the files that a resumed run needs in the folder
+- "end": no files are pushed during the training.
+- "every_save": each save of a checkpoint pushes the model.
+- "checkpoint": each save pushes the model, and pushes the files that a resumed run needs into the folder
   `last-checkpoint`.
-- "all_checkpoints": the model after each save, and the files that a resumed run needs in one folder
-  `checkpoint-STEP` for each save.
+- "all_checkpoints": each save pushes the model, and pushes the files that a resumed run needs into a new
+  folder `checkpoint-STEP`.
 """
 
 import os
@@ -157,8 +157,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     shutil.copy(staging / newest / METRICS_FILE, folder)
     shutil.copy(snapshot / RECIPE_FILE, folder)
     save_tokenizers(*load_tokenizers(staging / newest), folder)
-    # Move the newest checkpoint first. Then the training can be resumed even if the process ends before the
-    # other checkpoints are moved.
+    # Move the newest checkpoint first, so that the training can be resumed even if the process ends before
+    # the other checkpoints are moved.
     for name in sorted(steps, key=lambda name: -steps[name]):
         checkpoint = folder / f"checkpoint-{steps[name]}"
         if not checkpoint.exists():

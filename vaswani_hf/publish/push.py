@@ -496,8 +496,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # If the request opens a pull request, do not retry the request after an error. If only the answer of the
-    # first request was lost, a retry would open a second pull request.
+    # Do not retry a request that opens a pull request. If only the answer of the Hub is lost, a second
+    # request opens a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
