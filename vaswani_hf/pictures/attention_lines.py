@@ -240,5 +240,4 @@ def _draw_lines(
                 fontweight="bold" if index == marked else "normal",
                 color=COLORS[1] if index == marked else "black",
             )
-    # Write the title above the words.
     axes.set_title(title, fontsize=9, y=1.0, pad=8 + 6 * max(map(len, words)))
