@@ -48,7 +48,7 @@ def check_comparable(num_sentences: int) -> None:
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # Refuse the seed 0. sacreBLEU treats 0 as "no seed", and would silently draw different bootstrap samples
+    # Refuse the seed 0, because sacreBLEU treats 0 as "no seed" and would draw different bootstrap samples
     # for each system.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
@@ -197,7 +197,7 @@ def _add_p_values(
         if row["system"] in by_name:
             p_values = (result.p_value, by_name[row["system"]].p_value)
             # If both systems have equal scores, set the p-value to 1. sacreBLEU would report p = 0.001,
-            # because it counts only differences that are larger than the observed difference.
+            # because sacreBLEU counts only differences that are larger than the observed difference.
             if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
                 p_values = (1.0, 1.0)
         row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
