@@ -98,8 +98,8 @@ class _Sentence:
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # If two commas follow each other after the removal, remove one of them. For example, "a,
-                    # {x}, b" without `{x}` has two commas.
+                    # If two commas follow each other after the removal of an atom, remove one of the commas.
+                    # For example, "a, {x}, b" without `{x}` has two commas.
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
         return texts
@@ -247,8 +247,8 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
-    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Two
-    pairs are either nested or disjoint.
+    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Two of
+    these pairs are either nested or disjoint.
     """
     paired: set[int] = set()
     waiting: list[Piece] = []

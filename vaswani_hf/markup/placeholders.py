@@ -2,8 +2,8 @@
 
 import re
 
-# Placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside a word.
-# Without these assertions, the search time would grow with the square of the length of the word.
+# Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
+# a word. Without these assertions, the search time would grow with the square of the length of a word.
 PLACEHOLDER = re.compile(
     r"""
     \{%.*?%\}                                                   # {% if x %}
