@@ -57,8 +57,8 @@ class Word:
 
     Attributes:
         text (str): The text of the word, without spaces.
-        start (int): The index of the first token.
-        stop (int): The index of the last token plus 1.
+        start (int): The index of the first token of the word.
+        stop (int): The index of the last token of the word plus 1.
     """
 
     text: str
@@ -131,7 +131,7 @@ class Node:
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
         step (int): The number of the search step that considered this node. The first step is 1. The root has
-            the number 0.
+            the step number 0.
         state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. "dropped" in all remaining cases.
@@ -162,7 +162,7 @@ class Finished:
     """A finished hypothesis.
 
     Attributes:
-        node (int): The index of the last node.
+        node (int): The index of the last node of the hypothesis.
         score (float): The sum of the log-probabilities divided by the length penalty, plus the coverage term
             multiplied by `coverage_penalty`.
     """
@@ -184,9 +184,8 @@ class SearchRecord:
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
       than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the score of
-      the unfinished beam has no coverage term. The score is computed with the length `limit` if
-      `considers_all_lengths` is True and `length_penalty` is positive, and otherwise with the current length
-      of the beam.
+      the unfinished beam has no coverage term. If `considers_all_lengths` is True and `length_penalty` is
+      positive, this score is computed with the length `limit`, else with the current length of the beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -202,7 +201,7 @@ class SearchRecord:
         num_candidates (int): The number of candidates of each step: the search considers only this number of
             the best continuations of all beams. The number is at least 2 K.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The temperature of each number in `Node.normalizers`.
+        temperatures (sequence): The temperatures of the numbers in `Node.normalizers`, in the same order.
         nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
             its children. The children of a beam are its `num_candidates` most probable next tokens, most
             probable first.

@@ -1,5 +1,5 @@
 """Records all tokens that a beam search considers, while the search runs. Recording does not change the
-result.
+result of the search.
 
 The beam search of this package calls a candidate selection at each step. `CandidateRecorder` is a candidate
 selection that records the step and then calls the default selection. The beam search of transformers calls
