@@ -296,9 +296,9 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # The new token may come after the end of the runner-up, for example because the new token begins the
-        # next word. In this case, multiply the probability of the runner-up by the probability of the new
-        # token, because only the new token shows that the runner-up has ended.
+        # The new token may come after the end of the runner-up, for example as the first token of the next
+        # word. If the new token comes after the runner-up, multiply the probability of the runner-up by the
+        # probability of the new token, because only the new token shows that the runner-up has ended.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

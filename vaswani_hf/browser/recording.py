@@ -61,8 +61,8 @@ class TreeRecorder:
         for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
             index = self._node_of.get(tuple(sequence))
             # Record equal beams only once, because all beams are equal at the start. Skip beams without a
-            # node: if a step finds fewer than K beams, the search fills the remaining places with beams whose
-            # score is -1e9, and these beams have no node.
+            # node. If a step finds fewer than K beams, the search fills the remaining places with beams whose
+            # score is -1e9 and which have no node.
             if index is None or self.nodes[index].normalizers is not None:
                 continue
             node = self.nodes[index]

@@ -264,7 +264,7 @@ def _run_user_code(options: Options) -> None:
 
 
 def _list_commands(words: list[str]) -> NoReturn:
-    """Print the help, the version, or an error about an unknown command. Then end the process."""
+    """Print the help, the version, or an error about an unknown command, and end the process."""
     if words in (["-h"], ["--help"]):
         print("usage: vaswani COMMAND ...\n\nTrain, evaluate and use translation models.\n\ncommands:")
         width = max(map(len, COMMANDS)) + 2

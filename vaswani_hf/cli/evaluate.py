@@ -368,8 +368,8 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation: the options that it reads in addition to `_READ_BY_ALL`, the check of the values of
-    these options, and the function that computes the scores.
+    """A kind of evaluation: the names of its options in addition to `_READ_BY_ALL`, the function that checks
+    the options, and the function that computes the scores.
     """
 
     reads: tuple[str, ...]

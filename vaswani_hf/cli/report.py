@@ -54,9 +54,9 @@ def _sentence(error: Exception, is_output_lost: bool) -> str:
 def _exit_code(error: Exception, message: str) -> int:
     """Return the attribute `exit_code` of the error, if the class of the error has this attribute.
 
-    Otherwise, the exit code depends on the beginning of the message, as docs/commands.md says. A message
-    about an invalid value begins with the option or the recipe key in backticks. A message about an invalid
-    line or a damaged file begins with the line or the file.
+    For any other error, the exit code depends on the beginning of the message, as docs/commands.md says. A
+    message about an invalid value begins with the option or the recipe key in backticks. A message about an
+    invalid line or a damaged file begins with the line or the file.
     """
     from ..checkpoint.hub import HubError, is_unknown_name
 

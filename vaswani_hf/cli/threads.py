@@ -16,7 +16,7 @@ _STATISTICS = Path("/proc/stat")
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Shorten the time that a waiting thread spins before it sleeps from milliseconds to microseconds.
+    """Reduce the time for which a waiting thread spins: from milliseconds to microseconds.
 
     PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
     300,000 iterations. If another program uses the core of one thread, the other threads spin for most of the

@@ -102,8 +102,8 @@ def push_space(
     private: bool = False,
     token: str | bool | None = None,
 ) -> str:
-    """Create or update the Space of a pushed checkpoint. Then download the Space, and compare the downloaded
-    files with the pushed files.
+    """Create or update the Space of a pushed checkpoint, download the Space, and compare the downloaded files
+    with the pushed files.
 
     Args:
         checkpoint (str or Path): The folder of the checkpoint.

@@ -56,8 +56,8 @@ class Report:
         scores: Maps the name of each score to its value.
         as_text: The function that formats the scores as text.
         outputs: The lines for the file of `--output`.
-        comet_error: The error of COMET; None without an error. The command prints the other scores before it
-            raises this error.
+        comet_error: The error of COMET; None without an error. `vaswani evaluate` prints all other scores
+            before the command raises this error.
     """
 
     scores: dict[str, Any]
@@ -83,8 +83,8 @@ def read_systems(
     load: Callable[[str], Translator],
     options: Mapping[str, Any],
 ) -> list[System]:
-    """Read the files of translations, and find the checkpoints. This function does not load models, so that
-    the user sees an error before a model translates for hours.
+    """Read the files of translations, and find the checkpoints. Load no models, so that the user sees an
+    error before a model translates for hours.
 
     `source` is the file of the sources, which has `num_sentences` lines. `load` loads the translator of a
     checkpoint, and `options` are options of `Translator.translate`.

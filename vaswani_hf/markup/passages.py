@@ -2,12 +2,12 @@
 and parts that a translation must not change.
 
 A passage is a list of pieces: texts, tags and unchangeable parts. Each sentence of a passage is translated
-without its tags. Then the word alignment of the sentence determines the positions of the tags in the
-translation (see projection.py).
+without its tags. The word alignment of the sentence determines the positions of the tags in the translation
+(see projection.py).
 
 An unchangeable part, such as `{name}`, is called an atom. A sentence is first translated with its atoms. If
 an atom occurs in the translation more often or less often than in the source, the sentence is translated
-again without atoms. Then the word alignment determines the positions of the atoms in the translation.
+again without atoms, and the word alignment determines the positions of the atoms in the translation.
 """
 
 import re

@@ -1,4 +1,6 @@
-"""Finds placeholders, URLs and e-mail addresses in a text, because a translation must not change them."""
+"""Finds placeholders, URLs and e-mail addresses in a text, because a translation must not change these parts
+of the text.
+"""
 
 import re
 

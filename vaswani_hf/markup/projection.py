@@ -113,7 +113,7 @@ def _place_pairs(
     sentences: Sequence[Bounds],
 ) -> None:
     """Choose the words of the translation that each pair of tags encloses, for all pairs with the same
-    parent. The pairs that have an aligned word in each sentence get their words first. The other pairs get
+    parent. The pairs that have an aligned word in each sentence get their words first. All other pairs get
     words from the remaining words.
     """
     free = [True] * len(target)

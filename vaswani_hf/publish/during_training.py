@@ -42,8 +42,8 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Do not copy these files of a checkpoint, because a resumed run does not need them. training_args.bin is a
-# pickle file with local paths, and the other files are also in the root folder of the repository.
+# Do not copy these files of a checkpoint, because a resumed run does not need these files. training_args.bin
+# is a pickle file with local paths, and the other files are also in the root folder of the repository.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
@@ -51,7 +51,7 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    until the earlier push ends. The other strategies skip the new checkpoint. The last checkpoint of the run
+    until the earlier push ends. All other strategies skip the new checkpoint. The last checkpoint of the run
     is pushed with all strategies.
     """
 

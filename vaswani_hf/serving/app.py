@@ -50,8 +50,8 @@ _RETRY_AFTER = 2
 # The maximum number of entries in the cache of translation options. The cache has one entry for each
 # combination of model and request settings.
 _MOST_SETTINGS = 100
-# The content types of HTML forms. The empty text is one of them, because some clients send a form without a
-# content type.
+# The content types of HTML forms. An empty content type also means a form, because some clients send a form
+# without a content type.
 _FORM_TYPES = ("", "application/x-www-form-urlencoded")
 # The maximum number of characters of an error message.
 _MOST_SHOWN = 400
@@ -69,7 +69,7 @@ class Service:
             glossaries.
         language_check (str, optional): With "pass", the service returns a text unchanged if the text is not
             in the source language. With "refuse", the service answers a request with an error if a text of
-            the request is not in the source language. Both values require `directions` with a language
+            the request is not in the source language. The check requires `directions` with a language
             detector.
 
     Raises:
@@ -195,7 +195,7 @@ class Service:
         return requests if check is None else list(map(check, requests))
 
     def _enqueue(self, job: Job) -> Job:
-        """Put a job into the queue."""
+        """Put a job into the queue, or refuse the request with the HTTP status 429 if the queue is full."""
         try:
             self.engine.submit(job)
         except QueueFullError:

@@ -55,8 +55,8 @@ export class Translator {
   //
   // `options` may contain search settings of `generate`, such as `num_beams`. `options` may also contain
   // these options: `target_prefix` is a text that the translation must begin with. `must_contain` is a list
-  // of phrases that the translation must contain; the field `unmet_phrases` of a translation has the phrases
-  // that it lacks, or null. If `split_sentences` is true, each sentence is translated separately. If
+  // of phrases that the translation must contain; the field `unmet_phrases` of a translation has the missing
+  // phrases, or null. If `split_sentences` is true, each sentence is translated separately. If
   // `repetition_guard` is true, a sentence is translated again, without repetition, if its translation
   // repeats itself in a loop.
   translate(text, options = {}) {
@@ -272,7 +272,7 @@ export class Translator {
   }
 }
 
-// Return the parent of each token of a sequence: the index of the token before it, or -1 for the first token.
+// Return the parent of each token of a sequence: the index of the previous token, or -1 for the first token.
 function chain(tokens) {
   return tokens.map((token, i) => i - 1);
 }

@@ -310,7 +310,7 @@ function weightOfFocus(view, focus, side, index) {
 }
 
 // Describe the weights of the word with the focus. The page shows the description above the lines, and screen
-// readers read it aloud.
+// readers read the description aloud.
 function describeFocus(explanation, view, focus, state) {
   if (view.mean === null) return "Choose a head to see its weights.";
   if (focus === null) return "Point at a word to see only its lines. Click a word to keep them.";
