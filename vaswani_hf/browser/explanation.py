@@ -86,7 +86,7 @@ class Weights:
 
     Attributes:
         shape (sequence): Four integers: the numbers of layers, heads, rows and columns. A row belongs to a
-            query, and a column belongs to a key. The weights of each row add up to 1.
+            query, and a column belongs to a key. The attention weights of each row add up to 1.
         data (str): The base64 text of all weights in row-major order. A weight is stored as an unsigned
             little-endian 16-bit integer: the weight multiplied by 65535.
     """
@@ -134,7 +134,7 @@ class Node:
             the step number 0.
         state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
             this node, with an end token or at the length limit, and was among the K best candidates of its
-            step. "dropped" in all remaining cases.
+            step. "dropped" if the hypothesis neither became a beam nor finished.
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
             For a dropped node, `left` is the step of the node. None if a hypothesis that contains this node
             has finished, or was still a beam when the search ended.
@@ -142,9 +142,9 @@ class Node:
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child is log_prob / t - normalizer. None if the search did not continue the node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. The term includes the attention weights with which the model predicts the
-            children of this node. The score of a finished child contains this term. None if the search did
-            not continue the node, or if the search has no coverage penalty.
+            by `coverage_penalty`. The coverage term includes the attention weights with which the model
+            predicts the children of this node. The score of a finished child contains this term. None if the
+            search did not continue the node, or if the search has no coverage penalty.
     """
 
     parent: int

@@ -158,7 +158,7 @@ class CandidateRecorder:
 
     def __init__(self) -> None:
         self.tree = TreeRecorder()
-        # The search that is recorded. None before the first step.
+        # The search that is recorded, or None before the first step.
         self.search: BeamSearch | None = None
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:

@@ -78,8 +78,8 @@ def make_parser(name: str, help: str, example: str, options: type[Options]) -> "
 
 
 def recipe_keys() -> dict[str, bool]:
-    """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the key is
-    boolean.
+    """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the value of
+    the key is boolean, else False.
     """
     return {place: row["type"].startswith("true or false") for place, row in read_rows().items()}
 

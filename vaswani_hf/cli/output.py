@@ -84,7 +84,7 @@ def check_output(
             input.
         resume: True if the command continues an existing file, False if the command writes a new file, None
             if the command has no option `--resume`.
-        option: The name of the option that names the output. Error messages contain this name.
+        option: The option for the path of the output, such as `--output`, for error messages.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():

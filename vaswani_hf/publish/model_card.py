@@ -262,7 +262,7 @@ def _dataset_id(test_set: dict[str, Any]) -> str:
 
 def _widget(examples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """Return example texts and outputs for the metadata of the card. The page of the repository on the Hub
-    shows these examples.
+    shows the example texts and their outputs.
     """
     shown = [
         {

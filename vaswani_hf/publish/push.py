@@ -138,7 +138,7 @@ def push(
         license (str, optional): The licence that the model card states, as an identifier of the Hub such as
             "cc-by-4.0".
         base_model (str, optional): The repository of the model that the training started from. The model card
-            names this model.
+            names the base model.
         commit_message (str): The title of the commit.
         token (str or bool, optional): An access token. The default is HF_TOKEN, or the token that `hf auth
             login` has stored.
