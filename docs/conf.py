@@ -1,4 +1,4 @@
-"""The settings of Sphinx for the manual. `make docs` builds the manual, without network access."""
+"""Defines the settings of Sphinx for the manual. `make docs` builds the manual without network access."""
 
 import sys
 from pathlib import Path

@@ -83,7 +83,7 @@ class ImportFormatsTable(SphinxDirective):
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Register both directives."""
+    """Register the directives `{formats-table}` and `{import-formats-table}`."""
     app.add_directive("formats-table", FormatsTable)
     app.add_directive("import-formats-table", ImportFormatsTable)
     return {"parallel_read_safe": True}

@@ -71,6 +71,6 @@ class PercentScript(SphinxDirective):
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Register the directive."""
+    """Register the directive `{percent-script}`."""
     app.add_directive("percent-script", PercentScript)
     return {"parallel_read_safe": True}

@@ -47,7 +47,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         ("publish/", "training/run.py", "training/results.py", "settings/sections.py"),
     ),
 }
-# Files whose classes have both fields and methods. In these files, a read of `self.KEY` counts as a use of
+# Files whose classes have both fields and methods. In such a file, a read of `self.KEY` counts as a use of
 # the key, because sometimes only a method of the same class uses the key.
 FIELDS_AND_METHODS = (
     "model/configuration_vaswani.py",
@@ -61,8 +61,8 @@ HEAD = """# The keys of a recipe
 [recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the help texts of this
 page. `vaswani train --help-keys` prints the keys, and `vaswani train --help-key warmup_steps` prints one key.
 
-A key on the command line replaces the key of the file: `vaswani train RECIPE --max_steps 100`, or
-`--training.max_steps 100`. A recipe may extend another recipe: `extends: base.yaml`.
+A key on the command line replaces the key in the recipe file: `vaswani train RECIPE --max_steps 100`, or
+`--training.max_steps 100`. A recipe may extend another recipe with the key `extends`: `extends: base.yaml`.
 """
 
 
@@ -81,7 +81,9 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
 
 @cache
 def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
-    """Return each key of each section with its tasks. For each task, also return the field of the key."""
+    """Return each key of each section, with the tasks that have the key and the field of the key in each
+    task.
+    """
     found: dict[str, dict[str, list[tuple[str, FieldInfo]]]] = {}
     for task in RECIPES:
         for section, keys in sections_of(task).items():
@@ -177,8 +179,8 @@ def type_words(kind: Any) -> str:
 
 
 def facts_of(field: FieldInfo) -> dict[str, str]:
-    """Return the unit and the range of a key, such as {"unit": "tokens"}. The dict is empty if the field of
-    the key defines neither.
+    """Return the unit and the range of a key, such as {"unit": "tokens"}. If the field of the key defines
+    neither unit nor range, the dict is empty.
     """
     facts: Any = field.json_schema_extra
     return facts or {}

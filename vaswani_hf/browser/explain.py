@@ -79,9 +79,8 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise a ValueError if a text is too long: if one set of self-attention weights (of the encoder or of
-    the decoder) is larger than the maximum size of a page, or if a text has more tokens than the model
-    accepts.
+    """Raise a ValueError if a text is too long for the page or for the model. A text is too long for the page
+    if the self-attention weights of the encoder or of the decoder are larger than the maximum size of a page.
     """
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
@@ -209,7 +208,7 @@ class _Explainer:
                 )
         return outputs
 
-    # The runners-up.
+    # The following methods compute the runners-up.
 
     def _word_choices(
         self, best: Hypothesis, target: Tokens, own: list[float], log_probs: torch.Tensor
@@ -222,8 +221,9 @@ class _Explainer:
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
         # For each word, a dictionary with the text of each runner-up as the key.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
-        # Different changes may produce the same word. Search the first changes of all words, and search the other
-        # changes of a word only if the word has too few runners-up, because the searches need most of the time.
+        # Different changes may produce the same word. Search the first changes of all words, and search the
+        # other changes of a word only if the word has too few runners-up. Leave out other searches, because
+        # the searches need most of the time.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -296,9 +296,9 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # The new token may come after the end of the runner-up, for example because the new token begins the
-        # next word. Then multiply the probability of the runner-up by the probability of the new token,
-        # because only the new token shows that the runner-up has ended.
+        # The new token may come after the end of the runner-up, for example as the first token of the next
+        # word. If the new token comes after the runner-up, multiply the probability of the runner-up by the
+        # probability of the new token, because only the new token shows that the runner-up has ended.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,
@@ -329,7 +329,9 @@ def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
 
 
 def _weights(layers: Sequence[torch.Tensor]) -> Weights:
-    """Store attention weights. Each layer is a tensor [1, heads, rows, columns]."""
+    """Convert the attention weights of all layers to `Weights`. Each layer is a tensor [1, heads, rows,
+    columns].
+    """
     return Weights.of(torch.cat([layer.detach() for layer in layers]))
 
 

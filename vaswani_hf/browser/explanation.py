@@ -57,8 +57,8 @@ class Word:
 
     Attributes:
         text (str): The text of the word, without spaces.
-        start (int): The index of the first token.
-        stop (int): The index of the last token plus 1.
+        start (int): The index of the first token of the word.
+        stop (int): The index of the last token of the word plus 1.
     """
 
     text: str
@@ -86,7 +86,7 @@ class Weights:
 
     Attributes:
         shape (sequence): Four integers: the numbers of layers, heads, rows and columns. A row belongs to a
-            query, and a column belongs to a key. The weights of each row add up to 1.
+            query, and a column belongs to a key. The attention weights of each row add up to 1.
         data (str): The base64 text of all weights in row-major order. A weight is stored as an unsigned
             little-endian 16-bit integer: the weight multiplied by 65535.
     """
@@ -131,10 +131,10 @@ class Node:
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
         step (int): The number of the search step that considered this node. The first step is 1. The root has
-            the number 0.
+            the step number 0.
         state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
             this node, with an end token or at the length limit, and was among the K best candidates of its
-            step. "dropped" in all remaining cases.
+            step. "dropped" if the hypothesis neither became a beam nor finished.
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
             For a dropped node, `left` is the step of the node. None if a hypothesis that contains this node
             has finished, or was still a beam when the search ended.
@@ -142,9 +142,9 @@ class Node:
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child is log_prob / t - normalizer. None if the search did not continue the node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. The term includes the attention weights with which the model predicts the
-            children of this node. The score of a finished child contains this term. None if the search did
-            not continue the node, or if the search has no coverage penalty.
+            by `coverage_penalty`. The coverage term includes the attention weights with which the model
+            predicts the children of this node. The score of a finished child contains this term. None if the
+            search did not continue the node, or if the search has no coverage penalty.
     """
 
     parent: int
@@ -162,7 +162,7 @@ class Finished:
     """A finished hypothesis.
 
     Attributes:
-        node (int): The index of the last node.
+        node (int): The index of the last node of the hypothesis.
         score (float): The sum of the log-probabilities divided by the length penalty, plus the coverage term
             multiplied by `coverage_penalty`.
     """
@@ -184,9 +184,8 @@ class SearchRecord:
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
       than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the score of
-      the unfinished beam has no coverage term. The score is computed with the length `limit` if
-      `considers_all_lengths` is True and `length_penalty` is positive, and otherwise with the current length
-      of the beam.
+      the unfinished beam has no coverage term. If `considers_all_lengths` is True and `length_penalty` is
+      positive, this score is computed with the length `limit`, else with the current length of the beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -202,7 +201,7 @@ class SearchRecord:
         num_candidates (int): The number of candidates of each step: the search considers only this number of
             the best continuations of all beams. The number is at least 2 K.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The temperature of each number in `Node.normalizers`.
+        temperatures (sequence): The temperatures of the numbers in `Node.normalizers`, in the same order.
         nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
             its children. The children of a beam are its `num_candidates` most probable next tokens, most
             probable first.

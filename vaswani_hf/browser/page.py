@@ -10,7 +10,8 @@ from importlib.resources import files
 
 from .explanation import MAX_PAGE_SIZE, Explanation, too_long
 
-# The scripts that draw an explanation. Each script may call the functions of all these scripts.
+# The scripts that draw an explanation. The page joins the scripts into one, so each script may call the
+# functions of the other scripts.
 _SCRIPTS = (
     "elements.js",
     "state.js",

@@ -1,5 +1,5 @@
 """Records all tokens that a beam search considers, while the search runs. Recording does not change the
-result.
+result of the search.
 
 The beam search of this package calls a candidate selection at each step. `CandidateRecorder` is a candidate
 selection that records the step and then calls the default selection. The beam search of transformers calls
@@ -61,8 +61,8 @@ class TreeRecorder:
         for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
             index = self._node_of.get(tuple(sequence))
             # Record equal beams only once, because all beams are equal at the start. Skip beams without a
-            # node: if a step finds fewer than K beams, the search fills the remaining places with beams whose
-            # score is -1e9, and these beams have no node.
+            # node. If a step finds fewer than K beams, the search fills the remaining places with beams whose
+            # score is -1e9 and which have no node.
             if index is None or self.nodes[index].normalizers is not None:
                 continue
             node = self.nodes[index]
@@ -158,7 +158,7 @@ class CandidateRecorder:
 
     def __init__(self) -> None:
         self.tree = TreeRecorder()
-        # The search that is recorded. None before the first step.
+        # The search that is recorded, or None before the first step.
         self.search: BeamSearch | None = None
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:

@@ -1,8 +1,9 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
 Each subcommand has a file in the folder `cli/`. The file of a subcommand defines the class of the options and
-the function `run`. The files import torch and transformers only inside functions, because the import takes
-seconds. A subcommand checks its options before this import.
+the function `run`. The files in `cli/` import torch and transformers only inside functions, because the
+import takes seconds. A subcommand checks its options before it imports torch, so that an invalid option is
+reported at once.
 """
 
 import os
@@ -192,8 +193,8 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # Report the error if standard output is not the broken pipe. Then another pipe is broken, for example
-        # the pipe to a worker process.
+        # If standard output is not the broken pipe, report the error, because another pipe is broken, for
+        # example the pipe to a worker process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)
@@ -263,7 +264,7 @@ def _run_user_code(options: Options) -> None:
 
 
 def _list_commands(words: list[str]) -> NoReturn:
-    """Print the help, the version, or an error about an unknown command. Then end the process."""
+    """Print the help, the version, or an error about an unknown command, and end the process."""
     if words in (["-h"], ["--help"]):
         print("usage: vaswani COMMAND ...\n\nTrain, evaluate and use translation models.\n\ncommands:")
         width = max(map(len, COMMANDS)) + 2
@@ -289,8 +290,8 @@ def _list_commands(words: list[str]) -> NoReturn:
 
 
 def _prepare_libraries(is_quick: bool) -> None:
-    """Register the models and tasks of this package with transformers. Hide the progress bars of loading and
-    saving models. Keep the progress bars of data preparation and of the Hub.
+    """Register the models and tasks of this package with transformers. Hide the progress bars that
+    transformers shows while it loads or saves a model.
     """
     from ..quick_imports import quick_imports, without_garbage_collection
 

@@ -13,8 +13,8 @@ from ..settings.names import suggestion
 from .options import Options, command_line_settings
 from .recipe_keys import read_rows
 
-# The help lists the options in these groups. An option that is in none of the following tuples belongs to the
-# group "input and output".
+# The help of a command lists the options in these groups. An option that is not in `_SAMPLING`, `_SEARCH` or
+# `_COMPUTING` belongs to the group "input and output".
 GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 _SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "glossary", "ensemble", "teacher")
@@ -27,8 +27,8 @@ _COMPUTING = """
 def parse_words(
     name: str, help: str, example: str, options: type[Options], words: list[str]
 ) -> tuple[dict[str, Any], int]:
-    """Parse the arguments of a command line. The first result is a dict that maps the field names of the
-    options to values. The second result is the verbosity: -1 for `--quiet`, 1 for `--verbose`, else 0.
+    """Parse the arguments of a command line. Return a dict from the field names of the options to the values,
+    and the verbosity: -1 for `--quiet`, 1 for `--verbose`, else 0.
     """
     has_recipe_keys = "overrides" in options.model_fields
     parser = make_parser(name, help, example, options)
@@ -78,8 +78,8 @@ def make_parser(name: str, help: str, example: str, options: type[Options]) -> "
 
 
 def recipe_keys() -> dict[str, bool]:
-    """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the key is
-    boolean.
+    """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the value of
+    the key is boolean, else False.
     """
     return {place: row["type"].startswith("true or false") for place, row in read_rows().items()}
 
@@ -88,8 +88,8 @@ class CommandParser(argparse.ArgumentParser):
     """A subclass of `argparse.ArgumentParser` that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Print an error in one sentence, and end the process. The method of argparse would print all options
-        before the error.
+        """Print an error in one sentence, and end the process. The method `error` of argparse would print all
+        options before the error.
         """
         self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
@@ -138,7 +138,7 @@ class CommandParser(argparse.ArgumentParser):
 def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
     """Add one argument to the parser for each field of the class `options`.
 
-    If the user does not give an option, the parsed result has no attribute for this option.
+    If the user does not give an option, the namespace that argparse returns has no attribute for this option.
     """
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
@@ -227,8 +227,9 @@ def _reader_of(kind: Any) -> Callable[[str], Any]:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, bool] | None = None
 ) -> list[str]:
-    """Replace `--some-name` by `--some_name`, and replace a boolean option or recipe key without a value,
-    such as `--json`, by `--json=true`. `keys` maps the name of each recipe key to True if the key is boolean.
+    """Replace hyphens in option names by underscores: `--some-name` becomes `--some_name`. Add the value
+    `true` to a boolean option or recipe key without a value: `--json` becomes `--json=true`. `keys` maps the
+    name of each recipe key to True if the value of the key is boolean.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}

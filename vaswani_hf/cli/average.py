@@ -20,7 +20,7 @@ class AverageOptions(CodeOptions):
     last: int | None = Field(None, ge=1)
     """average the last checkpoints of the run; the value is the number of checkpoints"""
     best: int | None = Field(None, ge=1)
-    """average the checkpoints of the run with the best validation scores; the value is the number of
+    """average the checkpoints with the best validation scores of the run; the value is the number of
     checkpoints"""
     metric: str | None = None
     """the validation score that --best uses to choose checkpoints, such as bleu; by default the validation

@@ -91,7 +91,9 @@ def run(options: CertifyOptions) -> None:
 def _test_set(
     options: CertifyOptions, folder: Path
 ) -> tuple[list[str], list[str], str, "TranslationEvaluation | None"]:
-    """Return the sources, the references, the name of the test set, and the options of BLEU."""
+    """Return the sources, the references, the name of the test set, and the section `evaluation` of the
+    recipe.
+    """
     from ..evaluation.systems import read_test_set
     from ..recipe.published import recorded_recipe
 

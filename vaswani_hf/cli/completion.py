@@ -37,7 +37,7 @@ class CompletionOptions(Options):
 
 
 def run(options: CompletionOptions) -> None:
-    """Print the script."""
+    """Print the completion script for the shell."""
     # Import `COMMANDS` here and not at the top of this file, to avoid a circular import.
     from . import COMMANDS
 

@@ -14,7 +14,7 @@ class DemoOptions(CodeOptions):
     """The options of `vaswani demo`."""
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
-    """checkpoint folders or repositories on the Hub; two models of opposite directions swap the languages"""
+    """checkpoint folders or repositories on the Hub, one for each translation direction"""
     device: str | None = None
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
     host: str = "127.0.0.1"
@@ -33,8 +33,8 @@ def run(options: DemoOptions) -> None:
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )
     directions = [_direction(name, options.device) for name in options.models]
-    # Import gradio after the models are loaded, because the import takes seconds, and an error about a model
-    # must be reported first.
+    # Load the models before the import of gradio, because the import takes seconds and an error about a model
+    # must be reported early.
     from ..demo.interface import Direction, launch
 
     labels = [entry["label"] for entry in directions]
@@ -61,7 +61,7 @@ def _free_port(host: str) -> int:
 
 
 def _direction(name: str, device: str | None) -> dict[str, Any]:
-    """Load a model, and return the arguments of its `Direction`."""
+    """Load a model, and return the arguments that create its `Direction`."""
     from ..browser.explain import explain
     from ..browser.loading import load_translator
     from ..browser.page import page_of

@@ -2,9 +2,10 @@
 model.
 
 The command does sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the
-student is trained on the translations that the teacher's search finds. Each line of the output is one
-sentence pair in JSON. The key `pair` is the number of the training pair from which the source sentence comes.
-The first line also has the key `distillation`, with the names of the teachers and the search settings.
+student is trained on the translations that the teacher's search finds. Each line of the output file is one
+sentence pair in JSON. The key `pair` of a line is the number of the training pair from which the source
+sentence comes. The first line of the output file also has the key `distillation`, with the names of the
+teachers and the search settings.
 """
 
 import fnmatch
@@ -43,7 +44,8 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     """a checkpoint folder or a repository on the Hub; several teachers must have the same vocabulary, and
     their probabilities are averaged"""
     output: str
-    """a new file of JSON lines (.jsonl); give the name of this file to `--train_pairs` to train the student
+    """a new file of JSON lines (.jsonl); `vaswani train RECIPE --train_pairs FILE` trains the student on this
+    file
     """
     keep_references: bool = False
     """also write the original training pairs, with the reference translations as targets"""
@@ -107,8 +109,8 @@ def run(options: DistillOptions) -> None:
 
 
 def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, str | None]:
-    """Return the training pairs of a recipe, and the commit of the dataset. `record` is the value of the key
-    `distillation` in the file of an earlier run.
+    """Return the training pairs of a recipe, and the commit of the dataset. If an earlier run was
+    interrupted, `record` is the value of the key `distillation` in its output file, else None.
     """
     from ..data.corpus import call_naming_split
     from ..data.held_out import hold_out
@@ -116,8 +118,8 @@ def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, st
 
     earlier = None
     if record is not None:
-        # Read the dataset at the same commit as the earlier run, because that run wrote the first lines of
-        # the output.
+        # Read the same commit of the dataset as the earlier run, because each training pair must have the
+        # same number in both runs.
         earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
     task = TASKS[recipe.task]
     data = task.pin_data(recipe.data, earlier)
@@ -170,7 +172,7 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
     """Return the prefix that the teachers need before each source sentence: a direction tag and a space, or
-    an empty text.
+    an empty text if the teachers need no tag.
     """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
@@ -271,11 +273,11 @@ def _without_unused_corpora(data: Any) -> Any:
 def _record(
     options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """Return a dictionary with the names of the teachers, the search settings, and the languages (if they are
-    given), for the first line of the output.
+    """Return the value of the key `distillation` in the first line of the output: the teachers, the search
+    settings, the languages that the user gives, and the commit of the dataset.
 
-    If a teacher is a local folder, its name is only the last part of the path, because the output may be
-    published.
+    If a teacher is a local folder, the value contains only the last part of its path, because the output may
+    be published.
     """
     teachers = []
     for name in options.teacher:
@@ -288,8 +290,8 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Skip the first `done` training pairs. For each further training pair, yield its number, the pair
-    (source and target), and the translation of its source by the teachers.
+    """Translate the training pairs after the first `done` pairs. Yield the number of each pair, the pair
+    (source and target), and the translation of the source by the teachers.
     """
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 

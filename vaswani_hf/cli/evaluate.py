@@ -29,7 +29,7 @@ _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# The options that have no effect if only files are scored, because no model runs.
+# If the command scores only files, these options have no effect, because no model runs.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
@@ -122,13 +122,13 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             self._refuse(unread, f"files, but no model is given ({', '.join(self.systems)})")
 
     def check_text_file(self) -> None:
-        """Check the options of `--text_file`."""
+        """Check the options of an evaluation with `--text_file`."""
         if self.model is None:
             raise ValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
         check_file("--text_file", str(self.text_file))
 
     def check_trees(self) -> None:
-        """Check the options of `--trees`."""
+        """Check the options of an evaluation with `--trees`."""
         trees = str(self.trees)
         model = self.model
         if model is None:
@@ -144,7 +144,9 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         check_output(self.output, {"--trees": trees} if _is_file(trees) else {})
 
     def check_translations(self) -> None:
-        """Check the options of the kinds that evaluate translations."""
+        """Check the options of an evaluation of translations: the systems, the input files and the output
+        files.
+        """
         self._check_systems()
         self._check_outputs()
 
@@ -219,8 +221,9 @@ def _is_file(system: str) -> bool:
 
 
 def run(options: EvaluateOptions) -> None:
-    """Print the scores."""
-    # Raise an error immediately if standard output is closed.
+    """Evaluate the systems, and print the scores."""
+    # `standard_output` raises an error if standard output is closed, so call this function before the
+    # evaluation.
     output = standard_output()
     with ExitStack() as files:
         outputs = options.output and files.enter_context(output_file(options.output, _REMEDY))
@@ -334,8 +337,8 @@ def _metrics(
 ) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
     """Return the titles of the scores of one system, and the function that computes the scores.
 
-    Without a recipe, and with `--split_compounds`, the outputs are scored as translations. Otherwise, the task
-    in the recipe of the checkpoint determines the metrics.
+    If the checkpoint has no recipe, or if `--split_compounds` is given, score the outputs as translations.
+    Otherwise, the task in the recipe determines the metrics.
     """
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS
@@ -365,8 +368,8 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation: the options that it reads in addition to `_READ_BY_ALL`, the check of the values of
-    these options, and the function that computes the scores.
+    """A kind of evaluation: the names of its options in addition to `_READ_BY_ALL`, the function that checks
+    the options, and the function that computes the scores.
     """
 
     reads: tuple[str, ...]
@@ -375,7 +378,8 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The first kind whose option is given is chosen. Without such an option, the command scores one model or file.
+# The command uses the first kind in this dictionary whose option the user gives. If the user gives none of
+# these options, the kind is `model`: the command scores one model or one file.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

@@ -32,7 +32,7 @@ class FiguresOptions(DeviceOptions, ModelOptions):
     """pronouns with the words to which the pronoun may refer, such as she:woman,girl; by default lists of frequent
     words, if the source language is English or German"""
     least_distance: int = Field(4, ge=1)
-    """the least distance between a verb and its complement, in words"""
+    """the smallest distance between a verb and the word that completes the verb, in words"""
     text: str | None = None
     """the sentence for the pictures that show all attention heads of a layer; by default the first sentence
     with the median number of words"""

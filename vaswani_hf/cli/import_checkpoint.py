@@ -33,8 +33,8 @@ class ImportOptions(Options):
 
 
 def run(options: ImportOptions) -> None:
-    """Import the checkpoint. Run the command, and print the largest difference between the outputs of the
-    original model and of the imported model.
+    """Import the checkpoint, and print the largest difference between the outputs of the original model and
+    of the imported model.
     """
     from ..convert.importing import import_checkpoint
 

@@ -14,7 +14,7 @@ class InitOptions(Options):
     """The options of `vaswani init`."""
 
     recipe: str = on_command_line(positional=True)
-    """the new YAML file; the recipe NAME.yaml makes the run write to the folder checkpoints/NAME"""
+    """the new YAML file; a training run of NAME.yaml writes to the folder checkpoints/NAME"""
     source: list[str] = []
     """text files with one source sentence per line, plain or .gz"""
     target: list[str] = []

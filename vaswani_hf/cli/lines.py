@@ -20,15 +20,15 @@ from .options import WorkerOptions
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
-# At most this number of skipped lines are reported one by one. All further skipped lines are only counted.
+# The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20
 
 
 class CountedRequests:
     """Wraps an iterable of requests, and counts the requests that have been read.
 
-    `num_read` is the number of requests read so far. `num_texts` is the number of these requests without the
-    blank texts. An invalid line (`InvalidInput`) is also counted in `num_texts`.
+    `num_read` is the number of requests read so far. `num_texts` is the number of requests read so far whose
+    text is not blank. An invalid line (`InvalidInput`) is also counted in `num_texts`.
     """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):

@@ -30,7 +30,7 @@ _TRANSLATION_FIELDS = {
 _SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
 # The options of `vaswani score`: the search settings that change a score, and the batch size.
 SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
-# The languages of the texts, for models of several languages.
+# The options for a model of several languages: the source language and the target language of the texts.
 LANGUAGES = ("src_lang", "tgt_lang")
 # The search options of a command that needs only one translation of each sentence.
 SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
@@ -81,8 +81,8 @@ def on_command_line(default: Any = ..., **settings: Any) -> Any:
     `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
     help. If `hidden` is True, the field is not an option on the command line. `action` is an
     `argparse.Action` that argparse calls when the option occurs on the command line. `option` is the name of
-    the option if it differs from the field name, for example `json` for the field `as_json`, because a field
-    `json` would hide a method of pydantic.
+    the option, if this name differs from the field name. For example, the field of `--json` is `as_json`,
+    because a field `json` would hide a method of pydantic.
     """
     return Field(default, json_schema_extra=settings)
 
@@ -144,7 +144,8 @@ def translation_options(*names: str) -> Any:
         field = _TRANSLATION_FIELDS[name]
         declared = field.metadata
         value_type: Any = Literal[declared["choices"]] if declared["choices"] else type_of(field)
-        # The default of each search option is None, so that the setting in the checkpoint is used.
+        # The default of each search option is None, so that the command uses the value in the generation
+        # config of the checkpoint.
         default = None if name in _SEARCH_NAMES else field.default
         limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
         fields[name] = (value_type | None, Field(default, description=declared["help"], **limits))
@@ -200,8 +201,8 @@ class ComputingOptions(DeviceOptions):
 
 
 class InferenceOptions(ComputingOptions):
-    """The options of a command that only runs a model, such as `vaswani translate`. Because the command does
-    not train or compile the model, it can use `quick_imports`.
+    """The options of a command that only runs a model, such as `vaswani translate`. The command can use
+    `quick_imports`, because the command does not train or compile the model.
     """
 
     @property

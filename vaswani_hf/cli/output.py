@@ -84,7 +84,7 @@ def check_output(
             input.
         resume: True if the command continues an existing file, False if the command writes a new file, None
             if the command has no option `--resume`.
-        option: The name of the option that names the output. Error messages contain this name.
+        option: The option for the path of the output, such as `--output`, for error messages.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -158,7 +158,6 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # Delete the empty file, so that the user can repeat the command. With the file, the
-                    # command would refuse to overwrite it.
+                    # Delete the empty file, because a repeated command refuses to overwrite an existing file.
                     os.unlink(path)
                 raise

@@ -15,7 +15,7 @@ class ParseOptions(_SearchFields, TextOptions):
 
 
 def run(options: ParseOptions) -> None:
-    """Parse the sentences."""
+    """Parse the sentences, and write the trees."""
     from ..parsing.parser import Parser
 
     load = options.loader(Parser.from_pretrained, options.model_name, options.ensemble)

@@ -25,7 +25,7 @@ class PushOptions(CodeOptions):
     tag: str | None = None
     """a new tag for the commit, such as v1.0"""
     license: str | None = None
-    """the licence of the model, which the model card states, as an identifier of the Hub such as cc-by-4.0"""
+    """the licence of the model for the model card, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
     """the repository of the model that the training started from, or of the model that was exported; the model
     card names this repository"""
@@ -82,7 +82,8 @@ def run(options: PushOptions) -> None:
     with TemporaryDirectory() as folder:
         page = None
         if options.space_sdk == "static":
-            # Export the page before the push, because a model that the page cannot express is refused.
+            # Export the page before the push, so that nothing is uploaded if the page does not support the
+            # model.
             page = export_page(checkpoint, repository, Path(folder))
         url = push(checkpoint, repository, **arguments)
         # The address of a commit ends in /user/name/commit/COMMIT.

@@ -1,7 +1,7 @@
 """Formats the texts that `vaswani train --help-keys` and `--help-key` print.
 
 docs/generators/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
-recipe_keys.json instead of the classes, because an import of the classes would also import torch.
+recipe_keys.json instead of the classes, because an import of the settings classes would also import torch.
 """
 
 import argparse

@@ -6,8 +6,8 @@ from typing import Any
 def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[str], str]:
     """Return the sources and the references of the test split of a recipe, and the name of the test split.
 
-    If the test split cannot be read, the function raises a ValueError. The message tells the user to give
-    `option`, the option that names another test set, and ends in the advice `remedy`.
+    If the test split cannot be read, the function raises a ValueError. The message asks for `option`, the
+    option that names another test set, and ends with `remedy`.
     """
     from ..data.corpus import call_naming_split
     from ..data.held_out import hold_out

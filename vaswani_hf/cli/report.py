@@ -1,5 +1,5 @@
-"""Reports the error that ends a command: one sentence on stderr, and the exit code. Also replaces standard
-streams that are closed or that nobody reads.
+"""Reports the error that ends a command: one sentence on stderr, and the exit code. Also replaces a standard
+stream by the null device if the stream is closed or if no program reads the stream.
 """
 
 import errno
@@ -31,7 +31,7 @@ def report(error: Exception, is_output_lost: bool) -> int:
 def _sentence(error: Exception, is_output_lost: bool) -> str:
     from ..checkpoint.hub import explain, sentence_of
 
-    # Error messages of this package are complete sentences.
+    # Do not change an error message of this package, because the message is already a complete sentence.
     if explain(error) is not None or type(error).__module__.startswith("vaswani_hf."):
         return sentence_of(error)
     if isinstance(error, OSError) and error.strerror:
@@ -54,9 +54,9 @@ def _sentence(error: Exception, is_output_lost: bool) -> str:
 def _exit_code(error: Exception, message: str) -> int:
     """Return the attribute `exit_code` of the error, if the class of the error has this attribute.
 
-    Otherwise, the exit code depends on the beginning of the message, as docs/commands.md says. A message
-    about an invalid value begins with the option or the recipe key in backticks. A message about an invalid
-    line or a damaged file begins with the line or the file.
+    For any other error, the exit code depends on the beginning of the message, as docs/commands.md says. A
+    message about an invalid value begins with the option or the recipe key in backticks. A message about an
+    invalid line or a damaged file begins with the line or the file.
     """
     from ..checkpoint.hub import HubError, is_unknown_name
 
@@ -69,8 +69,8 @@ def _exit_code(error: Exception, message: str) -> int:
 def open_closed_streams() -> None:
     """Open the null device for each closed standard stream.
 
-    Otherwise, the next file that is opened would get the file descriptor of the closed stream, and messages
-    to the stream would be written into this file.
+    If a standard stream stays closed, the next file that Python opens gets the file descriptor of the stream,
+    and messages to the stream are written into this file.
     """
     for number in range(3):
         try:
@@ -97,8 +97,8 @@ def is_reader_gone() -> bool:
 def discard_lost_output() -> bool:
     """Flush standard output, and return True if standard output can no longer be written.
 
-    If standard output cannot be written, redirect standard output to the null device. Otherwise, Python would
-    flush standard output at exit and print another error.
+    If standard output cannot be written, redirect standard output to the null device, because Python flushes
+    standard output at exit and would print another error.
     """
     try:
         if sys.stdout is not None:

@@ -50,13 +50,15 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     port: int = Field(5000, ge=0, le=65535)
     """the port of the service; 0 is any free port"""
     glossary_files: list[str] = on_command_line([], option="glossary", action="extend", metavar="NAME=FILE")
-    """a glossary that requests can name, and its file with a source term, a tab and a target term in each line"""
+    """the name of a glossary in requests, and the file of the glossary; each line has a source term, a tab
+    and a target term"""
     language_check: Literal["pass", "refuse"] | None = None
     """what to do with a text that is not in the source language: pass returns the text itself, refuse returns an
     error; needs the library py3langid"""
     split_sentences: bool = True
     """translate texts sentence by sentence"""
-    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default.
+    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default of
+    # `repetition_guard`.
     repetition_guard: bool = True
     """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
     workers: int = on_command_line(1, hidden=True)
@@ -86,7 +88,8 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
                 )
             names.add(name)
             check_file("--glossary", path)
-        # Read the glossaries before the models are loaded, because a glossary may have wrong lines.
+        # Read the glossaries before the models are loaded, so that an invalid line of a glossary is reported
+        # early.
         _ = self.glossaries
         if not _is_loopback(self.host) and not os.environ.get(_API_KEY):
             raise ValueError(
@@ -123,9 +126,9 @@ def _load_service(options: ServeOptions) -> "Service":
     from ..translation.language_check import has_detector, load_detector
 
     if "OMP_NUM_THREADS" not in os.environ:
-        # Translate with one thread, because the threads of an operation wait for each other longer than the
-        # operation takes: on two cores, one thread answers 1.3 to 5.5 times as many requests as two threads
-        # (scripts/benchmarks/serving.md).
+        # Translate with one thread, because the threads of a short operation wait for each other longer than
+        # the operation takes. On two cores, a service with one thread answers 1.3 to 5.5 times as many
+        # requests as a service with two threads (scripts/benchmarks/serving.md).
         torch.set_num_threads(1)
     needs_detector = options.language_check is not None
     directions = load_directions(

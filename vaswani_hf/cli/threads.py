@@ -1,6 +1,6 @@
 """Sets how many threads PyTorch uses and how the threads wait, because other programs may use the processor.
 
-scripts/benchmarks/threads.md has the measurements.
+scripts/benchmarks/threads.md has measurements of training and translation beside a busy process.
 """
 
 import os
@@ -16,7 +16,7 @@ _STATISTICS = Path("/proc/stat")
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Shorten the time that a waiting thread spins before it sleeps from milliseconds to microseconds.
+    """Reduce the time for which a waiting thread spins: from milliseconds to microseconds.
 
     PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
     300,000 iterations. If another program uses the core of one thread, the other threads spin for most of the
@@ -56,12 +56,13 @@ def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) ->
 
 @contextmanager
 def leaving_busy_cores() -> Iterator[None]:
-    """Context manager that measures the number of free cores while its `with` block imports torch. At the end
-    of the block, limit the number of PyTorch's threads to this number, but use at least one thread.
+    """Context manager that limits the number of PyTorch's threads to the number of free cores, but to at
+    least one thread. The free cores are counted while the `with` block imports torch.
 
-    The measurement costs no additional time, because the import takes seconds anyway. The threads of an
-    operation wait for each other, so a thread on a busy core delays all threads. The function does nothing if
-    the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
+    The threads of an operation wait for each other, so a thread on a busy core delays all threads. Counting
+    the free cores takes no additional time, because the import of torch takes seconds anyway. The context
+    manager does nothing if the user has set OMP_NUM_THREADS, if torch is already imported, or if the system
+    is not Linux.
     """
     if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
         yield

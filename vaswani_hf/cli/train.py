@@ -54,8 +54,7 @@ def run(options: RecipeOptions) -> None:
     from ..user_code import run_user_code
 
     hide_progress_bars_without_terminal()
-    # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
-    # the main process.
+    # Only the main process reads the recipe and reports errors, and sends the recipe to the other processes.
     processes = Processes()
     recipe = processes.run_on_main(read_recipe, options)
     if recipe.model.code is not None and not processes.is_first:

@@ -84,7 +84,8 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
             )
         if self.resume and self.text is not None:
             raise ValueError("`--resume` continues a file and must come without `--text`.")
-        # If a command-line argument is not UTF-8, Python replaces each invalid byte by half of a character.
+        # Check `--text` too: if a command-line argument is not UTF-8, Python replaces each invalid byte by a
+        # lone surrogate.
         check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
@@ -112,8 +113,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays
     as it is"""
     language_check: Literal["pass", "refuse"] | None = None
-    """what to do with a text that is not in the source language that the checkpoint records: pass copies the text,
-    refuse makes the text a bad line (see --on_error); needs the library py3langid"""
+    """what to do with a text that is not in the source language that the checkpoint records: pass copies the
+    text, refuse treats the text as an invalid line (see --on_error); needs the library py3langid"""
     stream: bool = False
     """translate with greedy search, and print each word as soon as the search has found the word"""
 
@@ -271,10 +272,10 @@ def _read_document(options: TranslateOptions) -> str:
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
-    """Create the translation options. If the user types the texts and does not give `--window`, each text is
-    translated as soon as the user has typed the text.
+    """Create the translation options. If the user types the texts and does not give `--window`, the window
+    has one text, so that each text is translated immediately.
 
-    Otherwise, many lines (a window) are read at a time. Large windows are faster, because the lines of a
+    A window is a group of lines that are read together. Large windows are faster, because the lines of a
     window are sorted into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
@@ -314,13 +315,13 @@ def translate_texts(
             )
         if counted.num_read < done:
             raise ValueError(_more_lines(options, done))
-        # If an earlier run wrote all complete lines and an incomplete last line, the first write deletes the
-        # incomplete line.
+        # An earlier run may have left an incomplete last line in the output file. The first call of `write`
+        # deletes this line, so call `write` even if the loop has written no translation.
         file.write(b"")
 
 
 def requests_of(options: TextOptions, read: ReadRequest) -> Iterator[Request | InvalidInput]:
-    """Yield the texts of the input. `read` converts a line to a request."""
+    """Yield one request for each line of the input. `read` converts a line to a request."""
     if options.text is not None:
         yield Request(options.text)
         return

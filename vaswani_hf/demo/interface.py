@@ -64,9 +64,11 @@ class Direction:
 
 
 def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
-    """Start the page, and return the result of `gradio.Blocks.launch`. `options` are arguments of `launch`."""
+    """Start the page, and return the result of `gradio.Blocks.launch`. `options` are passed to
+    `gradio.Blocks.launch`.
+    """
     theme = gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=MONOSPACE_FONTS).set(
-        # White text is hard to read on the default colors of the button.
+        # Use a dark blue for the button, because its white text is hard to read on the default colors.
         button_primary_background_fill="*primary_600",
         button_primary_background_fill_dark="*primary_600",
     )
@@ -155,8 +157,8 @@ def _checked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def words_as_html(words: Sequence[dict[str, Any]]) -> str:
-    """Return the words of a translation. A darker background means a lower confidence. The number above a
-    word is the confidence of the word.
+    """Return the words of a translation with their confidences. A darker background of a word means a lower
+    confidence. The number above a word is its confidence.
     """
     parts = []
     for entry in words:

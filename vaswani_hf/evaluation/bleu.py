@@ -191,9 +191,9 @@ class TranslationMetric(evaluate.Metric):
     """Makes `score_translations` available as a metric of the library `evaluate`. Call the constructor
     instead of `evaluate.load`, because the metric is not on the Hub.
 
-    The arguments `tokenize` and `lowercase` of `compute` override the arguments of the constructor for this
-    call. The metric keeps all sentences in memory and writes no file. In a distributed run, pass all
-    sentences to the metric of one process, as `Seq2SeqTrainer` does.
+    If the method `compute` gets the arguments `tokenize` and `lowercase`, these arguments override the
+    arguments of the constructor. The metric keeps all sentences in memory and writes no file. In a
+    distributed run, pass all sentences to the metric of one process, as `Seq2SeqTrainer` does.
 
     Args:
         tokenize (str): As in `score_translations`.
@@ -237,7 +237,7 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # Do not create a folder, although the base class does. This metric writes no files, and the working
+        # Do not create a folder as the base class does, because this metric writes no files, and the working
         # folder may be read-only.
         return self._data_dir_root
 

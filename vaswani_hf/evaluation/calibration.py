@@ -73,8 +73,8 @@ def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Tr
 
 
 def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -> Calibration:
-    """Fit a logistic regression. Its inputs are the token probabilities of a translation, and its output is
-    the probability that the translation is good.
+    """Fit a logistic regression. The inputs of the regression are the token probabilities of a translation.
+    The output is the probability that the translation is good.
     """
     features = torch.tensor([features_of(translation) for translation in translations], dtype=torch.float64)
     labels = torch.tensor(good, dtype=torch.float64)

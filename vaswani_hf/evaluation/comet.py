@@ -2,8 +2,8 @@
 
 unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these
 versions. Therefore unbabel-comet and this package cannot be installed in one environment. A COMET model is a
-pickle file. A pickle file can contain code. When `comet-score` loads the file, it executes this code with all
-permissions of the user. Use only COMET models from publishers that you trust.
+pickle file, and a pickle file can contain code. `comet-score` executes this code with all permissions of the
+user. Use only COMET models from publishers that you trust.
 """
 
 import json
@@ -81,7 +81,7 @@ def comet_scores_or_error(
     device: str | None,
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
     """Compute COMET scores, and return an error of COMET instead of raising the error, so that an error of
-    COMET does not prevent the other scores. Without a model, both results are None.
+    COMET does not prevent the other scores. If `model` is None, both results are None.
     """
     if model is None:
         return None, None
@@ -92,14 +92,15 @@ def comet_scores_or_error(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # Replace white space by single spaces. Otherwise comet-score would read a carriage return inside a
-    # sentence as the end of a line.
+    # Replace white space by single spaces, because comet-score would read a carriage return inside a sentence
+    # as the end of a line.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score writes its progress bars to the terminal. Otherwise its output goes
-    # to a log file, and an error message quotes the last line of this file.
+    # If stderr is a terminal, comet-score writes its progress bars to the terminal. If stderr is not a
+    # terminal, the output of comet-score goes to a log file, and an error message quotes the last line of
+    # this file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:

@@ -21,8 +21,8 @@ TRIALS = 10_000
 # Two systems need at least this number of different translations for a p-value. The randomization test
 # exchanges translations between the two systems at random. If m translations differ, there are 2^m exchanges,
 # and at least 2 of them give a score difference as large as the observed difference. Therefore the p-value
-# cannot be below 2 / 2^m, for example 0.002 for m = 10. sacreBLEU does not count an exchange that gives
-# exactly the observed difference, and would report a too small p-value, such as 0.0001 for m = 1.
+# cannot be below 2 / 2^m, for example 0.002 for m = 10. The p-value of sacreBLEU would be too small, such as
+# 0.0001 for m = 1, because sacreBLEU does not count an exchange that gives exactly the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -48,7 +48,7 @@ def check_comparable(num_sentences: int) -> None:
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # Refuse the seed 0. sacreBLEU treats 0 as "no seed", and would silently draw different bootstrap samples
+    # Refuse the seed 0, because sacreBLEU treats 0 as "no seed" and would draw different bootstrap samples
     # for each system.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
@@ -197,7 +197,7 @@ def _add_p_values(
         if row["system"] in by_name:
             p_values = (result.p_value, by_name[row["system"]].p_value)
             # If both systems have equal scores, set the p-value to 1. sacreBLEU would report p = 0.001,
-            # because it counts only differences that are larger than the observed difference.
+            # because sacreBLEU counts only differences that are larger than the observed difference.
             if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
                 p_values = (1.0, 1.0)
         row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))

@@ -92,10 +92,10 @@ def evaluate(
     Returns:
         dict: The scores `bleu`, `chrf` and `exact_match` are from 0 to 100. `bleu_signature` and
             `chrf_signature` are the signatures of sacreBLEU. `loss` (nats per token) and `perplexity` are
-            computed on the references. Sentence pairs that are too long for the model are left out. If all
-            pairs are too long, `loss` and `perplexity` are None. `sentences` is the number of sentences,
-            `seconds` is the time that the translation took, and `sentences_per_second` is the speed of the
-            translation. `translations` is the list of translations.
+            computed on the references. Sentence pairs that are too long for the model do not count for `loss`
+            and `perplexity`. If all pairs are too long, `loss` and `perplexity` are None. `sentences` is the
+            number of sentences, `seconds` is the time that the translation took, and `sentences_per_second`
+            is the speed of the translation. `translations` is the list of translations.
 
     Raises:
         ValueError: If the checkpoint does not exist, if there are no sentences, if the numbers of sentences

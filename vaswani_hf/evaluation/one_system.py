@@ -1,4 +1,4 @@
-"""Scores one system on a test set."""
+"""Scores one system (a checkpoint or a file of translations) on a test set."""
 
 import functools
 import statistics
@@ -18,8 +18,8 @@ def score_system(
     comet_model: str | None = None,
     device: str | None = None,
 ) -> Report:
-    """Score a system. `score` compares the outputs of the system with the references. `titles` maps the name
-    of each score to its title, like the attribute `metrics` of a task.
+    """Score a system. The function `score` computes the scores from the outputs of the system and the
+    references. `titles` maps the name of each score to its title, like the attribute `metrics` of a task.
     """
     if system.finished is not None:
         outputs = system.finished

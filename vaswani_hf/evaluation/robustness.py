@@ -2,8 +2,8 @@
 punctuation.
 
 The changes are the perturbations of `data.augment` (perturbations.py). Each changed copy applies one
-perturbation to all sentence pairs of the test set. Some perturbations, such as upper case, also change the
-target. These perturbations also change the reference translations of the test set.
+perturbation to all sentence pairs of the test set. Some perturbations, such as upper case, change the
+reference translations too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def _scores_of(
     """Translate the test set and its changed copies with one system, and return the scores for each
     perturbation.
 
-    For the perturbation "placeholders", the score `placeholders_kept` is the percentage of the changed
+    The perturbation "placeholders" has the additional score `placeholders_kept`: the percentage of changed
     sources whose translation contains all placeholders of the source.
     """
     translator = system.load()

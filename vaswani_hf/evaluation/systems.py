@@ -1,4 +1,4 @@
-"""The systems that `vaswani evaluate` scores, their test set, and the result of an evaluation."""
+"""Defines the systems that `vaswani evaluate` scores, the test set, and the result of an evaluation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class System:
     finished: list[str] | None = None
 
     def translations(self, sources: list[str]) -> list[str]:
-        """Return the translations of the sources. The memory of the model is free afterwards, so that the
-        model of the next system can be loaded.
+        """Return the translations of the sources. After the translation, release the memory of the model, so
+        that the model of the next system can be loaded.
         """
         if self.finished is not None:
             return self.finished
@@ -53,11 +53,11 @@ class Report:
     """The result of an evaluation.
 
     Attributes:
-        scores: The scores by their names.
+        scores: Maps the name of each score to its value.
         as_text: The function that formats the scores as text.
         outputs: The lines for the file of `--output`.
-        comet_error: The error of COMET; None without an error. The command prints the other scores before it
-            raises this error.
+        comet_error: The error of COMET; None without an error. `vaswani evaluate` prints all other scores
+            before the command raises this error.
     """
 
     scores: dict[str, Any]
@@ -83,8 +83,8 @@ def read_systems(
     load: Callable[[str], Translator],
     options: Mapping[str, Any],
 ) -> list[System]:
-    """Read the files of translations, and find the checkpoints. This function does not load models, so that
-    the user sees an error before a model translates for hours.
+    """Read the files of translations, and find the checkpoints. Load no models, so that the user sees an
+    error before a model translates for hours.
 
     `source` is the file of the sources, which has `num_sentences` lines. `load` loads the translator of a
     checkpoint, and `options` are options of `Translator.translate`.

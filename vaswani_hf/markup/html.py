@@ -11,13 +11,14 @@ from unicodedata import category
 from .passages import Passage, Piece, TranslateSentences, join_parts
 from .placeholders import PLACEHOLDER
 
-# Inline elements, such as `<b>`, are parts of a sentence. All other elements begin a new passage.
+# The inline elements of HTML, such as `<b>`. An inline element is a part of a sentence; any other element
+# begins a new passage.
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q s small span strike "
     "strong sub sup time tt u wbr code kbd samp var br".split()
 )
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# The content of these elements is not translated.
+# The elements, such as `<script>`, whose content is not translated.
 _OPAQUE = frozenset(
     "script style textarea pre code kbd samp var svg math template object sub sup iframe noembed noframes xmp plaintext".split()
 )
@@ -91,8 +92,8 @@ class _Reader(HTMLParser):
         self._add("declaration")
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
-        """Return a tuple (kind, name, source code, False) for each tag and each text. If the content of an
-        element is not translated, return one tuple (kind, name, source code, True) for the whole element.
+        """Return a tuple (kind, name, source code, False) for each tag and each text, but only one tuple
+        (kind, name, source code, True) for an element whose content is not translated.
         """
         found = []
         i = 0

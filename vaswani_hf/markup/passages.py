@@ -2,12 +2,12 @@
 and parts that a translation must not change.
 
 A passage is a list of pieces: texts, tags and unchangeable parts. Each sentence of a passage is translated
-without its tags. Then the word alignment of the sentence determines the positions of the tags in the
-translation (see projection.py).
+without its tags. The word alignment of the sentence determines the positions of the tags in the translation
+(see projection.py).
 
 An unchangeable part, such as `{name}`, is called an atom. A sentence is first translated with its atoms. If
 an atom occurs in the translation more often or less often than in the source, the sentence is translated
-again without atoms. Then the word alignment determines the positions of the atoms in the translation.
+again without atoms, and the word alignment determines the positions of the atoms in the translation.
 """
 
 import re
@@ -98,8 +98,8 @@ class _Sentence:
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # If two commas follow each other after the removal, remove one of them. For example, "a,
-                    # {x}, b" without `{x}` has two commas.
+                    # If two commas follow each other after the removal of an atom, remove one of the commas.
+                    # For example, "a, {x}, b" without `{x}` has two commas.
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
         return texts
@@ -247,8 +247,8 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
-    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Two
-    pairs are either nested or disjoint.
+    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Two of
+    these pairs are either nested or disjoint.
     """
     paired: set[int] = set()
     waiting: list[Piece] = []

@@ -1,9 +1,11 @@
-"""Finds placeholders, URLs and e-mail addresses in a text, because a translation must not change them."""
+"""Finds placeholders, URLs and e-mail addresses in a text, because a translation must not change these parts
+of the text.
+"""
 
 import re
 
-# Placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside a word.
-# Without these assertions, the search time would grow with the square of the length of the word.
+# Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
+# a word. Without these assertions, the search time would grow with the square of the length of a word.
 PLACEHOLDER = re.compile(
     r"""
     \{%.*?%\}                                                   # {% if x %}

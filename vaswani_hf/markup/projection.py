@@ -55,8 +55,8 @@ class Node:
         source_start (int): For a pair, the index of the first source unit between the tags. For other nodes,
             the index of the source unit after the node.
         source_end (int): For a pair, the index of the first source unit after the closing tag.
-        start (int): The same as `source_start`, but as an index of a unit of the translation.
-        end (int): The same as `source_end`, but as an index of a unit of the translation.
+        start (int): The index of the unit of the translation that corresponds to `source_start`.
+        end (int): The index of the unit of the translation that corresponds to `source_end`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -113,8 +113,8 @@ def _place_pairs(
     sentences: Sequence[Bounds],
 ) -> None:
     """Choose the words of the translation that each pair of tags encloses, for all pairs with the same
-    parent. First choose the words of the pairs that have an aligned word in each sentence. Then choose the
-    words of the other pairs, which can only contain the remaining words.
+    parent. The pairs that have an aligned word in each sentence get their words first. All other pairs get
+    words from the remaining words.
     """
     free = [True] * len(target)
     unsure = []

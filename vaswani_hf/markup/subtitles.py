@@ -7,7 +7,7 @@ from .passages import TranslateSentences
 from .tagged_text import translate_tagged_texts
 
 # Matches a line break inside a sentence. A line break before a dash or a musical note is not matched, because
-# the next line is a new sentence: another person speaks the next line, or the next line belongs to a song.
+# the next line is a new sentence: a sentence of another person, or a line of a song.
 _NEW_SENTENCE = re.compile(r"\n(?!\s*[-–—♪♫])")
 _SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
 

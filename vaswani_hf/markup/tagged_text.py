@@ -9,7 +9,7 @@ from .placeholders import PLACEHOLDER
 
 _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?:\s[^<>]*|/)?>"
 # White space at the start and at the end of a text is a "break", because breaks are copied. The last
-# alternative matches a "<" that does not begin a tag, as in "I <3 you".
+# alternative of the pattern matches a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
     rf"(?P<break>[\n\t]|\A\s+|\s+\Z)|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<)",
     re.VERBOSE,
@@ -17,8 +17,8 @@ _PART = re.compile(
 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each text. A translation whose tags differ from the tags of the source text is
-    replaced by the source text, because the model has written a tag.
+    """Return the translation of each text. If the tags of a translation differ from the tags of its source
+    text, because the model has written a tag, the source text replaces the translation.
     """
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [

@@ -61,8 +61,7 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
             word_of_match[index] = len(words)
             words.append(match[0])
         else:
-            # No token starts in this word, because one token, such as `."`, contains this word and the
-            # previous word.
+            # Join this match to the previous word, because one token, such as `."`, contains both.
             words[-1] += match[0]
     word_of_token = []
     for token, index in zip(texts, match_of_token, strict=True):
@@ -171,7 +170,8 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
 
 
 def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
-    """Draw three sheets with all heads of the encoder, the decoder and the cross-attention.
+    """Draw three sheets: all heads of one layer of the encoder self-attention, of the decoder self-attention
+    and of the cross-attention.
 
     `layer` is the number of the layer, counted from 1. If the encoder or the decoder has fewer layers, its
     sheet shows its last layer. If `layer` is None, all sheets show the last layer.

@@ -118,8 +118,8 @@ def draw_relation(
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
-    """If no head gives the related pairs a clearly larger mean weight than other pairs, return a sentence for
-    the caption. Otherwise, return an empty string.
+    """Return a sentence for the caption if no head gives the related pairs a clearly larger mean weight than
+    other pairs, else an empty string.
     """
     if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
         return ""
@@ -240,5 +240,4 @@ def _draw_lines(
                 fontweight="bold" if index == marked else "normal",
                 color=COLORS[1] if index == marked else "black",
             )
-    # Write the title above the words.
     axes.set_title(title, fontsize=9, y=1.0, pad=8 + 6 * max(map(len, words)))

@@ -10,7 +10,7 @@ from .style import COLORS, LINE_STYLES, SIGNED_MAP, Picture, heat_map, label_tic
 
 _NUM_POSITIONS = 20
 _NUM_PRODUCTS = 60
-# The heat map of targets has this number of classes and this label smoothing. With more classes or less
+# The number of classes and the label smoothing in the heat map of targets. With more classes or less label
 # smoothing, the small probabilities would have almost the same colour as 0.
 _NUM_CLASSES = 6
 _SHOWN_SMOOTHING = 0.4

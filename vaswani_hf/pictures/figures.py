@@ -67,7 +67,7 @@ def draw_figures(
         verbs (mapping, optional): Maps each verb in lower case to the possible complements of the verb.
         pronouns (mapping, optional): Maps each pronoun in lower case to the possible antecedents of the
             pronoun.
-        least_distance (int): The least distance between a verb and its complement, in words.
+        least_distance (int): The smallest distance between a verb and its complement, in words.
         text (str, optional): The sentence for the pictures of all heads of a layer; by default the first of
             `texts` with the median number of words.
         layer (int, optional): The layer for the pictures of all heads, counted from 1; the last layer by

@@ -147,7 +147,7 @@ def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
 
 
 def most_different_heads(statistics: Statistics) -> tuple[Head, Head]:
-    """Return the two heads of one layer with the largest mean distance."""
+    """Return the two heads of one layer whose weights have the largest mean distance (total variation)."""
     means = mean_matrix(statistics.distances)
     num_heads = means.shape[-1]
     layer, pair = divmod(int(means.flatten().argmax()), num_heads * num_heads)

@@ -1,8 +1,8 @@
 """Finds pairs of related words in a sentence with word lists. The related words are a verb and its
 complement, or a pronoun and its antecedent.
 
-The search does not parse the sentence. A pair is found if both words occur at a large enough distance, even
-if the two words are unrelated in the sentence.
+The search does not parse the sentence. Therefore the search also finds two words that are unrelated in a
+sentence, if their distance is large enough.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 # The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of the values.
 WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
-# Captions are wrapped at this number of characters for each inch of the picture's width.
+# A line of a caption has at most this number of characters for each inch of the picture's width.
 _CHARACTERS_PER_INCH = 16
 
 
@@ -56,7 +56,7 @@ def heat_map(
     axes: "Axes", values: torch.Tensor, color_map: str = WEIGHT_MAP, lowest: float = 0.0, highest: float = 1.0
 ) -> Any:
     """Draw a matrix [rows, columns], row 0 at the top. `lowest` and `highest` are the values of the first and
-    the last colour. Return the image for a colour bar.
+    the last colour of the colour map. Return the image for a colour bar.
     """
     return axes.imshow(
         values.float().cpu().numpy(),

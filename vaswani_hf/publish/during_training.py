@@ -3,12 +3,12 @@
 push.py pushes the final checkpoint. The recipe key `publishing.hub_strategy` determines which files are
 pushed during the training. The values of `hub_strategy` are the same as in transformers:
 
-- "end": nothing.
-- "every_save": the model after each save.
-- "checkpoint": the model after each save, and the files that a resumed run needs in the folder
+- "end": no files are pushed during the training.
+- "every_save": each save of a checkpoint pushes the model.
+- "checkpoint": each save pushes the model, and pushes the files that a resumed run needs into the folder
   `last-checkpoint`.
-- "all_checkpoints": the model after each save, and the files that a resumed run needs in one folder
-  `checkpoint-STEP` for each save.
+- "all_checkpoints": each save pushes the model, and pushes the files that a resumed run needs into a new
+  folder `checkpoint-STEP`.
 """
 
 import os
@@ -42,8 +42,8 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Do not copy these files of a checkpoint, because a resumed run does not need them. training_args.bin is a
-# pickle file with local paths, and the other files are also in the root folder of the repository.
+# Do not copy these files of a checkpoint, because a resumed run does not need these files. training_args.bin
+# is a pickle file with local paths, and the other files are also in the root folder of the repository.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
@@ -51,7 +51,7 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    until the earlier push ends. The other strategies skip the new checkpoint. The last checkpoint of the run
+    until the earlier push ends. All other strategies skip the new checkpoint. The last checkpoint of the run
     is pushed with all strategies.
     """
 
@@ -157,8 +157,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     shutil.copy(staging / newest / METRICS_FILE, folder)
     shutil.copy(snapshot / RECIPE_FILE, folder)
     save_tokenizers(*load_tokenizers(staging / newest), folder)
-    # Move the newest checkpoint first. Then the training can be resumed even if the process ends before the
-    # other checkpoints are moved.
+    # Move the newest checkpoint first, so that the training can be resumed even if the process ends before
+    # the other checkpoints are moved.
     for name in sorted(steps, key=lambda name: -steps[name]):
         checkpoint = folder / f"checkpoint-{steps[name]}"
         if not checkpoint.exists():

@@ -170,8 +170,8 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """Return the names of the Hub repositories whose models a run started from. Names of local folders are
-    left out, and the commits are removed from the names.
+    """Return the names of the Hub repositories whose models a run started from. Leave out local folders, and
+    remove the commit from each name.
     """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
@@ -262,7 +262,7 @@ def _dataset_id(test_set: dict[str, Any]) -> str:
 
 def _widget(examples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """Return example texts and outputs for the metadata of the card. The page of the repository on the Hub
-    shows these examples.
+    shows the example texts and their outputs.
     """
     shown = [
         {
@@ -298,8 +298,8 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 def _shape(config: dict[str, Any]) -> str:
     """Return a text about the layers, the sizes and the attention of a model."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # Try the encoder key and then the decoder key, because a language model has only an encoder or only a
-    # decoder.
+    # Read the encoder key of the config, or else the decoder key, because a language model has only an
+    # encoder or only a decoder.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]
@@ -330,8 +330,8 @@ def _count_parameters(folder: Path) -> int:
 
 
 def data_facts(data: DataSettings) -> dict[str, Any]:
-    """Describe the data of a run for the model card and results.json. Only the names of files are kept,
-    without folders.
+    """Describe the data of a run for the model card and results.json. The description contains the names of
+    the files without their folders.
     """
     # Use `getattr`, because the recipe has either one language key or two language keys, depending on the
     # task.

@@ -70,8 +70,8 @@ REPLACED_FILES = (
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
-# These keys of tokenizer_config.json are not pushed, because transformers stores in these keys where the
-# tokenizer was loaded from, such as a local path.
+# The keys of tokenizer_config.json that are not pushed. In these keys, transformers stores the place from
+# which the tokenizer was loaded, such as a local path.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -126,8 +126,8 @@ def push(
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
             tokenizers. If the folder has a README.md that `vaswani import` did not write, this file is the
-            model card. Otherwise, the card is written from the files of the run, such as recipe.yaml and
-            results.json.
+            model card. If the folder has no such file, the card is written from the files of the run, such as
+            recipe.yaml and results.json.
         repository (str): user/name.
         private (bool): If True, create the repository as a private repository. If the repository already
             exists and is public, an error is raised.
@@ -138,7 +138,7 @@ def push(
         license (str, optional): The licence that the model card states, as an identifier of the Hub such as
             "cc-by-4.0".
         base_model (str, optional): The repository of the model that the training started from. The model card
-            names this model.
+            names the base model.
         commit_message (str): The title of the commit.
         token (str or bool, optional): An access token. The default is HF_TOKEN, or the token that `hf auth
             login` has stored.
@@ -226,7 +226,7 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # If the caller gives a licence or a base model, write a new model card. Otherwise, keep the existing
+        # Write a new model card only if the caller gives a licence or a base model, else keep the existing
         # model card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
@@ -341,9 +341,7 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 
 
 def _stage_license(folder: Path, staged: Path) -> None:
-    """If the folder of the checkpoint has a LICENSE file, link this file. Otherwise, write a new LICENSE
-    file.
-    """
+    """Link the LICENSE file of the checkpoint folder, or write a new LICENSE file if the folder has none."""
     if (folder / LICENSE_FILE).is_file():
         link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
         return
@@ -496,8 +494,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # If the request opens a pull request, do not retry the request after an error. If only the answer of the
-    # first request was lost, a retry would open a second pull request.
+    # Do not retry a request that opens a pull request. If only the answer of the Hub is lost, a second
+    # request opens a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
@@ -505,7 +503,7 @@ def upload(
 def _commit(
     api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]
 ) -> CommitInfo:
-    # List the files of the repository before each try, because an earlier try may have changed the files: the
+    # List the files of the repository before each try, because an earlier try may have changed the files. A
     # commit can succeed even if the answer of the Hub is lost.
     info: Any = api.repo_info(
         destination.repo_id, repo_type=destination.repo_type, revision=destination.revision

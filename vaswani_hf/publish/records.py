@@ -95,7 +95,8 @@ class _Results(_Record):
     test: _Scores | None = None
     examples: list[_Example] | None = None
     decoding: dict[str, Any] | None = None
-    # For each split the number of kept examples, and for each reason the number of removed examples.
+    # Maps the name of each split to the number of kept examples, and to the number of removed examples for
+    # each reason.
     corpus: dict[str, dict[str, int]] | None = None
     data: _Data | None = None
     origin: _Origin | None = None

@@ -1,6 +1,4 @@
-"""Defines the HTTP interface of the translation service. The table `INTERFACES` maps the path of each
-translation endpoint to its request class.
-"""
+"""Defines the HTTP interface of the translation service."""
 
 import asyncio
 import contextlib
@@ -49,9 +47,11 @@ INTERFACES: dict[str, type[ApiRequest]] = {
 # If the queue is full, the header `Retry-After` of the answer tells the client to wait this number of
 # seconds.
 _RETRY_AFTER = 2
-# The service keeps the options of at most this number of different settings of requests.
+# The maximum number of entries in the cache of translation options. The cache has one entry for each
+# combination of model and request settings.
 _MOST_SETTINGS = 100
-# The content types of HTML forms. Some clients send a form without a content type.
+# The content types of HTML forms. An empty content type also means a form, because some clients send a form
+# without a content type.
 _FORM_TYPES = ("", "application/x-www-form-urlencoded")
 # The maximum number of characters of an error message.
 _MOST_SHOWN = 400
@@ -62,14 +62,15 @@ class Service:
 
     Args:
         directions (Directions): The models.
-        options (TranslationOptions): The options of all translations.
+        options (TranslationOptions): The default options of all translations.
         limits (Limits): The limits on requests, on the queue and on batches.
         api_key (str, optional): The key that each request must have.
         glossaries (mapping, optional): The glossaries that requests can use. The keys are the names of the
             glossaries.
-        language_check (str, optional): "pass" returns texts in another language untranslated. With "refuse",
-            the answer to a request is an error if a text of the request is in another language. Both values
-            require `directions` with a language detector.
+        language_check (str, optional): With "pass", the service returns a text unchanged if the text is not
+            in the source language. With "refuse", the service answers a request with an error if a text of
+            the request is not in the source language. The check requires `directions` with a language
+            detector.
 
     Raises:
         ValueError: If a model does not support the options or the glossaries, or if the detector does not
@@ -93,10 +94,11 @@ class Service:
         self._options = options
         self._api_key = api_key
         self._glossaries = glossaries or {}
-        # Most requests have the same settings. Completing the options takes about 0.5 ms.
+        # Cache the translation options, because most requests have the same settings, and computing the
+        # options takes about 0.5 ms.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
-        # Each thread translates the documents of one request, so the number of threads limits the number of
-        # such requests at the same time. The threads need little CPU time, because most of the time they wait
+        # Each thread handles one request with HTML documents. The number of threads is the maximum number of
+        # these requests at the same time. The threads need little CPU time, because the threads mostly wait
         # for the engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
@@ -163,7 +165,7 @@ class Service:
     def submit(
         self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
     ) -> Job | DocumentsJob:
-        """Begin the translation of the texts."""
+        """Put the texts of a request into the queue, and return the job that receives the translations."""
         self._check_support(direction, wanted)
         options = self._options_for(direction, replace(wanted, texts=(), target_prefix="", must_contain=()))
         if not wanted.is_html:
@@ -193,7 +195,7 @@ class Service:
         return requests if check is None else list(map(check, requests))
 
     def _enqueue(self, job: Job) -> Job:
-        """Put a job into the queue."""
+        """Put a job into the queue, or refuse the request with the HTTP status 429 if the queue is full."""
         try:
             self.engine.submit(job)
         except QueueFullError:
@@ -458,8 +460,8 @@ def _event(content: dict[str, Any]) -> str:
 def _add_information(app: FastAPI, service: Service) -> None:
     """Add the endpoints that do not translate texts, such as `/health` and `/languages`.
 
-    Each endpoint returns a `Response`. For another type, FastAPI would import `pydantic.v1`, and the service
-    would start later.
+    Each endpoint returns a `Response`, because FastAPI imports `pydantic.v1` for other return types, and this
+    import delays the start of the service.
     """
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
@@ -536,8 +538,8 @@ async def _error_answer(request: Request, error: Exception) -> Response:
 
 
 class _BodyLimit:
-    """Refuses a request whose body is larger than `limit` bytes. Refuses the request before its body arrives if
-    the header `Content-Length` announces a larger body.
+    """Refuses a request whose body is larger than `limit` bytes. If the header `Content-Length` announces a
+    larger body, the request is refused before the body arrives.
     """
 
     def __init__(self, app: ASGIApp, limit: int):

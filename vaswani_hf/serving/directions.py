@@ -16,7 +16,8 @@ from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"
-# The detector reads at most this number of characters, because more characters hardly change the result.
+# The language detector reads at most this number of characters, because more characters hardly change the
+# result.
 _MOST_READ = 1000
 
 

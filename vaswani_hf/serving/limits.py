@@ -1,8 +1,8 @@
 """Defines the limits of the HTTP service, such as the maximum size of a request. The fields of `Limits` are
 options of the command `vaswani serve`.
 
-This file imports neither torch nor FastAPI, because the command `vaswani` parses its arguments before it
-imports the two libraries.
+This file imports neither torch nor FastAPI, because the command `vaswani` parses its arguments before the
+import of the two libraries.
 """
 
 from pydantic import Field

@@ -1,9 +1,9 @@
 """Defines the requests and the answers of the HTTP service. The service has two translation endpoints, and
 one request class for each endpoint.
 
-A request of `POST /translate` has the same fields as a request of LibreTranslate. A request of `POST
-/v1/translations` has the fields that are defined in this file. Each request class converts its fields to a
-`Wanted` object, and converts the translations to the answer for the client.
+A request of `POST /translate` has the same fields as a request of LibreTranslate. The class
+`TranslationsRequest` defines the fields of a request of `POST /v1/translations`. Each request class converts
+its fields to a `Wanted` object, and converts the translations to the answer for the client.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class DetectRequest(BaseModel):
     def _refuse_missing_fields(cls, values: Any) -> Any:
         for name, field in cls.model_fields.items():
             if field.is_required() and not values.get(name):
-                # This is the error message of LibreTranslate.
+                # LibreTranslate answers with the same error message.
                 raise ValueError(f"Invalid request: missing {name} parameter")
         return values
 

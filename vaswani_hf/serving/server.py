@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 # Limit the number of connections, because each connection needs a file descriptor. Further connections are
 # refused with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
-# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the
-# request of a slow client often meets a connection that the service is closing.
+# Close a connection that is idle for this number of seconds. The default of uvicorn, 5 seconds, is too short,
+# because a slow client often sends its next request while the service closes the connection.
 _KEEP_ALIVE = 75
 # The error numbers of the operating system for a port that another program uses and for a port that this user
 # may not open. Any other error number means that the address `--host` is wrong.
@@ -37,8 +37,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
             "another port, or 0 for any free port."
         ) from error
     # Set TCP_NODELAY, because uvicorn sends the header and the body of an answer separately. Without
-    # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The sockets of the clients
-    # inherit the option.
+    # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The connections of the
+    # clients inherit TCP_NODELAY from this socket.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

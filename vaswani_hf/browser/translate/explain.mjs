@@ -187,9 +187,9 @@ async function runnerUpOf(context, start, { position, token }, tokenIds) {
   const scored = scoredTranslation(context, changed);
   const { words } = tokensWithWords(changed, translator.targetTokenizer);
   const word = words.find((candidate) => candidate.start <= start && start < candidate.stop);
-  // The new token may come after the end of the runner-up, for example because the new token begins the next
-  // word. Then multiply the probability of the runner-up by the probability of the new token, because only
-  // the new token shows that the runner-up has ended.
+  // The new token may come after the end of the runner-up, for example as the first token of the next word.
+  // If the new token comes after the runner-up, multiply the probability of the runner-up by the probability
+  // of the new token, because only the new token shows that the runner-up has ended.
   const stop = Math.max(word.stop, position + 1);
   const sum = scored.logProbs.slice(start, stop).reduce((total, logProb) => total + logProb, 0);
   return {

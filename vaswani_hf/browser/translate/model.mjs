@@ -1,7 +1,7 @@
 // Implements the Transformer of a checkpoint: the weights, the encoder and the decoder. The target tokens of
 // all beams form a tree, so that beams with the same prefix share the nodes of the prefix.
 //
-// The model multiplies a weight matrix by the hidden states of all beams at once. Hidden states are in
+// The model multiplies a weight matrix by the hidden states of all beams at once. The hidden states are in
 // float32.
 //
 // In comments, S is the number of source tokens, D the model width, H the number of heads, K the width of the keys of a
@@ -254,8 +254,8 @@ class Stack {
     this.norm = weights.has(`${normName}.weight`) ? new LayerNorm(weights, normName, config.layer_norm_eps) : null;
   }
 
-  // Return the states [n, D] of n tokens before the first layer: embedding * sqrt(D) + position embedding.
-  // Without `scale_embedding`, the factor sqrt(D) is left out.
+  // Return the states [n, D] of n tokens before the first layer: embedding * sqrt(D) + position embedding. If
+  // `scale_embedding` is false, the factor sqrt(D) is left out.
   embed(tokens, positions) {
     const width = this.config.d_model;
     const scale = this.config.scale_embedding ? Math.sqrt(width) : 1;

@@ -35,7 +35,8 @@ function beginComputation() {
   };
 }
 
-// Return the options of the translation of a line. The prefix and the phrases belong to the first line.
+// Return the options of the translation of a line. The target prefix and the phrases are only for the
+// translation of the first line.
 function optionsOf(place) {
   const isFirst = place === 0;
   return {
@@ -113,8 +114,9 @@ function lineResult(line, translations, buttons) {
   );
 }
 
-// Return a button for each sentence of a line that explains the translation of the sentence. Return no button if
-// the translation was searched with a prefix or with phrases, because an explanation is a search without them.
+// Return a button for each sentence of a line that explains the translation of the sentence. Return no button
+// if the translation was searched with a prefix or with phrases, because `explain` searches without a prefix
+// and without phrases.
 function explainButtons(job, { target_prefix: begin, must_contain: needed }) {
   if (begin.trim() || needed.length) {
     return [];
@@ -144,7 +146,7 @@ async function explainSentence(sentence) {
 }
 
 // Run a computation. If the computation fails, show the error message. Ignore the error `Cancelled`, because
-// it means that a newer computation has started.
+// this error only means that a newer computation has started.
 async function guarded(compute) {
   try {
     await compute();

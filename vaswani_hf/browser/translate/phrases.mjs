@@ -78,8 +78,9 @@ function shortestSequence(phrases) {
   return sequences.reduce((best, sequence) => (sequence.length < best.length ? sequence : best));
 }
 
-// Return the phrases if the prompt lacks at most `capacity` tokens of the phrases. Otherwise return a single phrase
-// in which the phrases overlap, or null if the prompt also lacks more than `capacity` tokens of the single phrase.
+// Return the phrases if the prompt lacks at most `capacity` of their tokens. If the prompt lacks more tokens,
+// merge the phrases into a single phrase in which the phrases overlap, and return this phrase. Return null if
+// the prompt also lacks more than `capacity` tokens of the single phrase.
 export function fitPhrases(phrases, prompt, capacity) {
   if (numMissing(prompt, phrases) <= capacity) {
     return phrases;
@@ -154,10 +155,10 @@ export class PhraseSearch extends BeamSearch {
   }
 }
 
-// Search a translation that contains phrases. This function is a generator: it runs one step of a search, and
-// then yields. `makeSearch(phrases)` returns a `BeamSearch`, and `number` is the number of translations that the
-// caller needs. If no translation contains all phrases, add the phrases one after another, and keep a phrase only
-// if the search then still finds a translation. Return the finished search.
+// Search a translation that contains phrases. `searchPhrases` is a generator, which yields after each step of
+// a search. `makeSearch(phrases)` returns a `BeamSearch`, and `number` is the number of translations that the
+// caller needs. If no translation contains all phrases, add the phrases one after another, and keep a phrase
+// only if the search then still finds a translation. Return the finished search.
 export function* searchPhrases(makeSearch, phrases, number) {
   const plain = makeSearch([]);
   yield* plain.steps();

@@ -83,8 +83,8 @@ export function logProbsOf(hypothesis) {
 
 // A hypothesis is an object with these fields: `parent` is the hypothesis without its last token, or null for
 // the prompt. `token` is the id of the last token, and `logProb` is its log-probability. `score` is the sum
-// of all log-probabilities. As soon as the decoder has read the token, `node` is its node in the decoder, and
-// `coverage` is the coverage of the source.
+// of all log-probabilities. After the decoder has read the token, `node` is the number of the token's node in
+// the decoder, and `coverage` is the coverage of each source token.
 export class BeamSearch {
   // `prompt` contains the token ids that the translation must begin with. `limit` is the maximum number of
   // new tokens. `ends` contains the ids of the end tokens. `settings` has the fields `num_beams`,
@@ -93,8 +93,9 @@ export class BeamSearch {
   //
   // If `onStep` is given, the search calls `onStep` after each step with an object. The field `search` is the
   // search, and `step` is the number of the step (the first step is 1). `before` contains the beams before
-  // the step. `logits` [K, V] and `normalizers` [K] (see `logSumExp`) belong to these beams. `entering`
-  // contains the hypotheses that have finished at this step, and `beams` contains the beams after the step.
+  // the step. `logits` [K, V] and `normalizers` [K] (see `logSumExp`) belong to the beams in `before`.
+  // `entering` contains the hypotheses that have finished at this step, and `beams` contains the beams after
+  // the step.
   constructor(model, decoder, prompt, { settings, limit, ends, excluded, onStep = null }) {
     this.model = model;
     this.decoder = decoder;
@@ -112,8 +113,9 @@ export class BeamSearch {
     const isGnmt = settings.length_penalty_type === "gnmt";
     this.considersAllLengths =
       !this.stopsWhenFull && (settings.early_stopping === "never" || (isGnmt && settings.early_stopping === false));
-    // The stopping rule computes the highest score that a longer translation can reach. `no_repeat_ngram_size`
-    // may change this score, so that the stopping rule waits for improvements of all beams.
+    // The stopping rule compares with the highest score that a longer translation can reach. With
+    // `no_repeat_ngram_size`, a longer translation may exceed this score. Therefore the search then continues
+    // while any of the `num_beams` best translations may improve.
     const isExact = this.considersAllLengths && !settings.no_repeat_ngram_size;
     this.numCounted = isExact ? settings.num_return_sequences : this.numBeams;
     this.beams = [{ parent: null, token: null, score: 0, logProb: 0, node: -1 }];

@@ -175,7 +175,7 @@ export class TextRules {
     return most > 0 && most > 2 * this.mostRepeats(source);
   }
 
-  // Return the largest number of repeats in a row in the source.
+  // Return the largest number of times that a unit is repeated in a row in the source.
   mostRepeats(source) {
     const folded = splitWords(fold(source));
     const characters = Array.from(folded.join(""));

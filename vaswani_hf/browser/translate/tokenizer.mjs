@@ -298,7 +298,7 @@ function escapeBytes(bytes) {
         text += decoder.decode(Uint8Array.from(bytes.slice(place, place + length)));
         numBytes = length;
       } catch {
-        // These bytes are not a complete character. Try again with one more byte.
+        // The bytes are not a complete UTF-8 character, so try again with one more byte.
       }
     }
     if (numBytes === 0) {

@@ -53,11 +53,12 @@ export class Translator {
   // with `word` and `confidence`), alignment (pairs: the index of a source word, and the index of a target
   // word) and token_ids.
   //
-  // `options` may contain search settings of `generate`, such as `num_beams`. It may also contain these options:
-  // `target_prefix` is a text that the translation must begin with. `must_contain` is a list of phrases that the
-  // translation must contain; the field `unmet_phrases` of a translation has the phrases that it lacks, or null.
-  // If `split_sentences` is true, each sentence is translated separately. If `repetition_guard` is true, a
-  // sentence is translated again, without repetition, if its translation repeats itself in a loop.
+  // `options` may contain search settings of `generate`, such as `num_beams`. `options` may also contain
+  // these options: `target_prefix` is a text that the translation must begin with. `must_contain` is a list
+  // of phrases that the translation must contain; the field `unmet_phrases` of a translation has the missing
+  // phrases, or null. If `split_sentences` is true, each sentence is translated separately. If
+  // `repetition_guard` is true, a sentence is translated again, without repetition, if its translation
+  // repeats itself in a loop.
   translate(text, options = {}) {
     const job = this.begin(text, options);
     while (!job.isOver) {
@@ -271,7 +272,7 @@ export class Translator {
   }
 }
 
-// Return the parent of each token of a sequence: the index of the token before it, or -1 for the first token.
+// Return the parent of each token of a sequence: the index of the previous token, or -1 for the first token.
 function chain(tokens) {
   return tokens.map((token, i) => i - 1);
 }
@@ -354,7 +355,7 @@ class Job {
     return search.finished.slice(0, settings.num_return_sequences).map(({ hypothesis }) => {
       const tokenIds = [...forced, ...tokensOf(hypothesis)];
       const decoded = translator.targetTokenizer.decode(tokenIds);
-      // The translation of a line must be one line.
+      // If a segment is one line, its translation must be one line, so replace line breaks by spaces.
       const text = segment.text.includes("\n") ? decoded : decoded.replaceAll("\n", " ");
       const isMissing = (phrase) => !contains(tokenIds, phrase.ids) && !text.includes(strip(phrase.text));
       const unmet = segment.phrases.filter(isMissing).map((phrase) => phrase.text);

@@ -35,13 +35,14 @@ function chosenHeads(text, numHeads) {
   return all.filter((head) => numbers.includes(head));
 }
 
-// Return the text that describes the chosen heads. `chosenHeads` describes the format of the text.
+// Return the text for the chosen heads, such as "1,3", in the format that `chosenHeads` reads.
 function headsText(heads, numHeads) {
   if (heads.length === numHeads) return "all";
   return heads.length === 0 ? "none" : heads.map((head) => head + 1).join(",");
 }
 
-// Return the tokens of the rows and the tokens of the columns. `kind` is "encoder", "decoder" or "cross".
+// Return the tokens of the rows and the tokens of the columns of an attention matrix. `kind` is "encoder",
+// "decoder" or "cross".
 function sidesOf(explanation, kind) {
   const rows = kind === "encoder" ? explanation.source : explanation.decoder_input;
   const columns = kind === "decoder" ? explanation.decoder_input : explanation.source;
@@ -309,7 +310,7 @@ function weightOfFocus(view, focus, side, index) {
 }
 
 // Describe the weights of the word with the focus. The page shows the description above the lines, and screen
-// readers read it aloud.
+// readers read the description aloud.
 function describeFocus(explanation, view, focus, state) {
   if (view.mean === null) return "Choose a head to see its weights.";
   if (focus === null) return "Point at a word to see only its lines. Click a word to keep them.";

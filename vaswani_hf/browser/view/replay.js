@@ -109,8 +109,8 @@ function replaySection(explanation, store) {
     }, PLAY_INTERVAL);
   }
 
-  // The animation stops at the step at which the final translation was complete. If the animation starts at a later step, it
-  // stops at the last step.
+  // The animation stops at the step at which the final translation was complete. If the animation starts at a
+  // later step, the animation stops at the last step.
   function isAtEnd() {
     return store.state.step === 0 || currentStep() === search.steps.length;
   }
