@@ -5,11 +5,14 @@ archive with one folder. The folder in the archive contains:
 
 - model/: the CTranslate2 model. The config of the CTranslate2 model makes CTranslate2 add `</s>` to source
   texts, because Argos Translate does not add `</s>`.
+
 - sentencepiece.model: the SentencePiece model that tokenizes source texts and decodes translations. Argos
   Translate has only one SentencePiece model for both languages. Therefore the SentencePiece model also
   contains the target tokens. The type of the target tokens in the SentencePiece model is "unused", so that
   source texts are not split into target tokens.
+
 - metadata.json: the codes and the names of the two languages.
+
 - README.md
 
 Argos Translate can run only SentencePiece tokenizers. Therefore a checkpoint can be exported only if its

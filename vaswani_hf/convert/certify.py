@@ -148,9 +148,9 @@ def certify(
         report (Callable): A function that is called with a line of text after the measurement of each engine.
 
     Returns:
-        dict: `rows` is a list of dicts with the fields of `Row`. The list has rows for the checkpoint and for
-            each engine. `test_set`, `sentences`, `hardware`, `versions`, `date` and `weights` (the hash of
-            each weight file) describe the measurement.
+        dict: `rows` is a list of dicts with the fields of `Row`. `rows` describes the checkpoint and each
+            engine. `test_set`, `sentences`, `hardware`, `versions`, `date` and `weights` (the hash of each
+            weight file) describe the measurement.
 
     Raises:
         ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.

@@ -5,11 +5,13 @@ Importing this file registers the loader, so that `ctranslate2.converters.Transf
 Vaswani checkpoints. The CTranslate2 model differs from the checkpoint in three points:
 
 - The CTranslate2 model stores the sinusoids of all positions in a table. Without the table, CTranslate2 would
-compute other sinusoids: all sines before all cosines, and positions counted from 1.
+  compute other sinusoids: all sines before all cosines, and positions counted from 1.
+
 - The output projection gets a bias that gives `<pad>` a very low logit, so that the probability of `<pad>` is
-0.
+  0.
+
 - If `d_k` and `d_v` differ, the narrower projections are padded with zeros, because keys and values must have
-the same width in CTranslate2.
+  the same width in CTranslate2.
 """
 
 import shutil

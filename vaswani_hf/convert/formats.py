@@ -1,8 +1,8 @@
 """Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
 model with its checkpoint.
 
-Rule for this file and for the files that define formats: if only one format needs a library, import the
-library inside a function, because the library may not be installed.
+If only one format needs a library, the library may not be installed. Therefore the files that define formats
+import such a library inside a function.
 
 In shapes, B is the batch size, S the source length and T the target length.
 """
@@ -153,7 +153,7 @@ class Engine(Protocol):
         beam_search (bool): True if the runtime supports beam search, False if the runtime supports only
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
-            does not support the checkpoint's settings. The keys are fields of `SearchSettings`.
+            does not support the checkpoint's settings. The keys of `search` are fields of `SearchSettings`.
         installation (str, optional): The command that installs the runtime. None if the runtime is installed
             by the package extra that has the name of the format.
     """
@@ -228,8 +228,8 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
     call returns the same sentence pairs.
 
-    The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
-    T], all int64.
+    The returned dict has the keys `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and
+    `decoder_attention_mask` [B, T], all int64.
     """
     generator = torch.Generator().manual_seed(0)
     is_learned = config.position_embedding == "learned"

@@ -246,8 +246,8 @@ def _imported(
     notes: list[str],
     **architecture: Any,
 ) -> Imported:
-    """Create the imported model. The names of the weights in `state` are the names of this package. The
-    features of the weights have the order of FSMT and M2M100.
+    """Create the imported model. `state` contains weights under the names of this package, but with the order
+    of the features in FSMT and M2M100.
     """
     pad = model.config.pad_token_id
     if pad is None:

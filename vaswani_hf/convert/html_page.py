@@ -4,7 +4,9 @@ network.
 The exported folder contains:
 
 - index.html: the page. The file contains the weights, the tokenizers and the scripts.
+
 - vaswani.mjs: a JavaScript module with the translator of the page, for other pages and for Node.js.
+
 - README.md: instructions for the use of `index.html` and `vaswani.mjs`.
 
 The scripts are in the folder `browser/translate`. The beam search in JavaScript follows the same rules as the
@@ -87,7 +89,7 @@ _IDLE = frozenset(
     """.split()
 )
 # Maps fields of a generation config to values that have no effect on the search. The values None, False, 0
-# and an empty list also have no effect.
+# and an empty list have no effect on the search either.
 _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
 # To compare the tokenizers of the page with the tokenizers of the checkpoint, the export encodes and decodes
 # `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.

@@ -1,7 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-Rule for this file and for the files that define formats: if only one format needs a library, import the
-library inside a function, because the library may not be installed.
+If only one format needs a library, the library may not be installed. Therefore the files that define formats
+import such a library inside a function.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -99,8 +99,8 @@ class ImportFormat:
         name (str): The name of the format, as in the option `--from`. The package extra of the same name
             installs the modules in `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
-        recognise (Recognise): The function that recognises the format. The function reads only the files, or
-            parts of files, that show the format.
+        recognise (Recognise): The function that recognises the format. `recognise` reads only as much of a
+            checkpoint as is necessary to recognise the format.
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files that the import downloads if the checkpoint is a repository on
             the Hub.

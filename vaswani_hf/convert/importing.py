@@ -82,8 +82,8 @@ def import_checkpoint(
 ) -> ImportReport:
     """Write a checkpoint of this package that computes the same function as a checkpoint of another library.
 
-    The weights are written in float32. If the other library is installed, the log-probabilities of the other
-    library and of the written checkpoint are compared on sample inputs.
+    The weights are written in float32. If the other library is installed, the import compares the
+    log-probabilities of the other library and of the written checkpoint on sample inputs.
 
     Example:
         >>> from vaswani_hf import import_checkpoint

@@ -23,7 +23,8 @@ from .word_tokenizers import END_OF_WORD, imported_tokenizer, merging_tokenizer,
 
 _SPACE = "▁"
 # Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers`
-# lowercases each character separately, and so writes "σ". This pattern finds the sigmas at the end of words.
+# lowercases each character separately, and so writes "σ". `_FINAL_SIGMA` matches a sigma at the end of a
+# word.
 _FINAL_SIGMA = r"(?<=\p{L})Σ(?!\p{L})"
 # The replacements that JoeyNMT's option `normalize` makes, in the same order.
 _QUOTES = {"’": "'", "“": '"', "”": '"'}
@@ -49,7 +50,7 @@ def joeynmt_tokenizers(
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
     # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this mark, because two separate tokenizers can have the same token ids.
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     notes = [
         f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "

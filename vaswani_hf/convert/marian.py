@@ -342,7 +342,7 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
     # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this mark, because two separate tokenizers can have the same token ids.
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}

@@ -562,7 +562,7 @@ def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Token
     if vocabularies[0] is vocabularies[1]:
         return source, source
     # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this mark, because two separate tokenizers can have the same token ids.
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
     return source, target
 

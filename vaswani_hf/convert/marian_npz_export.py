@@ -4,14 +4,15 @@ decoder.yml.
 The type of the exported Marian model depends on the checkpoint:
 
 - The export writes the type "transformer" if the checkpoint has Marian's default architecture: post-norm,
-tensor2tensor's timescales, a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All
-versions of Marian can run the type "transformer". The export changes only the order of the features.
+  tensor2tensor's timescales, a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All
+  versions of Marian can run the type "transformer". The export changes only the order of the features.
+
 - The export writes the type "transformer-new" for all other checkpoints. Marian 1.12 and later can run the
-type "transformer-new". The export stores the sinusoids of the checkpoint as Marian's learned positions.
-Marian does not multiply embeddings by sqrt(d_model) in models with learned positions, so the export
-multiplies the stored embeddings by sqrt(d_model). If the output projection was tied to the embeddings, the
-export stores the output projection as a separate matrix. Marian's decoder starts from zeros, so the export
-adds the embedding of the start token to the first position of the decoder.
+  type "transformer-new". The export stores the sinusoids of the checkpoint as Marian's learned positions.
+  Marian does not multiply embeddings by sqrt(d_model) in models with learned positions, so the export
+  multiplies the stored embeddings by sqrt(d_model). If the output projection was tied to the embeddings, the
+  export stores the output projection as a separate matrix. Marian's decoder starts from zeros, so the export
+  adds the embedding of the start token to the first position of the decoder.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
 with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
@@ -388,8 +389,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. The name has no effect, because
-    # such a tokenizer never returns the id of `<pad>` for a text.
+    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. The name `<unk>` has no effect,
+    # because a tokenizer without an unknown token never returns the id of `<pad>` for a text.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"

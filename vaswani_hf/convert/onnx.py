@@ -2,9 +2,11 @@
 the graphs in ONNX Runtime with the outputs of the checkpoint.
 
 - encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. In prefill.onnx and decode.onnx,
-the name of this tensor is `encoder_outputs.last_hidden_state`.
+  the input `encoder_outputs.last_hidden_state` is the output `last_hidden_state` of encoder.onnx.
+
 - prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. prefill.onnx accepts
   any number of `decoder_input_ids`.
+
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
 

@@ -6,13 +6,14 @@ token ids of the pieces from a separate file, such as `vocab.json`. In a fast to
 token id of a piece is the index of the piece in the list of pieces. Therefore the conversion sorts the pieces
 by their ids.
 
-A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. Then
-each tokenizer must contain the pieces of both models, but must not split text into pieces of the other
-language's model. Therefore the conversion writes the character `_FOREIGN` before each piece of the other
-language. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes `_FOREIGN`. A piece of
-the other language gets no `_FOREIGN` if the piece is a single character, or if the tokenizer's own
-SentencePiece model contains none of its characters. The reason is that SentencePiece joins adjacent unknown
-characters to one piece, and that Marian looks up the joined piece in the vocabulary.
+A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. With
+one vocabulary file, each tokenizer must contain the pieces of both models, but must not split text into
+pieces of the other language's model. Therefore the conversion writes the character `_FOREIGN` before each
+piece of the other language. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes
+`_FOREIGN`. A piece of the other language gets no `_FOREIGN` if the piece is a single character, or if the
+tokenizer's own SentencePiece model contains none of its characters. A piece without `_FOREIGN` is necessary
+for unknown characters, because SentencePiece joins adjacent unknown characters to one piece, and Marian looks
+up the joined piece in the vocabulary.
 """
 
 import base64

@@ -269,9 +269,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Ignore "traced" and "cached" weights, because old versions of Sockeye write them as copies of other
-    # weights. Ignore the network that predicts the length of a translation, because this network has no
-    # effect on the probabilities of tokens.
+    # Ignore "traced" and "cached" weights, because these weights are copies of other weights that old
+    # versions of Sockeye write. Ignore the network that predicts the length of a translation, because this
+    # network has no effect on the probabilities of tokens.
     return {
         name: tensor.float()
         for name, tensor in state.items()

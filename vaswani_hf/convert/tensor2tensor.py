@@ -130,8 +130,8 @@ def _names() -> dict[str, str | tuple[str, ...]]:
             names[f"{theirs}.ffn.conv{number}.bias"] = f"{ours}.fc{number}.bias"
         for kind, own_kind in _NORM_KINDS.items():
             for module, own in norms.items():
-                # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`. The
-                # name depends on the norm position.
+                # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`,
+                # depending on the norm position.
                 for position in ("layer_prepostprocess", "layer_postprocess"):
                     names[f"{theirs}.{module}.{position}.layer_norm.{kind}"] = f"{ours}.{own}.{own_kind}"
             norm = f"{stack}.layer_prepostprocess.layer_norm.{kind}"
@@ -200,8 +200,9 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
     # Set the embeddings of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
-    # zeros. Set the output projection's row of `<pad>` to zero too, so that tied weights stay equal. The row
-    # has no effect on the outputs, because this package gives `<pad>` the probability 0.
+    # zeros. Set the output projection's row of `<pad>` to zero too, so that tied weights stay equal. The
+    # output projection's row of `<pad>` has no effect on the outputs, because this package gives `<pad>` the
+    # probability 0.
     for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0

@@ -2,11 +2,12 @@
 model.
 
 - onnx/encoder_model.onnx maps `input_ids` and `attention_mask` to `last_hidden_state`.
+
 - onnx/decoder_model_merged.onnx maps the target tokens `input_ids` and the encoder outputs to `logits`, and
-to the keys and values `present.N.{decoder,encoder}.{key,value}`. The inputs
-`past_key_values.N.{decoder,encoder}.{key,value}` are the keys and values of earlier calls. If the input
-`use_cache_branch` is False, the decoder graph computes the keys and values of the source from the encoder
-outputs.
+  to the keys and values `present.N.{decoder,encoder}.{key,value}`. The inputs
+  `past_key_values.N.{decoder,encoder}.{key,value}` are the keys and values of earlier calls. If the input
+  `use_cache_branch` is False, the decoder graph computes the keys and values of the source from the encoder
+  outputs.
 
 The export writes each ONNX graph to three files: with float32 weights, with float16 weights (suffix `_fp16`)
 and with int8 weights (suffix `_quantized`). In all three files, the floating-point inputs and outputs are
@@ -285,9 +286,10 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
     paths = {dtype: folder / GRAPHS / f"{name}{suffix}.onnx" for dtype, suffix in DTYPES.items()}
     program.save(paths["fp32"], external_data=False)
     onnx.save(convert_float_to_float16(onnx.load(paths["fp32"]), keep_io_types=True), paths["fp16"])
-    # Quantize only the weights, in blocks. With a Multi30k model, this quantization changed the most probable
-    # token at 0.3 % of the positions. `quantize_dynamic` changed the most probable token at 1.0 % of the
-    # positions, because `quantize_dynamic` also quantizes the activations of a whole batch with one scale.
+    # Quantize only the weights, in blocks. With a Multi30k model, quantization in blocks changed the most
+    # probable token at 0.3 % of the positions. `quantize_dynamic` changed the most probable token at 1.0 % of
+    # the positions, because `quantize_dynamic` also quantizes the activations of a whole batch with one
+    # scale.
     quantizer = MatMulNBitsQuantizer(
         _with_int8_embeddings(onnx.load(paths["fp32"])), bits=8, block_size=_BLOCK_SIZE, is_symmetric=True
     )

@@ -1,9 +1,9 @@
 """Reads weight files of other libraries without executing code from these files.
 
 `torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
-objects of their own classes. Therefore each import format lists the names of the classes that it allows. This
-file reads an object of an allowed class as an instance of `Stub` with the same attributes. For an object of
-any other class, this file raises an error.
+objects of their own classes. Therefore each import format lists the names of the classes that it allows.
+`load_weights` reads an object of an allowed class as an instance of `Stub` with the same attributes. For an
+object of any other class, `load_weights` raises an error.
 """
 
 import errno
@@ -69,9 +69,8 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read a file. Return False if the file is damaged: in a
-    damaged zip file, a library may seek a negative position, and the error of the operating system is
-    "invalid argument".
+    """Return True if the operating system cannot read a file. Return False for the error "invalid argument":
+    a library may seek a negative position in a damaged zip file.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 
@@ -103,7 +102,7 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """Load a file that `torch.save` wrote. The tensors are on the CPU.
 
     `classes` are the full names of the classes that may occur in the file in addition to tensors and plain
-    values, such as "argparse.Namespace". Objects of these classes become instances of `Stub`.
+    values, such as "argparse.Namespace". Objects of the classes in `classes` become instances of `Stub`.
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:

@@ -148,7 +148,7 @@ def same_names(stack: str, prefix: str) -> Names:
 def joint_names(stack: str, attention: str, own: str) -> Names:
     """Map the joint projection of queries, keys and values of `torch.nn.MultiheadAttention` to the three
     projections of this package. `attention` is the format's name of the attention module, and `own` is the
-    name in this package.
+    attention module's name in this package.
     """
     names: Names = {}
     for kind in ("weight", "bias"):
@@ -168,8 +168,8 @@ def _without_number(name: str) -> tuple[str, str]:
 
 
 def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
-    """Return the config fields that follow from the shapes of the weights, such as `d_model`. The names in
-    `state` are the names of this package.
+    """Return the config fields that follow from the shapes of the weights, such as `d_model`. `state`
+    contains weights under the names of this package.
 
     Raise a ValueError if a weight is missing.
     """
@@ -200,7 +200,7 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
     """Return the config fields about shared weights and biases. Add shared weights to `state` under all their
-    names. The names in `state` are the names of this package.
+    names. `state` contains weights under the names of this package.
     """
     if is_shared:
         joint = state["model.encoder.embed_tokens.weight"]
@@ -219,9 +219,9 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
-    """Return the config fields about the LayerNorms. The names in `state` are the names of this package.
-    `of_encoder` and `of_decoder` are "pre" or "post". An error message about the LayerNorm at the end of the
-    decoder names `field`.
+    """Return the config fields about the LayerNorms. `state` contains weights under the names of this
+    package. `of_encoder` and `of_decoder` are "pre" or "post". An error message about the LayerNorm at the
+    end of the decoder names `field`.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -239,7 +239,8 @@ def norm_fields(
 
 
 def add_biases(state: dict[str, torch.Tensor]) -> None:
-    """Add missing biases to `state`, with the value 0. The names in `state` are the names of this package.
+    """Add missing biases to `state`, with the value 0. `state` contains weights under the names of this
+    package.
 
     The LayerNorms and the feed-forward networks of this package always have biases. In a model, either all
     projections of the attention layers have biases, or none.
@@ -259,8 +260,8 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     second half.
 
     After the reordering, sines and cosines alternate, as in Section 3.5 of the paper. The order of the D
-    features does not matter if all weights use the same order. The names in `state` are the names of this
-    package.
+    features does not matter if all weights use the same order. `state` contains weights under the names of
+    this package.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}

@@ -79,7 +79,7 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
     counted without punctuation.
     """
     # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
-    # is the number of such words in the whole sentence.
+    # is the number of words in the whole sentence that are not punctuation.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:

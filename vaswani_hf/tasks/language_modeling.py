@@ -172,8 +172,8 @@ class LanguageModeling(Task):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        # A causal language model can start from the decoder of a translation model. Then use the target
-        # tokenizer, because the decoder was trained on the target language.
+        # If a causal language model starts from the decoder of a translation model, use the target tokenizer,
+        # because the decoder was trained on the target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
             raise ValueError("is a parser with a target vocabulary of trees")

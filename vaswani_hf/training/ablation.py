@@ -47,7 +47,7 @@ Results = dict[str, dict[str, Any] | str]
 # their values depend on the output folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
 # Stands for the value of a config field that comes from the model in `init_from`. The list of changed keys
-# does not contain such a field.
+# does not contain config fields with the value `_OF_THE_BASE`.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -346,7 +346,8 @@ def changes(recipe: Recipe, first: Recipe) -> str:
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # If two changed keys have the same name, write the sections of the recipe before the names.
+    # If two changed keys in different sections have the same name, write the name of the section before each
+    # key.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))

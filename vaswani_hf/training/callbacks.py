@@ -155,9 +155,11 @@ class DivergenceDetector:
       loss so far and the loss of a uniform guess. The loss has exploded if the loss is above the first limit
       for N consecutive steps. N is a tenth of the number of steps of the run, but at least 10 and at most
       100.
+
     - The second limit applies to all models. The second limit is twice the loss of a uniform guess, or twice
-      the first loss if the first loss is larger. The first loss may be larger after a bad initialization. The
-      loss has exploded if the loss is above the second limit for 10 consecutive steps.
+      the first loss if the first loss is larger. After a bad initialization, the first loss may be larger
+      than the loss of a uniform guess. The loss has exploded if the loss is above the second limit for 10
+      consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. In a resumed run, `earlier` lists the mean losses that the run
@@ -302,8 +304,8 @@ class StopCallback(TrainerCallback):
 
 class EarlyStoppingCallback(TrainerCallback):
     """Early stopping: end the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The
-    callback of transformers counts validations in an attribute. This callback counts the validations in the
-    log, so that a resumed run continues the count.
+    callback of transformers counts validations in an attribute. `EarlyStoppingCallback` counts the
+    validations in the log, so that a resumed run continues the count.
     """
 
     def __init__(self, training: AnyTraining):

@@ -209,8 +209,8 @@ def with_kept_tokenizers(
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
     # Accept the `vocab_size` in the recipe of the model in `init_from`, because the recipe of the run may
-    # extend that recipe. Also accept the actual number of tokens. The actual number is smaller than
-    # `vocab_size` if the corpus was small, and may be larger by one because of `<mask>`.
+    # extend that recipe. Also accept the actual number of tokens in the vocabulary. The actual number is
+    # smaller than `vocab_size` if the corpus was small, and may be larger by one because of `<mask>`.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]

@@ -216,10 +216,10 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    The source and the target of a batch may have different token budgets. Then only the sentences of the side
-    with the larger budget have `length` tokens, and the sentences of the other side are shorter. If the
-    trainer divides a batch into parts, `largest_part` is the largest number of source positions (and of
-    target positions) in a part. Then the function returns the cost of one part.
+    If the source and the target have different token budgets, only the sentences of the side with the larger
+    budget have `length` tokens. The sentences of the side with the smaller budget are shorter. If the trainer
+    divides a batch into parts, `largest_part` is the largest number of source positions (and of target
+    positions) in a part. If `largest_part` is given, the function returns the cost of one part.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

@@ -133,7 +133,7 @@ def results_of_run(
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
         # Print the number of pairs in a stream after the training, because the run counts the pairs while it
-        # reads the stream. The number includes all epochs.
+        # reads the stream. The printed number includes the pairs of all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)

@@ -1,8 +1,8 @@
 """Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
-`_train` calls the functions of a run one after the other. The file defines the functions in the order of the
-calls. Functions in run.py receive the whole recipe. Functions in other files of training/, except
-ablation.py, receive only sections of the recipe.
+`_train` calls the functions of a run one after the other. This file defines the functions in the order in
+which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
+training/, except ablation.py, receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
 data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), trainer.py and
@@ -277,8 +277,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
     planned = _planned_model(recipe)
-    # Call `frozen_weights` only for its error: the function raises an error if the model has no module or
-    # parameter with a name in `training.frozen`.
+    # Check `training.frozen` before the data is loaded: `frozen_weights` raises an error if the model has no
+    # module or parameter with a given name.
     initialization.frozen_weights(planned, recipe.training.frozen)
     # Build an optimizer before the data is loaded, because the optimizer may need a library that is not
     # installed.

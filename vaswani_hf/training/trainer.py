@@ -252,9 +252,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     @property
     def max_part_positions(self) -> int | None:
         """The largest number of source positions (and of target positions) in a part of a batch; None if the
-        trainer does not divide batches. The number does not depend on the number of processes, because the
-        dropout masks depend on the sizes of the parts. With DeepSpeed, the trainer does not divide batches,
-        because DeepSpeed would take an optimizer step after each part.
+        trainer does not divide batches. The size of a part does not depend on the number of processes,
+        because the dropout masks depend on the sizes of the parts. With DeepSpeed, the trainer does not
+        divide batches, because DeepSpeed would take an optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -317,8 +317,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return a tensor [2] on the device about the time since the last call. The first number is 1.0 if a
-        loss or gradient was not finite, and otherwise 0.0. The second number is the sum of the losses.
+        """Return a tensor [2] on the device about the batches since the last call of `take_losses`. The first
+        number in the tensor is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number
+        is the sum of the losses.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -347,7 +348,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
-            # All processes save, because each process writes the state of its random generators.
+            # All processes call `_save_checkpoint`, because each process writes the state of its random
+            # generators.
             save = super()._save_checkpoint
             self.processes.run_all_or_exit(lambda: save(model, trial))
             self.args.output_dir = str(folder)
@@ -402,7 +404,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         and the scores of the task.
 
         If the run or its optimizer averages the weights, the scores are scores of the averaged weights. The
-        scores of the trained weights then have names such as `eval_raw_loss`.
+        scores of the trained weights have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -457,7 +459,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
         """Call `compute` in each process, and return the list of the results of all processes. If a signal
-        arrived in any process, return an empty list. Then all processes save a checkpoint and end.
+        arrived in any process, return an empty list. After a signal, all processes save a checkpoint and end.
         """
         was_training = self.model.training
         try:

@@ -8,8 +8,9 @@ CTranslate2 differs from the search of this package in these points:
 - CTranslate2 has no search with `early_stopping="never"`. Therefore this backend lets CTranslate2 search up
   to a limited number of tokens. CTranslate2 returns all finished translations and the beams that have not
   ended. If a beam that has not ended could still become a better translation, the backend searches the
-  sentence again, up to a larger number of tokens. With these repetitions, the backend finds the same
-  translations as the search of this package, but is slower than CTranslate2's own search.
+  sentence again, up to a larger number of tokens. The repeated searches find the same translations as the
+  search of this package, but are slower than CTranslate2's own search.
+
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
   translations differ if a better translation would finish after CTranslate2 has stopped. The larger
@@ -17,17 +18,22 @@ CTranslate2 differs from the search of this package in these points:
   sentences with 5 beams and a model after a short training. With `length_penalty` 0.6, all translations were
   the same. With `length_penalty` 1.4, 52 of the 300 translations differed. The scores of 5 of the 52
   translations were examined, and were higher in the search of this package.
+
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities of the translations from the scores, and ranks the translations with the length penalty
   and the coverage penalty of this package.
-- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
-  of the sentences to CTranslate2. If a translation is longer than the limit of its own sentence, the backend
+
+- CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
+  length limit of the sentences. If a translation is longer than the limit of its own sentence, the backend
   translates the sentence again with this limit.
+
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
   of the allowed tokens.
+
 - In CTranslate2, a translation can end directly after the target prefix only if `</s>` is the most probable
   token after the prefix.
+
 - CTranslate2 returns only the attention of the last decoder layer. Therefore this backend aligns words by the
   attention of the last layer.
 
@@ -438,8 +444,8 @@ class CTranslate2Backend:
             return True
         unfinished = [(one, log_prob) for one, log_prob in hypotheses if one.token_ids[-1] not in self._ends]
         if not unfinished:
-            # All beams ended at the last step of the search. Then CTranslate2 returns no unfinished beam, but
-            # longer translations are still possible.
+            # If all beams ended at the last step of the search, CTranslate2 returns no unfinished beam. A
+            # better, longer translation may still exist.
             return True
         best = max(log_prob for _, log_prob in unfinished)
         # The length penalty counts the tokens after the prefix, and the first `num_counted` tokens.

@@ -107,22 +107,22 @@ def quantize(model: Any) -> Any:
     kernel = _kernel()
     for module in model.modules():
         # torchao cannot quantize a layer with only one input feature. A position encoding class of a user may
-        # contain such a layer.
+        # contain a layer with one input feature.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. Return None if neither works.
-    Then torchao must compute the products.
+    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. If neither function works,
+    return None, so that torchao computes the products.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
     # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Otherwise prefer FBGEMM. On a
     # processor with AVX2, oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the
-    # time for one sentence. `_with_fbgemm` needs the function `quantize_per_channel`. A later version of
-    # PyTorch may remove the function.
+    # time for one sentence. `_with_fbgemm` needs the function `quantize_per_channel`, and a later version of
+    # PyTorch may remove `quantize_per_channel`.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -137,8 +137,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # Quantize to 7 bits on a processor without VNNI instructions. Such a processor adds two products in a
-    # 16-bit integer, and the sum of two products with 8-bit weights could overflow.
+    # Quantize to 7 bits on a processor without VNNI instructions. A processor without VNNI adds two products
+    # in a 16-bit integer, and the sum of two products with 8-bit weights could overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))

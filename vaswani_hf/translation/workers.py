@@ -18,8 +18,8 @@ from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
 # At most `_WINDOWS_PER_WORKER` windows of requests per worker process are in progress: sent to a worker
-# process, but not yet yielded. The number is above 1, so that a worker process is not idle while the iterator
-# waits for an earlier window.
+# process, but not yet yielded. `_WINDOWS_PER_WORKER` is above 1, so that a worker process is not idle while
+# the iterator waits for an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -70,8 +70,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the worker's end of the pipe in the main process. Otherwise the main process would not
-            # notice the end of the worker process.
+            # Close the worker's end of the pipe in the main process, because otherwise the main process would
+            # not notice the end of the worker process.
             of_worker.close()
             workers[connection] = process
     finally:
