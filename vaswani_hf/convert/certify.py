@@ -295,7 +295,7 @@ class _Certification:
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
         # Convert the weights to float32 before the export, because an export keeps the dtype of the
-        # checkpoint. The limits of a certificate were chosen for float32.
+        # checkpoint. The limits of a certificate were chosen for exports with float32 weights.
         checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"

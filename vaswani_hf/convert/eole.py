@@ -232,7 +232,6 @@ def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> An
 
 
 def _refuse_others(model: Mapping[str, Any]) -> None:
-    """Raise an error if this package cannot express the Eole model."""
     embeddings = {**model, **(model.get("embeddings") or {})}
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():
         require(field, model.get(field, value), value, reason)

@@ -330,7 +330,6 @@ def _languages(settings: Mapping[str, Any]) -> dict[str, str]:
 def _tokenizers(
     folder: Path, settings: Mapping[str, Any], config: VaswaniConfig, options: ReadOptions
 ) -> tuple[Tokenizers | None, list[str]]:
-    """Return the tokenizers, and notes about the tokenizers."""
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:

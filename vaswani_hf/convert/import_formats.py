@@ -21,13 +21,13 @@ from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
 # A function that computes the logits [B, T, V] (float32) with the library of the imported checkpoint. The
-# argument is a batch that `sample_batch` has returned.
+# argument of the function is a batch that `sample_batch` has returned.
 Logits = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of an import. Each format uses only some of these options.
+    """The options of an import. Each import format uses only some of the options.
 
     Attributes:
         timescales (str, optional): The value of the config field `position_timescales`. If None, the format
@@ -58,9 +58,8 @@ class Imported:
             "target_language" and "license", as in "data" of results.json.
         notes (list): Sentences about differences between the checkpoint and the imported model. The import
             prints the notes, and writes the notes to the model card.
-        logits (Callable, optional): A function that computes the logits [B, T, V] (float32) with the library
-            of the checkpoint. The argument is a batch that `sample_batch` has returned. None if the library
-            is not installed.
+        logits (Callable, optional): A function that computes logits with the library of the checkpoint (see
+            `Logits`). None if the library is not installed.
         compare (Callable, optional): A function that returns the largest difference (nats) between
             log-probabilities of the checkpoint's library and of the imported model. If the library does not
             return the logits of the whole vocabulary, the import calls `compare` instead of `logits`.
@@ -105,7 +104,7 @@ class ImportFormat:
         files (tuple): Patterns of the files that the import downloads if the checkpoint is a repository on
             the Hub.
         peer (str): The name of the format's own library, for messages. The import compares the imported model
-            with this library.
+            with the library `peer`.
         keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
         loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
             checkpoints that cannot be imported.

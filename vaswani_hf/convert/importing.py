@@ -103,7 +103,7 @@ def import_checkpoint(
             vocabulary file. `vocabularies` is necessary only if the checkpoint does not contain the
             vocabularies.
         config (str or PathLike, optional): A JSON or YAML file with settings that the checkpoint does not
-            contain. Only some formats use `config`.
+            contain. Only some import formats use `config`.
 
     Returns:
         ImportReport: The format, the largest difference between log-probabilities, and the text that the

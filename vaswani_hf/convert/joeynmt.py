@@ -180,7 +180,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Raise an error if this package cannot express the JoeyNMT model."""
     encoder = model["encoder"]
     decoder = model["decoder"]
     require(

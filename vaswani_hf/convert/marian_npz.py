@@ -63,8 +63,7 @@ DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # File names of the two SentencePiece models in OPUS-MT models. OPUS-MT models have the token ids in a
 # separate YAML file.
 _SEGMENTERS = ("source.spm", "target.spm")
-# Possible names of special tokens in a vocabulary. The second name, such as "eos", comes from the toolkit
-# Nematus.
+# Possible names of special tokens in a vocabulary: the name in Marian, and the name in the toolkit Nematus.
 _END_TOKENS = ("</s>", "eos")
 _UNKNOWN_TOKENS = ("<unk>", "UNK")
 # Possible names of the start token that the import adds to a vocabulary. If the vocabulary already contains
@@ -346,7 +345,6 @@ def _search_options(model: Path) -> dict[str, Any]:
 
 
 def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> None:
-    """Raise an error if this package cannot express the Marian model."""
     kind = settings.get("type", "amun")
     if kind not in EPSILONS:
         refuse("type", kind, "only Transformer models can be imported")
@@ -496,7 +494,6 @@ class _Vocabulary(NamedTuple):
 
 
 def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptions) -> list[_Vocabulary]:
-    """Return the vocabularies of the source language and of the target language."""
     names = [str(name) for name in options.vocabularies or search.get("vocabs") or []]
     if len(names) not in (1, 2):
         raise ValueError(

@@ -199,7 +199,6 @@ def _search_options(
 
 
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
-    """Return the batch size options of Marian's search."""
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
     # For models of the type "transformer-new", set a batch size of one sentence. In larger batches, the
@@ -342,8 +341,9 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # The linear layers with these names read the output of the encoder or of the decoder. If a stack
-            # ends with a LayerNorm, the output of the stack is not multiplied by `factor`.
+            # The key and value projections of the cross-attention read the output of the encoder, and
+            # `lm_head` reads the output of the decoder. If a stack ends with a LayerNorm, its output is not
+            # multiplied by `factor`.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor

@@ -204,7 +204,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
-    """Raise an error if this package cannot express the Sockeye model."""
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():

@@ -210,7 +210,6 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
 
 
 def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: int) -> int:
-    """Return the width of the keys (or of the values) in one attention head."""
     width = len(weights[f"model.encoder.layers.0.self_attn.{projection}.weight"])
     if width % num_heads:
         refuse(

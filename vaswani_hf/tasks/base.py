@@ -133,7 +133,7 @@ class Task(Protocol):
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
         """Return the split "train", "validation" or "test" with the columns `source` and `target`. Return
-        None if the recipe has no such split.
+        None if the recipe names no data for the split.
 
         If the training corpora have weights, the training split also has the column `corpus` with the index
         of each pair's corpus.
@@ -157,8 +157,8 @@ class Task(Protocol):
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores except the loss. The training curve shows the first of
-        these scores.
+        """Return the names of the validation scores except the loss. The training curve shows the first score
+        of the returned names.
         """
         return ()
 

@@ -51,7 +51,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     """Return a dict that maps "encoder" and "decoder" to the models from which the stacks of a run start. The
     dict is empty if the recipe has no `init_from`.
 
-    Models on the Hub are downloaded.
+    `find_bases` downloads models on the Hub.
     """
     given = model.init_from
     if given is None:

@@ -249,7 +249,6 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
 
 
 def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
-    """Return the sections of the new recipe as YAML, with comments."""
     held_out = min(1000, corpus.num_pairs // 20)
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch
@@ -342,6 +341,5 @@ def _align_comments(text: str) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()

@@ -161,7 +161,6 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
 def _card_examples(
     trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
 ) -> list[dict[str, Any]]:
-    """Return the examples for the model card: dicts that `Task.example_outputs` creates."""
     texts = publishing.examples
     if texts is None:
         texts = _shareable_texts(trainer, data)

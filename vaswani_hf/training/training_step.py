@@ -26,8 +26,8 @@ def set_up_training(model: PreTrainedModel, training: AnyTraining) -> None:
 
 
 def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
-    """Turn on gradient checkpointing: the backward pass computes the activations of the layers again, so that
-    they need not be stored.
+    """Turn on gradient checkpointing: the backward pass computes the activations of the layers again instead
+    of reading stored activations.
     """
     # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`. Call
     # the method by the name that exists.

@@ -445,7 +445,7 @@ class CTranslate2Backend:
         unfinished = [(one, log_prob) for one, log_prob in hypotheses if one.token_ids[-1] not in self._ends]
         if not unfinished:
             # If all beams ended at the last step of the search, CTranslate2 returns no unfinished beam. A
-            # better, longer translation may still exist.
+            # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
         # The length penalty counts the tokens after the prefix, and the first `num_counted` tokens.

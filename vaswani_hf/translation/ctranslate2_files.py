@@ -153,7 +153,6 @@ def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | Non
 
 
 def _generation_config(folder: Path, num_classes: int) -> GenerationConfig:
-    """Read and validate the generation config."""
     read_json_object(folder, GENERATION_FILE, folder)
     try:
         config = GenerationConfig.from_pretrained(folder)

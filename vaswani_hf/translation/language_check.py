@@ -42,7 +42,6 @@ def load_detector() -> LanguageDetector:
 
 @cache
 def _identifier() -> Any:
-    """Load the model of py3langid."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
