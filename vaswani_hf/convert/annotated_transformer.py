@@ -1,13 +1,13 @@
 """Imports a state dict of "The Annotated Transformer" of Harvard NLP.
 
-The model differs from the paper in three points: pre-norm with a LayerNorm at the end of each stack; biases
-in the attention; an output projection with a bias. LayerNorm divides by the unbiased standard deviation plus
-1e-6 in "The Annotated Transformer", and by the biased standard deviation in PyTorch. The biased standard
-deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore the import multiplies the
-weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
+The model of "The Annotated Transformer" differs from the paper in three points: pre-norm with a LayerNorm at
+the end of each stack; biases in the attention; an output projection with a bias. LayerNorm divides by the
+unbiased standard deviation plus 1e-6 in "The Annotated Transformer", and by the biased standard deviation in
+PyTorch. The biased standard deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore
+the import multiplies the weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
 
 The state dict does not contain the number of heads. The user must write the number of heads into a file, and
-give the file with the option `--config`.
+name the file with the option `--config`.
 """
 
 import re
@@ -25,10 +25,10 @@ from .weights import WeightNames, shared_weights, sizes, stack_names, timescales
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
-# PyTorch's LayerNorm adds this epsilon to the variance. "The Annotated Transformer" adds no epsilon to the
-# variance. Therefore the imported config has an epsilon that is too small to have an effect. "The Annotated
-# Transformer" adds 1e-6 to the standard deviation. The import ignores this addition, because 1e-6 changes
-# outputs by less than one part in 100,000 if the standard deviation is above 0.1.
+# PyTorch's LayerNorm adds an epsilon to the variance, and "The Annotated Transformer" does not. Therefore the
+# imported config has the epsilon 1e-12, because 1e-12 is too small to have an effect. "The Annotated
+# Transformer" adds 1e-6 to the standard deviation. The import ignores the 1e-6, because 1e-6 changes outputs
+# by less than one part in 100,000 if the standard deviation is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 
@@ -69,7 +69,7 @@ NAMES = WeightNames(
             {"self_attn": "self_attn", "src_attn": "encoder_attn"},
             _PROJECTIONS,
         ),
-        # The weight and the bias of a LayerNorm have the names `a_2` and `b_2`.
+        # "The Annotated Transformer" names the weight and the bias of a LayerNorm `a_2` and `b_2`.
         **stack_names(
             "encoder",
             "encoder.layers.{}",
@@ -96,7 +96,7 @@ NAMES = WeightNames(
 
 
 def recognise_annotated_transformer(path: Path) -> bool:
-    """Return True for a file with a weight `decoder.layers.0.src_attn.linears.0.weight`."""
+    """Return True for a file that contains the weight name `decoder.layers.0.src_attn.linears.0.weight`."""
     return b"decoder.layers.0.src_attn.linears.0.weight" in header_of(path)
 
 

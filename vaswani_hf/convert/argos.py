@@ -1,14 +1,18 @@
 """Converts a checkpoint to a package of Argos Translate, which LibreTranslate can load too.
 
-The exported folder contains one file `translate-FROM_TO-1_0.argosmodel`. The file is a zip archive with one
-folder. The folder contains:
+The exported folder contains one file `translate-FROM_TO-1_0.argosmodel`. The `.argosmodel` file is a zip
+archive with one folder. The folder in the archive contains:
 
-- model/: the CTranslate2 model. The config of this model makes CTranslate2 add `</s>` to source texts,
-  because Argos Translate does not add `</s>`.
+- model/: the CTranslate2 model. The config of the CTranslate2 model makes CTranslate2 add `</s>` to source
+  texts, because Argos Translate does not add `</s>`.
+
 - sentencepiece.model: the SentencePiece model that tokenizes source texts and decodes translations. Argos
-  Translate has only one SentencePiece model for both languages. Therefore this model also contains the target
-  tokens. The target tokens are marked, so that no source text is split into target tokens.
+  Translate has only one SentencePiece model for both languages. Therefore the SentencePiece model also
+  contains the target tokens. The type of the target tokens in the SentencePiece model is "unused", so that
+  source texts are not split into target tokens.
+
 - metadata.json: the codes and the names of the two languages.
+
 - README.md
 
 Argos Translate can run only SentencePiece tokenizers. Therefore a checkpoint can be exported only if its
@@ -38,15 +42,15 @@ from .formats import Expressible, Format, NotExpressibleError, Tokenizers
 from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 
 _VERSION = "1.0"
-# The tests load an exported package with this version of Argos Translate.
+# The tests load an exported package with this version of Argos Translate, 1.11.
 _ARGOS_VERSION = "1.11"
 _MODEL = "model"
 _PIECES = "sentencepiece.model"
 _METADATA = "metadata.json"
 _SOURCE_VOCABULARY = "source_vocabulary.json"
 _TARGET_VOCABULARY = "target_vocabulary.json"
-# The SentencePiece model and the tokenizer of the checkpoint are compared on `_NUM_TEXTS` random texts of
-# `_NUM_TOKENS` tokens.
+# The export compares the SentencePiece model with the tokenizer of the checkpoint on `_NUM_TEXTS` random
+# texts. Each random text has `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 300
 _NUM_TOKENS = 12
 
@@ -54,9 +58,9 @@ _NUM_TOKENS = 12
 def export_argos(
     model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the CTranslate2 model and the SentencePiece model. Compare the log-probabilities of CTranslate2
-    with the log-probabilities of the checkpoint, and the segmentations of the SentencePiece model with those
-    of the tokenizer.
+    """Write a CTranslate2 model and a SentencePiece model for Argos Translate. Check that the
+    log-probabilities of CTranslate2 equal those of the checkpoint. Check that the SentencePiece model splits
+    texts into the same tokens as the tokenizer of the checkpoint.
     """
     assert tokenizers is not None
     source, target = tokenizers
@@ -97,7 +101,7 @@ def _compare_segmentations(tokenizer: Any, path: Path) -> None:
 
 
 def _copy_model(converted: Path, folder: Path) -> None:
-    """Copy the files of a CTranslate2 model that Argos Translate needs."""
+    """Copy those files of a CTranslate2 folder that Argos Translate needs."""
     folder.mkdir()
     shutil.copy(converted / MODEL_FILE, folder)
     config = read_json_object(converted, CONFIG_FILE, converted)
@@ -112,7 +116,8 @@ def _copy_model(converted: Path, folder: Path) -> None:
 
 def describe_argos(folder: Path, name: str, data: ModelCardData) -> None:
     """Write metadata.json and the README into `folder`. Then pack all files of `folder` into one
-    `.argosmodel` archive, and delete the packed files. `data` is the metadata of the checkpoint's model card.
+    `.argosmodel` archive, and delete the original files. `data` is the metadata of the checkpoint's model
+    card.
     """
     source, target = list(data.language or ())
     names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]

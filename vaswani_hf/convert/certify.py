@@ -31,21 +31,22 @@ from .export import FORMATS, card_data, describe_model, load_checkpoint, write_m
 from .formats import SCORE_PER_TOKEN, TOLERANCE, Engine, Format, NotExpressibleError, alternatives
 from .translator_engine import TranslatorEngine
 
-# An engine with float32 weights may change at most this share of the translations. The share is not 0,
-# because float32 rounding may change the order of two candidates with almost equal scores.
+# The largest share of translations that may differ between the checkpoint and an exported model with float32
+# weights. The share is not 0, because float32 rounding may change the order of two candidates with almost
+# equal scores.
 _LARGEST_SHARE = 0.01
-# The limits for an engine with int8 weights: the largest share of changed translations, and the largest
-# decrease of BLEU (points).
+# The limits for an exported model with int8 weights: the largest share of translations that differ from the
+# checkpoint's translations, and the largest decrease of BLEU (points).
 _LARGEST_SHARE_IN_INT8 = 0.05
 _LARGEST_LOSS_IN_INT8 = 0.3
-# Before the speed is measured, each engine translates this number of sentences as a warm-up.
+# Before the speed is measured, each engine translates `_WARM_UP` sentences as a warm-up.
 _WARM_UP = 8
 
 
 @dataclass
 class Row:
-    """A row of a certificate. Contains the measured results of one engine (the library that runs the exported
-    model) with one dtype of the weights.
+    """A row of a certificate: the results of one engine with one dtype of the weights. An engine is the
+    library that runs an exported model.
 
     Attributes:
         engine (str): The name of the format.
@@ -55,20 +56,20 @@ class Row:
             exceeds.
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
-        largest_difference (float, optional): The largest difference (nats) between the log-probability that
-            the engine gives a token and the log-probability that the checkpoint gives the same token, over
-            all tokens in the translations of the checkpoint. None for the checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint, without
-            those in `changed_at_limit`.
-        changed_at_limit (int): The number of translations that differ and that a length limit of the
-            checkpoint affected: the checkpoint stopped the translation, or cut the source text into pieces.
-            The engine has other length limits.
+        largest_difference (float, optional): The largest difference (nats) between a token's log-probability
+            in the engine and in the checkpoint. The compared tokens are the tokens of the checkpoint's
+            translations. None for the checkpoint itself.
+        changed (int): The number of translations that differ from the translations of the checkpoint. The
+            translations that `changed_at_limit` counts are not included.
+        changed_at_limit (int): The number of different translations for which the checkpoint reached a length
+            limit. At a length limit, the checkpoint stops the translation or cuts the source text into
+            pieces. An engine may have other length limits.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
-        seconds (float): The time in seconds of all measurements of the row: the export, the translation and
-            the log-probabilities.
+        seconds (float): The time in seconds for the export, for the translations and for the
+            log-probabilities of the row.
     """
 
     engine: str
@@ -88,8 +89,8 @@ class Row:
 
 
 class CertificateError(ValueError):
-    """Raised if an exported model with float32 weights failed, or if its outputs differ too much from the
-    outputs of the checkpoint.
+    """Raised if an exported model with float32 weights fails, or if the outputs of the exported model differ
+    too much from the outputs of the checkpoint.
     """
 
 
@@ -103,8 +104,8 @@ class _Checkpoint(TranslatorEngine):
 @dataclass
 class _Expected:
     """The outputs of the checkpoint with greedy search or with beam search: the translations, and the
-    log-probabilities of their tokens. `is_limited` is True for translations that the length limit stopped, and
-    for translations of sources that the checkpoint cut into pieces.
+    log-probabilities of their tokens. `is_limited` is True for a translation if the length limit stopped the
+    translation, or if the checkpoint cut the source text into pieces.
     """
 
     row: Row
@@ -147,9 +148,9 @@ def certify(
         report (Callable): A function that is called with a line of text after the measurement of each engine.
 
     Returns:
-        dict: `rows` is a list of dicts with the fields of `Row`, for the checkpoint and for each engine.
-            `test_set`, `sentences`, `hardware`, `versions`, `date` and `weights` (the hash of each weight
-            file) describe the measurement.
+        dict: `rows` is a list of dicts with the fields of `Row`. `rows` describes the checkpoint and each
+            engine. `test_set`, `sentences`, `hardware`, `versions`, `date` and `weights` (the hash of each
+            weight file) describe the measurement.
 
     Raises:
         ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
@@ -186,8 +187,8 @@ def certify(
 
 
 def faults(certificate: dict[str, Any]) -> list[str]:
-    """Return a line of text for each row of a certificate that has float32 weights, if the engine failed or
-    if its results exceed a limit.
+    """Return one line of text for each engine with float32 weights that failed or whose results exceed a
+    limit.
     """
     found = []
     for row in certificate["rows"]:
@@ -218,14 +219,12 @@ class _Certification:
         self._expected: dict[str, _Expected] = {}
 
     def own_rows(self) -> list[Row]:
-        """Return the rows with the results of the checkpoint in this package, one row for each number of
-        beams.
-        """
+        """Return the rows of the certificate for the checkpoint itself, one row for each number of beams."""
         return [expected.row for expected in self._expected.values()]
 
     def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
-        """Return the outputs of the checkpoint with beam search or with greedy search. The beam search uses
-        the settings of the checkpoint, except for the settings in `changes`.
+        """Return the outputs of the checkpoint with beam search or with greedy search. For the beam search,
+        the settings in `changes` replace settings of the checkpoint.
         """
         search = self._search(changes) if has_beams else {"num_beams": 1}
         key = json.dumps(search)
@@ -234,14 +233,14 @@ class _Certification:
         return self._expected[key]
 
     def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a beam search."""
         config = self.engine.translator.backend.generation_config
         search: dict[str, Any] = {"num_beams": self.num_beams}
         for name, default in SCORE_PER_TOKEN.items():
             value = setting_of(name, changes, config)
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
-            # Write the search in one way, so that the checkpoint is not measured twice with the same search.
+            # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
+            # Always write "never", so that the same search is not measured twice.
             search["early_stopping"] = "never"
         return search
 
@@ -266,8 +265,8 @@ class _Certification:
             # A translation that the length limit stopped has no end token.
             is_stopped = not token_ids or token_ids[-1] not in ends
             is_limited.append(is_cut or is_stopped)
-            # Compute no log-probabilities for a sentence pair if the source text was cut, or if the
-            # translation was stopped.
+            # Compute log-probabilities only if the checkpoint neither cut the source text nor stopped the
+            # translation.
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -295,15 +294,15 @@ class _Certification:
             return row
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # Convert the weights to float32 before the export, because exports keep the dtype of the checkpoint,
-        # and the limits were chosen for float32.
+        # Convert the weights to float32 before the export, because an export keeps the dtype of the
+        # checkpoint. The limits of a certificate were chosen for exports with float32 weights.
         checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
                 entry.expressible.refuse_others(checkpoint.model.config)
                 expected = self.expected(entry.engine.beam_search, entry.engine.search)
-                # Do not count the time in which the checkpoint translates.
+                # Start the timer again, so that the time in which the checkpoint translates is not counted.
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)
@@ -368,8 +367,8 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
 
 
 def _exceeded_limit(row: Row, own: Row) -> str:
-    """Return a text about the limit that the results of an engine exceed. Return an empty text if the results
-    exceed no limit.
+    """Describe the limit that the results of an engine exceed. Return an empty string if the results exceed
+    no limit.
     """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu

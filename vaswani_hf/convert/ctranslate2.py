@@ -2,14 +2,16 @@
 `VaswaniConfig` to the converter.
 
 Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
-Vaswani checkpoints. The converter changes three things in the CTranslate2 model:
+Vaswani checkpoints. The CTranslate2 model differs from the checkpoint in three points:
 
-- The sinusoids of all positions are stored as a table. CTranslate2 itself would compute other sinusoids: all
-sines before all cosines, and positions counted from 1.
+- The CTranslate2 model stores the sinusoids of all positions in a table. Without the table, CTranslate2 would
+  compute other sinusoids: all sines before all cosines, and positions counted from 1.
+
 - The output projection gets a bias that gives `<pad>` a very low logit, so that the probability of `<pad>` is
-0.
+  0.
+
 - If `d_k` and `d_v` differ, the narrower projections are padded with zeros, because keys and values must have
-the same width in CTranslate2.
+  the same width in CTranslate2.
 """
 
 import shutil
@@ -48,8 +50,8 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """Convert a model to a CTranslate2 specification. Quantizing the specification may change the weights
-        of the model, because the specification and the model share memory.
+        """Convert a model to a CTranslate2 specification. The specification and the model share memory.
+        Therefore quantizing the specification may change the weights of the model.
 
         `tokenizer` is the source tokenizer. If the model has a separate target tokenizer, the target
         tokenizer is in a subfolder of the source tokenizer's folder.
@@ -76,8 +78,8 @@ class VaswaniLoader(BartLoader):
             activation=activation,
         )
         # Change `pre_norm` only after the specification is created, because the constructor creates the final
-        # LayerNorm only if `pre_norm` is True. If the final LayerNorm exists, CTranslate2 applies it for both
-        # values of `pre_norm`.
+        # LayerNorm only if `pre_norm` is True. If the final LayerNorm exists, CTranslate2 applies the final
+        # LayerNorm for both values of `pre_norm`.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
@@ -118,9 +120,10 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a CTranslate2 model and all other files that `CTranslate2Backend` needs.
+    """Write a CTranslate2 model, and the other files that `CTranslate2Backend` needs to translate with the
+    model.
 
-    The converter loads a copy of the model, because quantizing changes weights in place.
+    The converter reads a copy of the model, because quantizing changes weights in place.
     """
     with TemporaryDirectory() as checkpoint:
         model.save_pretrained(checkpoint)
@@ -168,8 +171,8 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """Return the id of the decoder's start token from the generation config. If the generation config has
-    none, return the id in the config of the model.
+    """Return the id of the decoder's start token in the generation config. If the generation config has no
+    start token, return the id in the config of the model.
     """
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
@@ -199,8 +202,8 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
-    """Pad the projections of an attention layer with zeros until keys and values have the same width. The
-    zeros do not change the outputs.
+    """Pad the projections of an attention layer with zeros, so that keys and values have the same width. The
+    zeros do not change the outputs of the layer.
     """
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:

@@ -14,8 +14,8 @@ from .translator_engine import TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # Import ctranslate2.py only here, because ctranslate2.py needs the library CTranslate2, and the library
-    # may not be installed.
+    # Import ctranslate2.py inside the function, because ctranslate2.py imports the library CTranslate2, and
+    # CTranslate2 may not be installed.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None
@@ -26,11 +26,12 @@ class CTranslate2Engine(TranslatorEngine):
     """Runs the CTranslate2 export of a checkpoint."""
 
     libraries: ClassVar[tuple[str, ...]] = ("ctranslate2",)
-    # With this setting, the search of CTranslate2 finds the same translations as the search of this package.
+    # With `early_stopping` "never", the searches of CTranslate2 and of this package find the same
+    # translations.
     search: ClassVar[Mapping[str, Any]] = {"early_stopping": "never"}
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the model and the tokenizers."""
+        """Load the CTranslate2 model and the tokenizers."""
         return load_ctranslate2_translator(folder, "cpu")
 
 

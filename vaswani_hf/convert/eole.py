@@ -4,8 +4,8 @@ Eole is the successor of OpenNMT-py. The docstring of opennmt.py describes how t
 differ from the paper. In contrast to OpenNMT-py, a checkpoint of Eole contains no table of sinusoids. Eole
 multiplies embeddings by sqrt(d_model) only if the model has sinusoidal positions.
 
-config.json has only the values that differ from Eole's defaults. In config.json, a value in the section
-"encoder" or "decoder" takes precedence over the value in the section "model".
+Eole's config.json has only the values that differ from Eole's defaults. In config.json, a value in the
+section "encoder" or "decoder" takes precedence over the value in the section "model".
 """
 
 from collections.abc import Mapping
@@ -203,7 +203,7 @@ def _logits_of_eole(
     vocabulary: Mapping[str, Any],
     state: Mapping[str, torch.Tensor],
 ) -> Logits | None:
-    """Return a function that computes logits with Eole, or None if Eole is not installed."""
+    """Return a function that computes logits with the library Eole, or None if Eole is not installed."""
     try:
         from eole.config.inference import InferenceConfig
         from eole.config.models import build_model_config
@@ -232,7 +232,6 @@ def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> An
 
 
 def _refuse_others(model: Mapping[str, Any]) -> None:
-    """Raise an error for models that this package cannot express."""
     embeddings = {**model, **(model.get("embeddings") or {})}
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():
         require(field, model.get(field, value), value, reason)

@@ -58,7 +58,8 @@ def export(
         model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
             (user/name or user/name@revision).
         output (str or PathLike): The path of the folder to write. If the folder already exists, it must be
-            empty. The folder is only created if the written model and the checkpoint have the same outputs.
+            empty. The export creates the folder only if the written model and the checkpoint have the same
+            outputs.
         format (str): The name of a format, such as "marian".
         quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
             for the format "html", and the dtype of the checkpoint for other formats. Some formats do not
@@ -66,16 +67,16 @@ def export(
         source_language (str, optional): The code of the source language, such as "en". Allowed only for
             formats that store the languages. By default, the language is read from the recipe of the
             checkpoint, or from the file that the import of the checkpoint has written.
-        target_language (str, optional): The code of the target language.
+        target_language (str, optional): The code of the target language, such as "de".
 
     Returns:
         str: One line with the largest difference between the written model and the checkpoint on sample
             inputs.
 
     Raises:
-        ValueError: If an argument is invalid, if a library is missing, if the checkpoint was not written by
-            this package, if the format cannot express the model, or if the outputs of the written model and
-            the checkpoint differ.
+        ValueError: If an argument is invalid, if a library is missing, or if this package has not written the
+            checkpoint. A ValueError is also raised if the format cannot express the model, or if the written
+            model has other outputs than the checkpoint.
     """
     entry = _entry(format, quantization)
     _check_languages(entry, source_language, target_language)
@@ -116,8 +117,8 @@ def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quant
 
 
 def describe_model(entry: Format, folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the files that describe an exported model, if the format has such files. `name` is the name of
-    the model, and `data` is the result of `card_data`.
+    """Write the files that describe an exported model, such as a model card, if the format has such files.
+    `name` is the name of the model, and `data` is the result of `card_data`.
     """
     if entry.describe is not None:
         entry.describe(folder, name, data)
@@ -149,8 +150,8 @@ def _entry(name: str, quantization: str | None) -> Format:
 
 
 def _check_languages(entry: Format, *languages: str | None) -> None:
-    """Raise a ValueError if a language code is invalid, if only one language is given, or if languages are
-    given for a format that does not store languages.
+    """Raise a ValueError if a language code is invalid or if only one language is given. Also raise a
+    ValueError if languages are given for a format that does not store languages.
     """
     for name, language in zip(("source_language", "target_language"), languages, strict=True):
         if language is not None and entry.describe is None:
@@ -172,8 +173,8 @@ def card_data(
     target_language: str | None = None,
 ) -> ModelCardData | None:
     """Return the metadata of a checkpoint's model card. Return None if the format does not need the metadata.
-    The field `language` of the metadata has the two given languages. If no languages are given, the field has
-    the two languages that the checkpoint records, or None.
+    The field `language` of the metadata contains the two given languages. If no languages are given,
+    `language` contains the two languages that the checkpoint records, or is None.
     """
     if entry.describe is None:
         return None
@@ -196,7 +197,7 @@ def card_data(
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Copy the recipe of the checkpoint, because `vaswani distill` reads the languages from the copied
-    recipe. The copy does not contain private paths.
+    recipe. The copied recipe does not contain private paths.
     """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:

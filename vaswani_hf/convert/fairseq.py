@@ -1,13 +1,14 @@
 """Imports the `.pt` files of fairseq whose architecture is `transformer` or a variant of `transformer` with
 other sizes, such as `transformer_wmt_en_de_big`.
 
-The settings are an argparse.Namespace in `args` (old files), or a dict or an OmegaConf object in `cfg` (new
-files). The vocabularies are in the files dict.LANGUAGE.txt in the same folder. The first token in a file
-dict.LANGUAGE.txt has the id 4, because fairseq gives the ids 0 to 3 to the special tokens.
+The settings of a model are in its `.pt` file. Old files have an argparse.Namespace under the key `args`. New
+files have a dict or an OmegaConf object under the key `cfg`. The vocabularies are the files dict.LANGUAGE.txt
+in the folder of the `.pt` file. The first token in a file dict.LANGUAGE.txt has the id 4, because fairseq
+gives the ids 0 to 3 to the special tokens.
 
-The models differ from the paper in four points: the attention projections have biases; the sinusoids have the
-timescales of tensor2tensor, with all sines in the first half of the features; the first token has the
-position 2; the decoder starts from `</s>`.
+The models of fairseq differ from the paper in four points: the attention projections have biases; the
+sinusoids have the timescales of tensor2tensor, with all sines in the first half of the features; the first
+token has the position 2; the decoder starts from `</s>`.
 """
 
 from collections.abc import Mapping
@@ -33,8 +34,8 @@ _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# The settings in a checkpoint may contain objects of these classes. If a checkpoint contains an object of
-# another class, the import raises an error.
+# The classes of objects that the settings in a checkpoint may contain. If a checkpoint contains an object of
+# any other class, the import raises an error.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -86,7 +87,7 @@ _REQUIRED = {
 
 
 # fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies, because
-# training does not update the copies.
+# training does not update these copies.
 _COPIES = """
     in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
 """.split()
@@ -144,7 +145,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        # These search settings are the defaults of the command fairseq-generate.
+        # 5 beams and 200 tokens are the defaults of the command fairseq-generate.
         generation_config=generation_config(config, num_beams=5, max_length=200),
         tokenizers=tokenizers,
         facts=_languages(settings),
@@ -153,8 +154,8 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
 
 
 def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model and the settings of the task in one dict. The keys are the names of
-    fairseq's command-line options, with underscores.
+    """Return the settings of the model and of the task in one dict. The keys are the names of fairseq's
+    command-line options, with underscores.
     """
     if loaded.get("args") is not None:
         return _plain(loaded["args"])
@@ -195,7 +196,8 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
             "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
         )
     for name, (value, reason) in _REQUIRED.items():
-        # A missing setting is allowed, because old files lack settings of newer versions.
+        # A missing setting is allowed, because files of old fairseq versions lack the settings of newer
+        # versions.
         require(name, settings.get(name, value) or value, value, f"in a model of this package, {reason}")
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
@@ -234,7 +236,9 @@ def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> VaswaniConfig:
-    """Return the config of the model. Add the shared embedding to `state` if both embeddings are equal."""
+    """Return the config of the model. Add a shared embedding to `state` if the source embedding equals the
+    target embedding.
+    """
     missing = [name for name in _SIZES if settings.get(name) is None]
     if missing:
         raise ValueError(
@@ -269,7 +273,7 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         attention_dropout=settings.get("attention_dropout", 0.0),
         activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
         activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
-        # Models of the oldest fairseq versions have no LayerNorm after the last layer of a pre-norm stack.
+        # In models of the oldest fairseq versions, no LayerNorm follows the last layer of a pre-norm stack.
         **norm_fields(state, of_encoder, of_decoder, field="no_decoder_final_norm"),
         position_embedding=position_embedding,
         position_timescales="tensor2tensor",
@@ -297,7 +301,9 @@ _SIZES = (
 
 
 def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> dict[str, torch.Tensor]:
-    """Return the weights with the features in the order of this package."""
+    """Adapt the positions: reorder the features if the model has sinusoids, or cut the tables of learned
+    positions.
+    """
     if config.position_embedding == "sinusoidal":
         return to_interleaved(state, config.d_model)
     if config.position_embedding == "learned":
@@ -324,11 +330,11 @@ def _languages(settings: Mapping[str, Any]) -> dict[str, str]:
 def _tokenizers(
     folder: Path, settings: Mapping[str, Any], config: VaswaniConfig, options: ReadOptions
 ) -> tuple[Tokenizers | None, list[str]]:
-    """Return the tokenizers, and notes about the tokenizers."""
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # If the user names only one vocabulary file, the file is the joint vocabulary of both languages.
+        # If the user names only one vocabulary file, the file contains the joint vocabulary of both
+        # languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))
@@ -338,8 +344,8 @@ def _tokenizers(
     tokenizers = []
     for file, size in zip(files, sizes, strict=True):
         ids = _read_vocabulary(file)
-        # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000, and list these
-        # tokens in the dictionary file.
+        # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
+        # also lists such tokens.
         require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
         tokenizer = word_tokenizer(ids)
         if len(models) == 1:

@@ -1,8 +1,8 @@
 """Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
 model with its checkpoint.
 
-At the top of this file and of the files that define formats, import no library that only one format needs,
-because this library may not be installed.
+If only one format needs a library, the library may not be installed. Therefore the files that define formats
+import such a library inside a function.
 
 In shapes, B is the batch size, S the source length and T the target length.
 """
@@ -22,11 +22,11 @@ from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.sections import FREE_FIELDS
 
-# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, both entries are the
-# same tokenizer.
+# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
+# the target tokenizer are the same object.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
-# A function that returns the reason why a format does not support a field of a config. The function returns
-# None if the format supports the field.
+# A function that returns the reason why a format does not support the value of a config field. The function
+# returns None if the format supports the value.
 Limit = Callable[[VaswaniConfig], str | None]
 
 # The config fields that have no effect on the outputs of a trained model.
@@ -63,17 +63,15 @@ def only(name: str, value: Any, reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Check that a config has a start token, because the decoder needs a start token in some formats. Return
-    None if the config has a start token. Otherwise, return the reason why the format cannot express the
-    config.
+    """Return None if the config has a start token. Otherwise, return the reason why a format whose decoder
+    needs a start token cannot express the config.
     """
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Check that a config has an end token, because the search needs an end token in some formats. Return
-    None if the config has an end token. Otherwise, return the reason why the format cannot express the
-    config.
+    """Return None if the config has an end token. Otherwise, return the reason why a format whose search
+    needs an end token cannot express the config.
     """
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
@@ -88,16 +86,16 @@ class NotExpressibleError(ValueError):
 class Expressible:
     """Describes which configs a format supports.
 
-    A field that is neither in `fields` nor in `limits` must have its default value. If a new field is added
-    to the config class, a model with another value of this field cannot be exported until the field is added
-    to `fields` or `limits`.
+    A config field that is neither in `fields` nor in `limits` must have its default value. If a field is
+    added to the config class, models with other values than the default cannot be exported. To export such
+    models, add the field to `fields` or `limits`.
 
     Attributes:
         title (str): The name of the format in error messages.
         fields (frozenset): The fields that may have any value. Fields that have an effect only in training
             are always allowed, even if `fields` does not contain them.
-        limits (Mapping): Maps each field that may have only some values to a function that checks the value
-            of the field.
+        limits (Mapping): Maps each field that may have only some values to the function that checks its
+            value.
     """
 
     title: str
@@ -155,9 +153,9 @@ class Engine(Protocol):
         beam_search (bool): True if the runtime supports beam search, False if the runtime supports only
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
-            does not support the settings of the checkpoint. The keys are fields of `SearchSettings`.
-        installation (str, optional): The command that installs the runtime. None if the package extra with
-            the name of the format installs the runtime.
+            does not support the checkpoint's settings. The keys of `search` are fields of `SearchSettings`.
+        installation (str, optional): The command that installs the runtime. None if the runtime is installed
+            by the package extra that has the name of the format.
     """
 
     libraries: ClassVar[tuple[str, ...]]
@@ -177,7 +175,7 @@ class Engine(Protocol):
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts with the search settings of the checkpoint. The settings in the attribute `search`
-        replace settings of the checkpoint.
+        of the engine replace settings of the checkpoint.
         """
         ...
 
@@ -189,8 +187,8 @@ class Format:
     Attributes:
         name (str): The name of the format, as in the option `--format`. The package extra of the same name
             installs the modules in `libraries`.
-        main_file (str): The name (or the pattern of the name) of a file that every export in this format
-            contains, and that no export in another format contains.
+        main_file (str): The name (or the pattern of the name) of a file by which an exported folder is
+            recognised. Only exports in this format contain the file.
         model_type (str, optional): The `model_type` in the config.json of the format; None if the format has
             no `model_type`.
         library_name (str): The library that reads the format, for the model card.
@@ -206,7 +204,7 @@ class Format:
             `vaswani distill` reads the languages from the copied recipe.
         describe (function, optional): A function that writes the name of the model, its languages and its
             licence into files such as a model card.
-        needs_languages (bool): True if the format stores the two languages.
+        needs_languages (bool): True if the format stores the source language and the target language.
         certified (tuple): The values of `quantization` that `vaswani certify` measures.
     """
 
@@ -230,8 +228,8 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
     call returns the same sentence pairs.
 
-    The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
-    T], all int64.
+    The returned dict has the keys `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and
+    `decoder_attention_mask` [B, T], all int64.
     """
     generator = torch.Generator().manual_seed(0)
     is_learned = config.position_embedding == "learned"
@@ -259,8 +257,8 @@ def _rows(
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
     """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
 
-    The function compares the positions where `mask` [B, T] is 1. Two values that both mean the probability 0
-    count as equal.
+    The function compares the positions where `mask` [B, T] is 1. Two values count as equal if both give a
+    token the probability 0.
     """
     is_real = mask.bool()
     lowest = EXCLUDED_LOGIT / 2

@@ -53,8 +53,7 @@ _VOCABULARY_FILE = "vocab.json"
 _SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unknown": "<unk>"}
 _TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
-# The layers of FSMT and M2M100 have the names of this package, because transformers converted both from
-# fairseq.
+# FSMT, M2M100 and this package use the same names for the weights of a layer: the names of fairseq.
 _LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
@@ -79,7 +78,7 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
     model, missing = _load(FSMTForConditionalGeneration, path)
     state = model.state_dict()
     if _OUTPUT in missing:
-        # Older files lack the output projection, because the output projection is tied to the target
+        # Older FSMT files lack the output projection, because the output projection is tied to the target
         # embedding.
         state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
@@ -106,7 +105,7 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
 
 def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     """Return the source and the target tokenizer, and a list of notes for the user. Return None in place of
-    the tokenizers if the files lack vocabularies or tokens.
+    the tokenizers if the folder lacks vocabularies, or if the vocabularies lack tokens of the merges.
 
     The tokenizer of FSMT runs Moses before the BPE merges, and the Moses detokenizer after decoding. The
     returned tokenizers do not run Moses, because fast tokenizers do not support Moses.
@@ -225,13 +224,14 @@ def _with_languages(tokenizer: PreTrainedTokenizerFast, tokens: Mapping[str, str
 
 
 def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
-    """Load the model. Return the model, and the names of the optional weights that are missing in the file."""
+    """Return the model, and the names of the optional weights that are missing in the file."""
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*SINUSOIDS, _OUTPUT}
     faults = load_faults({**report, "missing_keys": missing - optional})
     if faults:
-        # Refuse the checkpoint, because transformers gives missing weights random values.
+        # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random
+        # values.
         raise ValueError(
             f"The weights do not fit {CONFIG_FILE}: {faults}; copy or download the checkpoint again."
         )
@@ -246,8 +246,8 @@ def _imported(
     notes: list[str],
     **architecture: Any,
 ) -> Imported:
-    """Create the imported model. In `state`, the weights have the names that this package uses, but the
-    features have the order of FSMT and M2M100.
+    """Create the imported model. `state` contains weights under the names of this package, but with the order
+    of the features in FSMT and M2M100.
     """
     pad = model.config.pad_token_id
     if pad is None:

@@ -13,11 +13,11 @@ _SCRIPT = Path(__file__).parent.parent / "browser" / "node_job.mjs"
 
 
 class HtmlEngine:
-    """Implements `Engine` for exported pages."""
+    """Implements the protocol `Engine` for exported HTML pages."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
-    # `search` is empty, because the page supports all search settings of the checkpoint.
+    # `search` replaces no settings, because an exported page supports all search settings of its checkpoint.
     search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "apt install nodejs"
 
@@ -61,11 +61,15 @@ class HtmlEngine:
         return self._run("decode", token_ids=[list(ids) for ids in token_ids])
 
     def split(self, texts: Sequence[str]) -> list[dict[str, list[str]]]:
-        """Return for each text its sentences and their separators, see `split_sentences`."""
+        """Split each text into sentences. Return the sentences and the separators between the sentences, as
+        `split_sentences` does.
+        """
         return self._run("split", texts=list(texts))
 
     def is_loop(self, translations: Sequence[str], sources: Sequence[str]) -> list[bool]:
-        """Return for each translation the result of `is_loop`."""
+        """Return True for each translation that repeats itself endlessly, as `is_loop` of
+        text_rules_vaswani.py does.
+        """
         return self._run("isLoop", texts=list(translations), sources=list(sources))
 
     def _run(self, method: str, **arguments: Any) -> Any:

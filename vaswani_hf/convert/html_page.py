@@ -1,10 +1,12 @@
 """Converts a checkpoint to one HTML page that translates in the browser, without a server and without the
 network.
 
-The exported folder has these files:
+The exported folder contains:
 
-- index.html: the page, with the weights, the tokenizers and the scripts inside.
-- vaswani.mjs: the translator without the page, as a JavaScript module for other pages and for Node.js.
+- index.html: the page. The file contains the weights, the tokenizers and the scripts.
+
+- vaswani.mjs: a JavaScript module with the translator of the page, for other pages and for Node.js.
+
 - README.md: instructions for the use of `index.html` and `vaswani.mjs`.
 
 The scripts are in the folder `browser/translate`. The beam search in JavaScript follows the same rules as the
@@ -51,7 +53,7 @@ from .html_weights import packed_weights, with_int8_weights
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
-# The scripts of the module. Each script must come after the scripts that it imports.
+# The scripts of the module vaswani.mjs. Each script must come after the scripts that it imports.
 _MODULE = (
     *("tokenizer.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs", "phrases.mjs"),
     *("translator.mjs", "explain.mjs"),
@@ -86,8 +88,8 @@ _IDLE = frozenset(
     temperature top_k top_p transformers_version use_cache
     """.split()
 )
-# Maps fields of a generation config to the values with which the fields have no effect on the search. A field
-# that is None, False, 0 or an empty list also has no effect.
+# Maps fields of a generation config to values that have no effect on the search. The values None, False, 0
+# and an empty list have no effect on the search either.
 _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
 # To compare the tokenizers of the page with the tokenizers of the checkpoint, the export encodes and decodes
 # `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.
@@ -101,8 +103,8 @@ def export_html(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the page and the JavaScript module. If Node.js is installed, compare the log-probabilities and
-    the token ids of the page with those of the model and its tokenizers.
+    """Write the page and the JavaScript module. If Node.js is installed, check that the page computes the
+    same log-probabilities as the model, and the same token ids as the tokenizers.
     """
     assert tokenizers is not None
     generation = _generation_settings(model)
@@ -167,7 +169,9 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
 
 
 def page_text_rules() -> dict[str, Any]:
-    """Return the lists of words, the patterns and the numbers that `text_rules.mjs` reads."""
+    """Return the constants of text_rules_vaswani.py (words, patterns and numbers) that the script
+    `text_rules.mjs` reads.
+    """
     return {
         "words": {
             "abbreviations": sorted(text_rules.ABBREVIATIONS),
@@ -293,7 +297,9 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
 
 
 def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
-    """Compare the log-probabilities of random translations in the page and in the model."""
+    """Return a line of text about the largest difference between log-probabilities of the page and of the
+    model.
+    """
     batch = sample_batch(model.config)
     source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])

@@ -16,8 +16,8 @@ _LARGEST = 127
 def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
     """Return the weights of a model in the safetensors format. A tied weight is stored only once.
 
-    If `is_int8` is True, a matrix `NAME` [m, n] is stored in int8, and `NAME.scale` [m] in float32 contains
-    the scale of each row. Vectors, such as biases, are always stored in float32.
+    If `is_int8` is True, a matrix with the name `NAME` [m, n] is stored in int8. The float32 vector
+    `NAME.scale` [m] contains the scales of its rows. Vectors, such as biases, are always stored in float32.
     """
     tied = model.all_tied_weights_keys
     tensors = {}
@@ -34,7 +34,7 @@ def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
 def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize a matrix [m, n]. Return the int8 values [m, n], and the float32 scales [m] of the rows."""
     largest = weight.float().abs().amax(dim=1)
-    # Use the scale 1 for a row of zeros, because a scale of 0 would divide by zero.
+    # Use the scale 1 for a row of zeros, because the weights of a row are divided by its scale.
     scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
     integers = (weight.float() / scales.unsqueeze(1)).round().clamp(-_LARGEST, _LARGEST)
     return integers.to(torch.int8), scales

@@ -1,7 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-At the top of this file and of the files that define formats, import no library that only one format needs,
-because this library may not be installed.
+If only one format needs a library, the library may not be installed. Therefore the files that define formats
+import such a library inside a function.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -21,19 +21,19 @@ from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
 # A function that computes the logits [B, T, V] (float32) with the library of the imported checkpoint. The
-# argument is a batch that `sample_batch` has returned.
+# argument of the function is a batch that `sample_batch` has returned.
 Logits = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of an import. Each format uses only some of these options.
+    """The options of an import. Each import format uses only some of the options.
 
     Attributes:
         timescales (str, optional): The value of the config field `position_timescales`. If None, the format
             determines the timescales.
-        vocabularies (tuple): The paths of vocabulary files. Necessary if the checkpoint contains no
-            vocabularies and names no vocabulary files.
+        vocabularies (tuple): The paths of vocabulary files. `vocabularies` is necessary if the checkpoint
+            contains no vocabularies and names no vocabulary files.
         config (Path, optional): A JSON or YAML file with settings that the checkpoint does not contain, such
             as the number of heads.
     """
@@ -51,20 +51,18 @@ class Imported:
         config (VaswaniConfig): The config of the imported model.
         state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If weights are tied, the dict
             may contain only one of the tied weights.
-        generation_config (GenerationConfig): The default options of the search.
+        generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer. If both languages share a
-            vocabulary, both tokenizers are the same object. None if the checkpoint has no vocabularies.
+            vocabulary, the tuple contains the same object twice. None if the checkpoint has no vocabularies.
         facts (dict): Information for the model card. The possible keys are "source_language",
             "target_language" and "license", as in "data" of results.json.
-        notes (list): Sentences about differences between the checkpoint and the imported model. The sentences
-            are printed, and written to the model card.
-        logits (Callable, optional): A function that computes the logits [B, T, V] (float32) with the library
-            of the checkpoint. The argument is a batch that `sample_batch` has returned. None if the library
-            is not installed.
+        notes (list): Sentences about differences between the checkpoint and the imported model. The import
+            prints the notes, and writes the notes to the model card.
+        logits (Callable, optional): A function that computes logits with the library of the checkpoint (see
+            `Logits`). None if the library is not installed.
         compare (Callable, optional): A function that returns the largest difference (nats) between
-            log-probabilities of the checkpoint's library and of the imported model. The import calls
-            `compare` instead of `logits` if the library does not return the logits of all tokens of the
-            vocabulary.
+            log-probabilities of the checkpoint's library and of the imported model. If the library does not
+            return the logits of the whole vocabulary, the import calls `compare` instead of `logits`.
     """
 
     config: VaswaniConfig
@@ -93,22 +91,23 @@ class Read(Protocol):
 
 @dataclass(frozen=True)
 class ImportFormat:
-    """Describes a format of another library that can be imported. The table `IMPORT_FORMATS` lists all
-    entries.
+    """Describes a checkpoint format of another library that can be imported. The table `IMPORT_FORMATS` lists
+    all formats.
 
     Attributes:
         name (str): The name of the format, as in the option `--from`. The package extra of the same name
-            installs `libraries`.
+            installs the modules in `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
-        recognise (Recognise): The function that recognises the format. The function reads only as much of the
-            files as it needs to recognise the format.
+        recognise (Recognise): The function that recognises the format. `recognise` reads only as much of a
+            checkpoint as is necessary to recognise the format.
         read (Read): The function that reads a checkpoint.
-        files (tuple): Patterns of the files that are downloaded from a repository on the Hub.
+        files (tuple): Patterns of the files that the import downloads if the checkpoint is a repository on
+            the Hub.
         peer (str): The name of the format's own library, for messages. The import compares the imported model
-            with this library.
-        keeps (str): A text for the documentation about the parts of a checkpoint that an import keeps.
-        loses (str): A text for the documentation about the parts of a checkpoint that an import loses, and
-            about checkpoints that cannot be imported.
+            with the library `peer`.
+        keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
+        loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
+            checkpoints that cannot be imported.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -156,11 +155,11 @@ class UnsupportedError(ValueError):
 
 
 def refuse(field: str, value: Any, reason: str) -> NoReturn:
-    """Raise an `UnsupportedError` about a field in the config of a checkpoint. `reason` is the part of the
-    error message after "because".
+    """Raise an `UnsupportedError` about a field in the config of a checkpoint. The error message contains
+    `reason` after the word "because".
     """
-    # Do not begin the message with the name of the config field. The command line treats a message that
-    # begins with a name in backticks as an error about an option.
+    # Do not begin the error message with the name of the config field. If a message begins with a name in
+    # backticks, the command line treats the message as an error about an option.
     raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 
@@ -171,7 +170,7 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
 
 
 def generation_config(config: VaswaniConfig, **search: Any) -> GenerationConfig:
-    """Return a generation config with the special tokens of the model, and with the options of the search."""
+    """Return a generation config with the special tokens of `config` and the given search options."""
     return GenerationConfig(
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id,

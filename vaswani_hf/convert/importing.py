@@ -63,7 +63,7 @@ class ImportReport(NamedTuple):
         difference (float, optional): The largest difference (nats) between log-probabilities that the written
             checkpoint computes and log-probabilities that the other library computes, on sample inputs. None
             if the other library is not installed.
-        text (str): The lines that the command prints for the user.
+        text (str): The lines that the command `vaswani import` prints.
     """
 
     format: str
@@ -82,8 +82,8 @@ def import_checkpoint(
 ) -> ImportReport:
     """Write a checkpoint of this package that computes the same function as a checkpoint of another library.
 
-    The weights are written in float32. If the other library is installed, the log-probabilities of the other
-    library and of the written checkpoint are compared on sample inputs.
+    The weights are written in float32. If the other library is installed, the import compares the
+    log-probabilities of the other library and of the written checkpoint on sample inputs.
 
     Example:
         >>> from vaswani_hf import import_checkpoint
@@ -93,20 +93,21 @@ def import_checkpoint(
     Args:
         source (str or PathLike): The checkpoint of the other library: a file, a local folder, or a repository
             on the Hub (user/name or user/name@revision).
-        output (str or PathLike): The path of a new or empty folder. The folder is only created if the
+        output (str or PathLike): The path of a new or empty folder. The import creates the folder only if the
             comparison finds no difference.
         format (str, optional): The name of a format, such as "marian_mt". By default, the format is
             recognised from the files.
         timescales (str, optional): The timescales (in tokens) of the sinusoids, "paper" or "tensor2tensor".
-            Necessary only if the model does not have the default timescales of its library.
+            `timescales` is necessary only if the model does not have the default timescales of its library.
         vocabularies (tuple): The paths of one joint vocabulary file, or of the source and the target
-            vocabulary file. Necessary only if the checkpoint does not contain the vocabularies.
+            vocabulary file. `vocabularies` is necessary only if the checkpoint does not contain the
+            vocabularies.
         config (str or PathLike, optional): A JSON or YAML file with settings that the checkpoint does not
-            contain. Only some formats use `config`.
+            contain. Only some import formats use `config`.
 
     Returns:
-        ImportReport: The recognised format, the largest difference between log-probabilities, and a text for
-            the user.
+        ImportReport: The format, the largest difference between log-probabilities, and the text that the
+            command prints.
 
     Raises:
         ValueError: If an argument is invalid, the format is not recognised, a library is missing, this
@@ -140,8 +141,8 @@ def import_checkpoint(
 
 
 def _local_path(source: str | os.PathLike, format: str | None) -> Path:
-    """Return the local path of the source. If the source is a repository on the Hub, download the repository
-    first.
+    """Return the local path of the checkpoint to import. If the checkpoint is a repository on the Hub,
+    download the repository first.
     """
     if Path(source).is_file():
         return Path(source)
@@ -151,8 +152,8 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
 
 
 def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
-    # A CTranslate2 folder is recognised by the key `add_source_eos` in config.json. The weight file cannot be
-    # used to recognise the folder, because the weight file of a repository on the Hub is not downloaded.
+    # Recognise a CTranslate2 folder by the key `add_source_eos` in config.json, and not by its weight file.
+    # The import does not download the weight file of a CTranslate2 repository.
     is_file = (path / CONFIG_FILE).is_file()
     if is_file and "add_source_eos" in read_json_object(path, CONFIG_FILE, source):
         raise ValueError(
@@ -170,8 +171,8 @@ def _refuse_own_checkpoint(path: Path, source: str | os.PathLike) -> None:
 
 
 def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
-    """Return the entry of the format that the checkpoint has. Raise a ValueError if no format or more than
-    one format fits.
+    """Return the entry of the checkpoint's format. Raise a ValueError if no format or more than one format
+    recognises the checkpoint.
     """
     found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
     if len(found) == 1:
@@ -187,20 +188,20 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:
-    """Return the licence that is stated in the model card of the imported checkpoint."""
+    """Return the licence in the model card of the imported checkpoint, or an empty dict."""
     if not (path / CARD_FILE).is_file():
         return {}
     try:
         license = ModelCard.load(path / CARD_FILE).data.get("license")
     except (ValueError, YAMLError):
-        # Ignore a model card that cannot be parsed, because the import does not need the card.
+        # Ignore a model card that cannot be parsed, because the import only reads the licence from the card.
         return {}
     return {"license": license} if isinstance(license, str) else {}
 
 
 def _check(entry: ImportFormat, options: ReadOptions) -> None:
-    """Refuse options that the format does not use, more than two vocabularies, and formats whose libraries
-    are missing.
+    """Raise a ValueError for options that the format does not use, for more than two vocabularies, and for
+    formats whose libraries are missing.
     """
     given = {"timescales": options.timescales, "vocabularies": options.vocabularies, "config": options.config}
     for name, value in given.items():
@@ -219,11 +220,13 @@ def _check(entry: ImportFormat, options: ReadOptions) -> None:
 
 
 def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: ReadOptions) -> Imported:
-    """Read the source. Raise a ValueError that names the source if a weight file is damaged."""
+    """Read the checkpoint to import. Raise a ValueError that names the checkpoint if a weight file is
+    damaged.
+    """
     try:
         return entry.read(path, options)
     except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
-        # PyTorch raises a RuntimeError with the name of its class for zip files, if a part of the file is missing.
+        # If a part of a zip file is missing, PyTorch raises a RuntimeError that names its zip reader.
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
         raise ValueError(
@@ -232,7 +235,6 @@ def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: R
 
 
 def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
-    """Write the model and the tokenizers of a checkpoint."""
     state = {name: tensor.float() for name, tensor in imported.state_dict.items()}
     model, report = load_with_report(VaswaniForSeq2SeqLM, None, config=imported.config, state_dict=state)
     faults = load_faults(report)
@@ -249,8 +251,8 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 
 def _difference(imported: Imported, folder: Path) -> float | None:
-    """Return the largest difference between the log-probabilities of the source and of the written
-    checkpoint.
+    """Return the largest difference (nats) between the log-probabilities of the original checkpoint and of
+    the written checkpoint.
     """
     if imported.compare is not None:
         largest = imported.compare(load_model(folder))
@@ -273,8 +275,8 @@ def _difference_of_batch(config: VaswaniConfig, theirs: Logits, model: VaswaniFo
     with torch.no_grad():
         written = model(**batch).logits
         original = theirs(batch)
-    # Give `<pad>` the probability 0, as in the written model. The search of the other library never chooses
-    # `<pad>`.
+    # Give `<pad>` the probability 0 in the outputs of the other library too. The search of the other library
+    # never chooses `<pad>`.
     excluded = model.excluded_class(0.0, None)
     if excluded is not None:
         original[..., excluded] = EXCLUDED_LOGIT
@@ -295,13 +297,12 @@ def _write_card(
     is_on_hub = not os.path.exists(source)
     origin: dict[str, Any] = {
         "format": entry.title,
-        # For a local file or folder, record only the name and not the path, because results.json may be
-        # published.
+        # For a local file or folder, record the name without the path, because results.json may be published.
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
-        # Record the name of the model in the model card, because `vaswani push` generates the card again with
-        # this name. If the generated card differs from the card in the folder, the user has edited the card
-        # in the folder, and `vaswani push` does not replace the edited card.
+        # Record the model name that the card contains. `vaswani push` generates the card again with this
+        # name. If the generated card differs from the card in the folder, the user has edited the card, and
+        # `vaswani push` keeps the edited card.
         "imported_as": name,
         "peer": entry.peer,
         "difference": difference,

@@ -1,15 +1,15 @@
 """Imports models of JoeyNMT 2: a folder with config.yaml, a `.ckpt` file, src_vocab.txt and trg_vocab.txt.
 
-The models differ from the paper in three points: biases in the attention; an epsilon of 1e-6 in LayerNorm;
-pre-norm or post-norm. The key `layer_norm` of a stack in config.yaml is "pre" (with a LayerNorm at the end of
-the stack) or "post". If the key is missing, the encoder is pre-norm without a LayerNorm at its end, and the
-decoder is post-norm.
+The models of JoeyNMT differ from the paper in three points: biases in the attention; an epsilon of 1e-6 in
+LayerNorm; pre-norm or post-norm. In config.yaml, the key `layer_norm` of a stack is "pre" (with a LayerNorm
+at the end of the stack) or "post". Without the key `layer_norm`, the encoder is pre-norm without a LayerNorm
+at its end, and the decoder is post-norm.
 
 A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The import
 divides or multiplies weights by powers of alpha, so that the imported model computes the same outputs with
-Sublayer(x) + x. The changed weights change the variance of the inputs of LayerNorm. The import does not adapt
-the epsilon of 1e-6 to the new variance, because an epsilon of 1e-6 changes the outputs of LayerNorm by less
-than one part in 100,000 if the variance is above 0.1.
+Sublayer(x) + x. With the changed weights, the inputs of LayerNorm have another variance. The import does not
+adapt the epsilon of 1e-6 to the new variance. If the variance is above 0.1, an epsilon of 1e-6 changes the
+outputs of LayerNorm by less than one part in 100,000.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,8 @@ _LAYER_NORM_EPS = 1e-6
 # Every vocabulary of JoeyNMT begins with these special tokens, in this order.
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 _UNK, _PAD, _BOS, _EOS = range(4)
-# NumPy classes are allowed, because the training state in a checkpoint may contain NumPy numbers.
+# The import allows objects of these NumPy classes, because the training state in a checkpoint may contain
+# NumPy numbers.
 _CLASSES = (
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
@@ -48,7 +49,7 @@ _CLASSES = (
 )
 # Maps the name of each activation in JoeyNMT to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# The last module of each sub-layer, in the order of the sub-layers.
+# The last module of each sub-layer in a layer, in the order of the sub-layers.
 _SUBLAYERS = {
     "encoder": ("self_attn.out_proj", "fc2"),
     "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2"),
@@ -90,7 +91,9 @@ NAMES = WeightNames(
 
 
 def recognise_joeynmt(path: Path) -> bool:
-    """Return True for a folder with a config.yaml of JoeyNMT, or for a `.ckpt` file in such a folder."""
+    """Return True for a folder with a config.yaml of JoeyNMT, or for a `.ckpt` file in a folder with a
+    config.yaml of JoeyNMT.
+    """
     file = _folder_of(path) / _CONFIG_FILE
     if not file.is_file():
         return False
@@ -177,7 +180,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Raise an error for models that this package cannot express."""
     encoder = model["encoder"]
     decoder = model["decoder"]
     require(
@@ -233,8 +235,8 @@ def _read_vocabulary(
 
 
 def _weight_file(folder: Path) -> Path:
-    """Return the path of best.ckpt, which is the file that JoeyNMT loads. If best.ckpt does not exist, return
-    the path of latest.ckpt, or else the path of the only `.ckpt` file.
+    """Return the path of best.ckpt, because JoeyNMT loads best.ckpt. If best.ckpt does not exist, return the
+    path of latest.ckpt or of the only `.ckpt` file.
     """
     files = sorted(folder.glob(_WEIGHT_FILES))
     names = [file.name for file in files]
@@ -262,16 +264,16 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
 def _without_alpha(
     state: Mapping[str, torch.Tensor], model: Mapping[str, Any], config: VaswaniConfig
 ) -> dict[str, torch.Tensor]:
-    """Return the weights of a model whose residual connections have no factor alpha.
+    """Return the weights of an equivalent model whose residual connections have no factor alpha.
 
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
-    effect of the epsilon. Therefore the weights of f are divided by alpha.
+    effect of the epsilon. Therefore the import divides the weights of f by alpha.
 
-    In a pre-norm stack, the weights of the k-th sub-layer are divided by alpha^k. Therefore the hidden states
-    x after the k-th sub-layer are also divided by alpha^k. The input of each sub-layer is LayerNorm(x), and
-    LayerNorm removes the factor. If the encoder does not end with a LayerNorm, the encoder outputs are
-    divided by a power of alpha. Therefore the key and value projections of the cross-attention are multiplied
-    by this power.
+    In a pre-norm stack, the import divides the weights of the k-th sub-layer by alpha^k. Therefore the hidden
+    states x after the k-th sub-layer are also divided by alpha^k. The input of each sub-layer is
+    LayerNorm(x), and LayerNorm removes the factor. An encoder without a LayerNorm at its end returns outputs
+    that are divided by a power of alpha. Therefore the import multiplies the key and value projections of the
+    cross-attention by the same power of alpha.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():
@@ -293,7 +295,7 @@ def _without_alpha(
 
 
 def _generation_config(testing: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
-    """Return the default options of the search, from the section `testing` of config.yaml."""
+    """Return a generation config with the search options in the section `testing` of config.yaml."""
     alpha = testing.get("beam_alpha", testing.get("alpha", -1))
     num_tokens = testing.get("max_output_length", -1)
     limits: dict[str, Any] = {"max_new_tokens": num_tokens}

@@ -1,10 +1,10 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
 JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
-For each of these tokenizers, this file creates a fast tokenizer with the same token ids. If a fast tokenizer
-cannot tokenize in the same way, this file creates a tokenizer that splits texts at spaces. If the result of a
-merge is not in the vocabulary, subword-nmt and BPE models of SentencePiece split this result into smaller
-parts again. Fast tokenizers do not split the results of merges. Therefore the vocabulary must contain the
+For each JoeyNMT tokenizer, the import creates a fast tokenizer with the same token ids. If a fast tokenizer
+cannot tokenize in the same way, the import creates a tokenizer that splits texts at spaces. If the result of
+a merge is not in the vocabulary, subword-nmt and BPE models of SentencePiece split the result into smaller
+parts again. Fast tokenizers cannot split the result of a merge. Therefore the vocabulary must contain the
 results of all merges.
 """
 
@@ -22,10 +22,11 @@ from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepie
 from .word_tokenizers import END_OF_WORD, imported_tokenizer, merging_tokenizer, word_tokenizer
 
 _SPACE = "▁"
-# Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers` does
-# not, because the normalizer lowercases each character separately.
+# Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers`
+# lowercases each character separately, and so writes "σ". `_FINAL_SIGMA` matches a sigma at the end of a
+# word.
 _FINAL_SIGMA = r"(?<=\p{L})Σ(?!\p{L})"
-# The replacements that the option `normalize` makes, in the same order as in JoeyNMT.
+# The replacements that JoeyNMT's option `normalize` makes, in the same order.
 _QUOTES = {"’": "'", "“": '"', "”": '"'}
 _SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r" \.": ".", " :": ":"}
 
@@ -33,8 +34,8 @@ _SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r
 def joeynmt_tokenizers(
     folder: Path, sides: Sequence[Mapping[str, Any]], vocabularies: Sequence[list[str]]
 ) -> tuple[Tokenizers, list[str]]:
-    """Return the source tokenizer and the target tokenizer. Also return a list of notes for the user, which
-    say why the tokenizers differ from the tokenizers of JoeyNMT.
+    """Return the source tokenizer and the target tokenizer, and a list of notes for the user. The notes say
+    why the tokenizers differ from the tokenizers of JoeyNMT.
 
     `sides` are the sections `data.src` and `data.trg` of config.yaml. Each vocabulary is a list of tokens
     that begins with the four special tokens.
@@ -48,9 +49,8 @@ def joeynmt_tokenizers(
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
-    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
-    # a text differently.
+    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     notes = [
         f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "
@@ -131,8 +131,8 @@ def _subword_nmt(
 def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # Use the WordPiece decoder, because it adds a space before each token that does not begin with `prefix`.
-    # The character in `prefix` never occurs in texts, so no token begins with `prefix`.
+    # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
+    # does not begin with `prefix`. No token begins with the private character in `prefix`.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
     return imported_tokenizer(backend, ids, **special)
 
@@ -146,8 +146,8 @@ def _characters(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTraine
 
 
 def _add_rules(backend: Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Make a tokenizer apply the options `normalize` and `lowercase` to input texts, and `normalize` to
-    translations too.
+    """Make a tokenizer apply JoeyNMT's options `normalize` and `lowercase` to input texts, and `normalize` to
+    decoded texts.
     """
     rules: list[normalizers.Normalizer] = []
     if settings.get("normalize", False):

@@ -1,10 +1,10 @@
 """Converts a checkpoint to and from a MarianMT model of transformers that computes the same function.
 
 MarianMT has the same architecture as this package, with two differences. The attention projections of
-MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoidal
-positions of MarianMT, the first half of the features are sines and the second half are cosines. In Section
-3.5 of the paper, sines and cosines alternate. The order of the D features of the model does not matter if all
-weights use the same order. Therefore the export only reorders the weights.
+MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoids of
+MarianMT, the first half of the features are sines and the second half are cosines. In Section 3.5 of the
+paper, sines and cosines alternate. The order of the D features does not matter if all weights use the same
+order. Therefore the export only reorders the features of the weights.
 
 The exported model differs from the checkpoint in three points. MarianMT counts padding tokens as positions,
 so texts must be padded on the right. MarianMT does not mask padding tokens automatically, so the caller must
@@ -57,9 +57,8 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a `Limit` (a check of one config field) for the field `name`, which is `d_k` or `d_v`. The field
-    must be `d_model` divided by the number of heads, because MarianMT and Marian support no other width of a
-    head.
+    """Return a `Limit` (a check of one config field) for the field `d_k` or `d_v`. The value must be
+    `d_model` divided by the number of heads, because MarianMT and Marian support no other width of a head.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -142,8 +141,8 @@ def export_marian(
 ) -> str:
     """Write the MarianMT model and the tokenizers to a folder.
 
-    Load the written tokenizers with `AutoTokenizer`. The tokenizers are not converted to MarianTokenizer,
-    because MarianTokenizer reads only SentencePiece models.
+    Load the exported tokenizers with `AutoTokenizer`. The export does not convert the tokenizers to
+    MarianTokenizer, because MarianTokenizer reads only SentencePiece models.
     """
     to_marian(model, tokenizers).save_pretrained(folder)
     if tokenizers is not None:
@@ -153,8 +152,8 @@ def export_marian(
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
     if model.config.zero_start_embedding:
-        # Exclude `<pad>` from the logits of MarianMT before the comparison, because this package excludes
-        # `<pad>` in the model. In MarianMT, the search excludes `<pad>`, by the setting `bad_words_ids`.
+        # Exclude `<pad>` from the logits of MarianMT before the comparison, because the model of this package
+        # excludes `<pad>`. In MarianMT, only the search excludes `<pad>`, by the setting `bad_words_ids`.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = largest_difference(logits, expected, batch["decoder_attention_mask"])
     return report("logits of MarianMT", difference)
@@ -164,28 +163,29 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     """Return the config of a MarianMT model with `num_positions` positions."""
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
-        # Share the embeddings only if the output projection is tied too, because MarianMT supports no other
-        # combination.
+        # Share the embeddings only if the output projection is tied too, because MarianMT cannot share
+        # embeddings without a tied output projection.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # Set `forced_eos_token_id` to None. By default, MarianMT replaces the last token by token 0 if an
-        # output reaches the length limit.
+        # Set `forced_eos_token_id` to None. By default, MarianMT replaces the last token by token 0 if a
+        # translation reaches the length limit.
         forced_eos_token_id=None,
     )
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
+    """Return the weights with MarianMT's names and MarianMT's order of the D features."""
     config = model.config
-    # Use `named_parameters`, because `named_parameters` lists tied weights only once. Write only one copy of
-    # tied weights, because MarianMT ties the weights again after loading.
+    # `named_parameters` lists tied weights only once. One copy of tied weights is enough, because MarianMT
+    # ties the weights again after loading.
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     state = NAMES.to_theirs(to_halves(own, config.d_model))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
-        # Copy the embedding for each stack, because safetensors cannot save two weights that share memory.
+        # Copy the embedding for the encoder and for the decoder, because safetensors cannot save two weights
+        # that share memory.
         state |= {f"model.{stack}.embed_tokens.weight": shared.clone() for stack in ("encoder", "decoder")}
     for name, tensor in list(state.items()):
         if "_attn." in name and not config.attention_bias:
@@ -200,14 +200,13 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the row of
-    `<pad>` in the output projection to zero, unless the row is the embedding of the decoder's start token.
+    """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the output
+    projection's row of `<pad>` to zero, unless this row is the embedding of the decoder's start token.
 
     If the output projection is tied to an embedding, the row is also the embedding of `<pad>`. The embedding
     of `<pad>` may be zero, because no position attends to padding. In models of the Marian toolkit, the
-    decoder starts from `<pad>`. In these models, a tied row keeps its values, and the logit of `<pad>` is the
-    product of the row and the hidden state plus the bias. The bias is so low that the probability of `<pad>`
-    is 0 in all models.
+    decoder starts from `<pad>`, so a tied row of `<pad>` keeps its values. The probability of `<pad>` is
+    still 0, because the output bias of `<pad>` is very low.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -220,8 +219,8 @@ def _generation_config(
     config: GenerationConfig, num_positions: int, excludes_padding: bool
 ) -> GenerationConfig:
     """Return a copy of a generation config without the settings that the search of transformers does not
-    support. Log a warning with the removed settings. If `excludes_padding` is True, the search never
-    generates `<pad>`.
+    support. Log a warning with the removed settings. If `excludes_padding` is True, the returned config
+    forbids `<pad>` in translations.
     """
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
@@ -254,7 +253,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     state["final_logits_bias"] = bias
     start_row = marian.get_decoder().embed_tokens.weight[pad]
     starts_from_zeros = marian.config.decoder_start_token_id == pad and not bool(start_row.any())
-    # Ignore the shared embedding, because MarianMT does not use it if the weights are not tied.
+    # If the weights are not tied, ignore the shared embedding, because MarianMT does not use the shared
+    # embedding.
     is_shared = marian.config.share_encoder_decoder_embeddings and marian.config.tie_word_embeddings
     if not is_shared:
         state.pop("model.shared.weight", None)
@@ -293,8 +293,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
-    """Overwrite the sinusoids of a MarianMT model with the sinusoids of `config`. MarianMT itself always
-    computes the paper's timescales.
+    """Overwrite the sinusoids of a MarianMT model with the sinusoids of `config`, because MarianMT can
+    compute only the paper's timescales.
     """
     position_ids = torch.arange(config.max_position_embeddings)
     table = sinusoids(position_ids, config.d_model, config.position_timescales)
@@ -305,7 +305,7 @@ def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
 
 def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
     """Return the tokenizers and the languages of a MarianMT folder. Return None in place of the tokenizers if
-    the folder has none.
+    the folder has no tokenizers.
     """
     old = sorted(file.name for file in path.glob("*.bpe"))
     if old:
@@ -341,17 +341,16 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     source, target = tokenizers
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
-    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
-    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
-    # a text differently.
+    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
 
 
 def _text_of(token: Any) -> str:
-    """Return the text of a special token in tokenizer_config.json. The value in the file is a string, or a
-    dict with the fields of an `AddedToken`.
+    """Return the text of a special token in tokenizer_config.json. The file stores a special token as a
+    string, or as a dict with the fields of an `AddedToken`.
     """
     return token["content"] if isinstance(token, dict) else token
 
@@ -359,8 +358,8 @@ def _text_of(token: Any) -> str:
 def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:
     settings = config.to_dict()
     if settings.get("bad_words_ids") == [[pad]]:
-        # Leave out the setting that excludes `<pad>`, because `<pad>` always has probability 0 in this
-        # package.
+        # Leave out the setting `bad_words_ids` that excludes `<pad>`, because `<pad>` always has the
+        # probability 0 in this package.
         settings["bad_words_ids"] = None
     return GenerationConfig.from_dict(settings)
 
@@ -368,15 +367,16 @@ def _imported_generation_config(config: GenerationConfig, pad: int) -> Generatio
 class MarianEngine(TranslatorEngine):
     """Runs an exported MarianMT model with the search of transformers."""
 
-    # `vaswani certify` compares translations with these search settings, because the search of transformers
-    # has only one type of length penalty, and no coverage penalty.
+    # `vaswani certify` compares translations with the settings in `SCORE_PER_TOKEN`, because the search of
+    # transformers has only one type of length penalty and no coverage penalty.
     search = SCORE_PER_TOKEN
 
     def load(self, folder: Path) -> BaseTranslator:
         """Load the MarianMT model and the tokenizers."""
         model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
         if model.generation_config.bad_words_ids:
-            # Exclude `<pad>` from the log-probabilities too, because the search never chooses `<pad>`.
+            # Give `<pad>` the probability 0, as in the model of this package. The search of MarianMT never
+            # chooses `<pad>`.
             model.final_logits_bias[0, model.config.pad_token_id] = EXCLUDED_LOGIT
         return BaseTranslator(model, *load_tokenizers(folder))
 

@@ -1,21 +1,21 @@
-"""Imports the `.npz` models of Marian, the C++ toolkit. The tables of weight names in this file are used for
-the import and for the export.
+"""Imports the `.npz` models of Marian, the C++ toolkit. The import and the export use the tables of weight
+names in this file.
 
 A model file contains the weights. The entry `special:model.yml` of a model file contains the options of the
-model as YAML text. The option `type` of a model is "transformer" or "transformer-new". The two types have
-different weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for
-"transformer-new". Both types store matrices as [inputs, outputs].
+model as YAML text. The option `type` is "transformer" or "transformer-new". The two types have different
+weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new". In
+both types, the shape of a matrix is [inputs, outputs].
 
-The models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with all
-sines in the first half of the features; an output projection with a bias; a decoder that starts from a vector
-of zeros. The decoder of this package must start from a token. Therefore the import adds the token `<pad>`
-with an embedding of zeros. If a model has learned positions, Marian does not multiply the embeddings by
-sqrt(d_model).
+Marian's models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with
+all sines in the first half of the features; an output projection with a bias; a decoder that starts from a
+vector of zeros. The decoder of this package must start from a token. Therefore the import adds the token
+`<pad>` with an embedding of zeros. If a model has learned positions, Marian does not multiply the embeddings
+by sqrt(d_model).
 
 The imported model computes the same function as Marian in training and in scoring. For models of the type
 "transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns different probabilities than
-Marian in training. The reason is an error in the search: it omits the LayerNorm before the keys and values of
-earlier steps.
+Marian in training. The reason is an error in Marian's search: the search omits the LayerNorm before the keys
+and values of earlier steps.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -57,20 +57,20 @@ ACTIVATIONS = {
 }
 # The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
-# The search options and the names of the vocabulary files are in a file with one of these names. If several
-# files exist, the first is read. `{}` stands for the name of the model file.
+# Possible names of the file with the search options and the names of the vocabulary files. If several files
+# exist, the import reads the first. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
-# File names of the two SentencePiece models in OPUS-MT models. The token ids are in a separate YAML
-# vocabulary.
+# File names of the two SentencePiece models in OPUS-MT models. OPUS-MT models have the token ids in a
+# separate YAML file.
 _SEGMENTERS = ("source.spm", "target.spm")
-# Possible names of special tokens in a vocabulary. The second name comes from the toolkit Nematus.
+# Possible names of special tokens in a vocabulary: the name in Marian, and the name in the toolkit Nematus.
 _END_TOKENS = ("</s>", "eos")
 _UNKNOWN_TOKENS = ("<unk>", "UNK")
-# The import adds a start token with the first name. If the vocabulary already contains `<pad>`, the start
-# token gets the second name.
+# Possible names of the start token that the import adds to a vocabulary. If the vocabulary already contains
+# `<pad>`, the name of the start token is `<start>`.
 _START_TOKENS = ("<pad>", "<start>")
 
-# Maps each option to Marian's default, and to the reason why models with other values cannot be imported.
+# Maps each option to Marian's default, and to the reason why only models with the default can be imported.
 REQUIRED: dict[str, tuple[Any, str]] = {
     "transformer-decoder-autoreg": (
         "self-attention",
@@ -105,8 +105,8 @@ _OLD_MODULES = {
 
 
 def weight_names(options: Mapping[str, Any]) -> WeightNames:
-    """Return a table that maps Marian's weight names to the weight names of this package, for a model with
-    these options.
+    """Return a table that maps the weight names of a Marian model with these options to the weight names of
+    this package.
     """
     names = _embedding_names(options)
     is_new = options["type"] == NEW_TYPE
@@ -133,8 +133,8 @@ def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, .
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
     if not (options.get("tied-embeddings-all") or options.get("tied-embeddings")):
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
-    # Old versions of Marian store the transpose of the output projection, under another name. `_own_weights`
-    # transposes this matrix again.
+    # Old versions of Marian store the transpose of the output projection under another name. `_own_weights`
+    # transposes the output projection again.
     names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
     if options["type"] == NEW_TYPE:
         for stack in ("encoder", "decoder"):
@@ -168,8 +168,8 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # In Marian, a ReLU and its dropout are parts of the first projection, and any other activation is a
-    # separate layer.
+    # In Marian, a ReLU is a part of the first projection in the feed-forward network. Any other activation is
+    # a separate layer.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"
@@ -197,7 +197,7 @@ def _new_stack(stack: str) -> str:
 
 
 def is_matrix(name: str) -> bool:
-    """Return True if Marian stores the transpose of a weight matrix. `name` is the weight name in this
+    """Return True if Marian stores the transpose of a weight. `name` is the name of the weight in this
     package.
     """
     return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
@@ -222,7 +222,7 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             f"'{path.name}' must be a model of Marian, but has no entry {OPTIONS_ENTRY}; use the model file "
             "that Marian has written, not the file with the state of the optimizer."
         )
-    # Remove the NUL bytes at the end of the text.
+    # The YAML text in a model file ends with NUL bytes.
     options = _load_yaml(text.tobytes().rstrip(b"\0").decode(errors="replace"), path.name)
     return entries, options
 
@@ -320,8 +320,8 @@ def _model_file(path: Path) -> Path:
         return path
     files = sorted(file for file in path.glob("*.npz") if _has_options(file))
     if len(files) > 1:
-        # The output folder of a Marian training contains the newest model and the best model. Read the model
-        # file that decoder.yml names.
+        # The output folder of a Marian training contains several model files, such as the newest and the best
+        # model. Read the model file that decoder.yml names.
         names = {Path(name).name for name in _search_options(path / "decoder.yml").get("models", [])}
         files = [file for file in files if file.name in names] or files
     if len(files) != 1:
@@ -334,8 +334,8 @@ def _model_file(path: Path) -> Path:
 
 
 def _search_options(model: Path) -> dict[str, Any]:
-    """Return the options of the search and the names of the vocabulary files. Return an empty dict if no file
-    in `DECODER_FILES` exists.
+    """Return the search options and the names of the vocabulary files from the first file in `DECODER_FILES`
+    that exists. Return an empty dict if no such file exists.
     """
     for pattern in DECODER_FILES:
         file = model.parent / pattern.format(model.name)
@@ -345,7 +345,6 @@ def _search_options(model: Path) -> dict[str, Any]:
 
 
 def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> None:
-    """Raise an error for models that this package cannot express."""
     kind = settings.get("type", "amun")
     if kind not in EPSILONS:
         refuse("type", kind, "only Transformer models can be imported")
@@ -378,7 +377,7 @@ def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> No
 
 
 def _norm_position(settings: Mapping[str, Any]) -> str:
-    """Return "post" or "pre". In Marian's options, each letter is an operation before or after a sub-layer:
+    """Return "post" or "pre". Each letter in Marian's options is an operation before or after a sub-layer:
     "d" is dropout, "a" adds the residual, and "n" is LayerNorm.
     """
     before = (settings.get("transformer-preprocess") or "").replace("d", "")
@@ -434,7 +433,8 @@ def _own_weights(
         elif is_matrix(name):
             own[name] = tensor.T
         else:
-            # Flatten biases and the weights of LayerNorm, because Marian stores them with the shape [1, D].
+            # Flatten biases and LayerNorm weights, because Marian stores biases and LayerNorm weights with
+            # the shape [1, D].
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
     table = "model.encoder.embed_positions.weight"
     if table in own:
@@ -449,11 +449,12 @@ def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
 
 
 def _add_start_token(own: dict[str, torch.Tensor]) -> int:
-    """Add a row for the start token to both embeddings and to the output projection. Return its id.
+    """Add a row for the start token to the source embedding, the target embedding and the output projection.
+    Return the id of the start token.
 
-    The token has the same id in both vocabularies. If the two vocabularies have different sizes, rows without
-    tokens are added to the smaller embedding. If the target vocabulary is smaller, the output bias of the
-    added rows is so low that their probability is 0.
+    The start token has the same id in both vocabularies. If one vocabulary is smaller, its embedding also
+    gets rows without tokens. If the target vocabulary is smaller, the rows without tokens get a very low
+    output bias, so that the search never chooses these rows.
     """
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     num_target = len(own[embeddings[1]])
@@ -480,7 +481,8 @@ class _Vocabulary(NamedTuple):
     Attributes:
         ids (dict): Maps each token to its id.
         end (str): The end token, usually `</s>`.
-        unknown (str): The token for unknown words. By default, the search of Marian never chooses this token.
+        unknown (str): The token for unknown words. By default, the search of Marian never chooses the unknown
+            token.
         segmenter (SentencePieces, optional): The SentencePiece model that splits texts into tokens. None if
             the tokens of a text are separated by spaces.
     """
@@ -492,7 +494,6 @@ class _Vocabulary(NamedTuple):
 
 
 def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptions) -> list[_Vocabulary]:
-    """Return the vocabularies of the source language and of the target language."""
     names = [str(name) for name in options.vocabularies or search.get("vocabs") or []]
     if len(names) not in (1, 2):
         raise ValueError(
@@ -501,8 +502,8 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
         )
     paths = []
     for name in (names[0], names[-1]):
-        # Use only the file name, because decoder.yml may contain paths that only exist on the computer that
-        # trained the model.
+        # Also look for the file name without its folders, because the paths in decoder.yml may exist only on
+        # the computer that trained the model.
         places = [Path(name)] if options.vocabularies else [file.parent / name, file.parent / Path(name).name]
         found = [place for place in places if place.is_file()]
         if not found:
@@ -542,7 +543,7 @@ def _read_ids(path: Path) -> dict[str, int]:
         text = path.read_text(encoding="utf-8")
         if path.suffix not in (".yml", ".yaml", ".json"):
             return {token: number for number, token in enumerate(text.removesuffix("\n").split("\n"))}
-        # Use `yaml.BaseLoader`, because it reads tokens such as "no" and "1" as texts.
+        # Use `yaml.BaseLoader`, so that tokens such as "no" and "1" are read as strings.
         values = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         return {token: int(number) for token, number in values.items()}
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
@@ -557,9 +558,8 @@ def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Token
     source, target = (_tokenizer(vocabulary, config) for vocabulary in vocabularies)
     if vocabularies[0] is vocabularies[1]:
         return source, source
-    # Record whether the source tokenizer and the target tokenizer give each token the same id, because
-    # training and the export to transformers.js need this fact. Two tokenizers with the same ids may segment
-    # a text differently.
+    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
     return source, target
 
@@ -568,7 +568,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     pad = config.pad_token_id
     assert pad is not None
     start = next(token for token in _START_TOKENS if token not in vocabulary.ids)
-    # Ignore tokens whose id is too large for the embedding, as Marian does.
+    # Ignore tokens whose id is too large for the embedding, because Marian ignores such tokens too.
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None
@@ -581,7 +581,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
 def _generation_config(
     search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig
 ) -> GenerationConfig:
-    """Return the default options of the search, from decoder.yml."""
+    """Return a generation config with the search options in decoder.yml."""
     return generation_config(
         config,
         num_beams=search.get("beam-size", 12),
@@ -595,11 +595,11 @@ def _comparison(
     file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
 ) -> Callable[[Any], float] | None:
     """Return a function that compares an imported model with Marian (see `Imported.compare`). Return None if
-    pymarian is not installed.
+    pymarian is not installed or cannot run the model.
     """
     is_learned = config.position_embedding == "learned"
-    # Marian 1.12.42 cannot run models of the type "transformer" with learned positions, so there is no
-    # comparison.
+    # Do not compare models of the type "transformer" with learned positions, because Marian 1.12.42 cannot
+    # run such models.
     if find_spec("pymarian") is None or (is_learned and config.layer_norm_eps == EPSILONS[OLD_TYPE]):
         return None
     num_positions = config.max_position_embeddings if is_learned else None

@@ -1,25 +1,28 @@
 """Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and
 decoder.yml.
 
-The export writes a model of one of two Marian types.
+The type of the exported Marian model depends on the checkpoint:
 
-- "transformer", if the model has the architecture of Marian's default: post-norm, tensor2tensor's timescales,
-a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versions of Marian can run this
-type. The weights of the checkpoint are written unchanged, apart from the order of the features.
-- "transformer-new", for all other models. Marian 1.12 and later can run this type. The sinusoids of the
-checkpoint are stored as Marian's learned positions. Marian does not multiply embeddings by sqrt(d_model) in
-models with learned positions, so the export multiplies the stored embeddings by sqrt(d_model). If the output
-projection was tied to the embeddings, the export stores the output projection as a separate matrix. Marian's
-decoder starts from zeros, so the export adds the embedding of the start token to the first position of the
-decoder.
+- The export writes the type "transformer" if the checkpoint has Marian's default architecture: post-norm,
+  tensor2tensor's timescales, a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All
+  versions of Marian can run the type "transformer". The export changes only the order of the features.
+
+- The export writes the type "transformer-new" for all other checkpoints. Marian 1.12 and later can run the
+  type "transformer-new". The export stores the sinusoids of the checkpoint as Marian's learned positions.
+  Marian does not multiply embeddings by sqrt(d_model) in models with learned positions, so the export
+  multiplies the stored embeddings by sqrt(d_model). If the output projection was tied to the embeddings, the
+  export stores the output projection as a separate matrix. Marian's decoder starts from zeros, so the export
+  adds the embedding of the start token to the first position of the decoder.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
-with an error message. For models of the type "transformer" with pre-norm, the search omits a LayerNorm. For
-models of the type "transformer-new", the search mixes up the sentences of a batch after the first sentence
-has ended. Therefore, for "transformer-new", the exported decoder.yml sets a batch size of one sentence.
+with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
+LayerNorm. For models of the type "transformer-new", the search of Marian mixes up the sentences of a batch
+after the first sentence has ended. Therefore the export sets a batch size of one sentence in decoder.yml for
+models of the type "transformer-new".
 
-Marian cannot run the tokenizers of this package. Therefore the input of Marian must be tokenized texts, with
-spaces between the tokens. `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
+Marian cannot run the tokenizers of this package. Therefore the input of Marian must be tokenized texts with
+spaces between the tokens. The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported
+folder.
 
 In shapes, D is the model width and L the number of positions in the table.
 """
@@ -76,7 +79,7 @@ _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
 # Maps the name of each activation in transformers to its name in Marian.
 _ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
-# The version of Marian that the tests use.
+# The version of Marian with which the tests run exported models.
 _VERSION = "1.12.42"
 # By default, Marian generates at most this number of target tokens for each source token.
 _LENGTH_FACTOR = 3.0
@@ -135,8 +138,8 @@ EXPRESSIBLE = Expressible("Marian (C++)", frozenset(_FIELDS), _LIMITS)
 def export_marian_npz(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the model file, the vocabularies, decoder.yml and the tokenizers to a folder. Compare the outputs
-    of the written model with the outputs of the checkpoint.
+    """Write the model file, the vocabularies, decoder.yml and the tokenizers to a folder. Check that the
+    written model and the checkpoint have the same outputs.
     """
     model = with_scaled_dot(model.float())
     search = _search_options(model.generation_config, tokenizers, model.config)
@@ -157,7 +160,7 @@ def export_marian_npz(
 def _search_options(
     config: GenerationConfig, tokenizers: Tokenizers, model_config: VaswaniConfig
 ) -> dict[str, Any]:
-    """Return the options of the search for decoder.yml. Log a warning with the settings that Marian does not
+    """Return the search options for decoder.yml. Log a warning with the settings that Marian does not
     support.
     """
     left_out = [
@@ -173,8 +176,8 @@ def _search_options(
         )
     longest = model_config.max_position_embeddings
     if model_config.position_embedding != "learned":
-        # Ignore lengths of 10^6 tokens or more, because transformers sets the length to 10^30 tokens if a
-        # tokenizer has no limit.
+        # Ignore maximum lengths of 10^6 tokens or more, because transformers sets `model_max_length` to 10^30
+        # tokens if a tokenizer has no limit.
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
     unknown = tokenizers[-1].unk_token_id
@@ -185,8 +188,8 @@ def _search_options(
         "beam-size": config.num_beams or 4,
         "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
         "word-penalty": 0,
-        # Allow the unknown token explicitly if the checkpoint allows it, because Marian's search excludes the
-        # unknown token by default.
+        # Allow the unknown token explicitly if the checkpoint allows the unknown token, because Marian's
+        # search excludes the token by default.
         "allow-unk": unknown is not None and unknown not in (config.suppress_tokens or ()),
         "max-length-factor": factor,
         "max-length": longest,
@@ -196,7 +199,6 @@ def _search_options(
 
 
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
-    """Return the batch size options of Marian's search."""
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
     # For models of the type "transformer-new", set a batch size of one sentence. In larger batches, the
@@ -205,8 +207,8 @@ def _batches(config: VaswaniConfig) -> dict[str, Any]:
 
 
 def is_marian_default(config: VaswaniConfig) -> bool:
-    """Return True if Marian's type "transformer" computes the same function as the model, with the same
-    weights.
+    """Return True if a Marian model of the type "transformer" computes the same function as the checkpoint
+    with the same weights.
     """
     return (
         config.position_embedding == "sinusoidal"
@@ -256,8 +258,8 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
-        # Write a version, because Marian approximates the activation GELU if a version before 1.12.3 has
-        # written the model.
+        # State a version. If a version before 1.12.3 has written the model, Marian approximates the
+        # activation GELU.
         "version": f"v{_VERSION}",
         # The number of rows of each position table.
         "max-length": num_positions,
@@ -267,12 +269,12 @@ def _marian_model(
 
 
 def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """Return the weights of a model, with changes for Marian.
+    """Return the weights of a checkpoint in the form that Marian needs.
 
-    Shared and tied weights are returned under each of their names, because the export changes some of these
-    weights separately. Attention layers without biases get biases of zeros, because Marian always adds
-    biases. If the model excludes `<pad>` from the output, the output bias of `<pad>` is very low, or the row
-    of `<pad>` is left out.
+    The function returns a shared or tied weight under each of its names, because the export changes some of
+    these weights separately. Attention layers without biases get biases of zeros, because Marian always adds
+    biases. If the checkpoint gives `<pad>` the probability 0, the function gives `<pad>` a very low output
+    bias or leaves out the row of `<pad>`.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -288,8 +290,8 @@ def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     if model.excluded_class(0.0, None) is None:
         return state
     if config.zero_start_embedding and config.vocab_size == config.decoder_vocab_size == pad + 1:
-        # Leave out the row of `<pad>`. Marian does not need the row of `<pad>`, because Marian's decoder
-        # starts from zeros instead of a token.
+        # Leave out the row of `<pad>`, because Marian's decoder starts from zeros instead of the embedding of
+        # `<pad>`.
         rows = [name for name in state if "embed_tokens" in name or "lm_head" in name]
         return state | {name: state[name][:pad] for name in rows}
     bias = state.get("lm_head.bias", state["lm_head.weight"].new_zeros(config.decoder_vocab_size)).clone()
@@ -305,8 +307,8 @@ def _add_position_tables(
     """
     position_ids = torch.arange(num_positions, device=model.device)
     if model.config.position_embedding == "learned":
-        # Repeat the last learned position, because Marian stops with an error if a position is missing in the
-        # table.
+        # Fill the position table with copies of the last learned position, because Marian stops with an error
+        # if the table lacks a position.
         position_ids = position_ids.clamp(max=model.config.max_position_embeddings - 1)
     for stack in (model.model.encoder, model.model.decoder):
         name = "encoder" if stack is model.model.encoder else "decoder"
@@ -321,12 +323,14 @@ def _add_position_tables(
 
 
 def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Change the weights so that each LayerNorm gives the same outputs with Marian's epsilon.
+    """Change the weights so that each LayerNorm gives the same outputs with Marian's epsilon as with the
+    checkpoint's epsilon.
 
-    LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore all inputs of a
-    LayerNorm are multiplied by c: the embeddings, the positions, the outputs of sub-layers, and in post-norm
-    models also the outputs of LayerNorms. If the input of a linear layer is multiplied by c, the weight of
-    the linear layer is divided by c, so that the output of the linear layer stays the same.
+    LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
+    multiplies all inputs of a LayerNorm by c: the embeddings, the positions, the outputs of sub-layers, and
+    in post-norm models also the outputs of LayerNorms. If the input of a linear layer is multiplied by c, the
+    export divides the weight of the linear layer by c. Therefore the output of the linear layer stays the
+    same.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -337,8 +341,9 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # The input of this linear layer is the output of the encoder or of the decoder. If the stack ends
-            # with a LayerNorm, this output is not multiplied by `factor`.
+            # The key and value projections of the cross-attention read the output of the encoder, and
+            # `lm_head` reads the output of the decoder. If a stack ends with a LayerNorm, its output is not
+            # multiplied by `factor`.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -359,14 +364,16 @@ def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, An
         elif own == "lm_head.bias" or (options["type"] == OLD_TYPE and tensor.dim() == 1):
             tensor = tensor.unsqueeze(0)
         arrays[name] = tensor.contiguous().cpu().numpy()
-    # Append a NUL byte, because Marian reads the text up to the first NUL byte.
+    # Append a NUL byte, because Marian reads the YAML text up to the first NUL byte.
     text = yaml.safe_dump(options, sort_keys=False).encode() + b"\0"
     arrays[OPTIONS_ENTRY] = numpy.frombuffer(text, dtype=numpy.int8)
     numpy.savez(path, **arrays)
 
 
 def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) -> list[str]:
-    """Write the vocabularies. Return the file names of the source vocabulary and of the target vocabulary."""
+    """Write the vocabulary files. Return the file names of the source vocabulary and of the target
+    vocabulary.
+    """
     is_joint = tokenizers[0] is tokenizers[1] and sizes[0] == sizes[1]
     names = (_JOINT_VOCABULARY, _JOINT_VOCABULARY) if is_joint else _VOCABULARIES
     for name, tokenizer, size in zip(names, tokenizers, sizes, strict=True):
@@ -377,13 +384,13 @@ def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) 
 
 def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`."""
-    # An id without a token gets a name that does not occur in texts.
+    # Give each id without a token a name that does not occur in texts.
     names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. The name has no effect, because
-    # such a tokenizer never returns the id of `<pad>` for a text.
+    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. The name `<unk>` has no effect,
+    # because a tokenizer without an unknown token never returns the id of `<pad>` for a text.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"
@@ -391,8 +398,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """Import the exported folder again, to test the written files without Marian. Return the largest
-    difference (nats) between the log-probabilities of the checkpoint and of the imported model.
+    """Test the written files without Marian: import the exported folder again. Return the largest difference
+    (nats) between the log-probabilities of the checkpoint and of the imported model.
     """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config
@@ -407,8 +414,8 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     with torch.no_grad():
         expected = model(**batch).logits.log_softmax(dim=-1)
         log_probs = written(**theirs).logits.log_softmax(dim=-1)
-    # Compare only the token ids that both models have, because one of the models may have an additional start
-    # token.
+    # Compare only the token ids that the checkpoint and the imported model have, because one of the two
+    # models may have an additional start token.
     num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
     return largest_difference(log_probs[..., :num_classes], expected[..., :num_classes], is_target)
 
@@ -441,8 +448,8 @@ class MarianNpzEngine:
         return len(self._source_names), len(self._target_names)
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        """Return the log-probabilities (nats) of each target token, given the source and the previous target
-        tokens. All sequences of token ids end with the end token.
+        """Return the log-probability (nats) of each target token, given the source and the previous target
+        tokens. Each sequence in `source_ids` and `target_ids` ends with the end token.
         """
         return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
 
@@ -452,7 +459,7 @@ class MarianNpzEngine:
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the
+        """Translate texts with `num_beams` beams. The length penalty in the attribute `search` replaces the
         length penalty in decoder.yml. The batch size is the batch size in decoder.yml, because Marian mixes
         up the sentences of larger batches for models of the type "transformer-new".
         """

@@ -17,10 +17,10 @@ import torch
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT
 
-# Python code that runs a command of Marian. The code imports `_pymarian` instead of `pymarian`, because
-# `_pymarian` needs no other library.
+# Python code that runs a command of Marian in the separate process. The code imports `_pymarian` instead of
+# `pymarian`, because `_pymarian` needs no other library.
 _PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
-# The lengths of the random sentences, in tokens.
+# The lengths (tokens) of the random sentences on which Marian is compared with a model of this package.
 _SAMPLE_LENGTHS = (10, 7, 1)
 
 
@@ -47,8 +47,8 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
 
 
 def lines_of(rows: list[list[int]], names: list[str]) -> str:
-    """Return one line of text for each row of token ids. The end token is left out, because Marian adds the
-    end token.
+    """Return one line of text for each row of token ids. The lines do not contain the end token, because
+    Marian adds the end token.
     """
     return "".join(" ".join(names[number] for number in row[:-1]) + "\n" for row in rows)
 
@@ -60,16 +60,16 @@ def marian_log_probs(
     sizes: tuple[int, int],
     num_positions: int | None = None,
 ) -> list[list[float]]:
-    """Return the log-probabilities (nats) of each target token, given the source and the previous target
-    tokens.
+    """Return the log-probability (nats) that Marian gives each target token, given the source and the
+    previous target tokens.
 
     Args:
-        model_file (Path): The model file of Marian.
-        source_ids (list): The source tokens of each sentence, with the end token at the end.
-        target_ids (list): The target tokens of each sentence, with the end token at the end.
+        model_file (Path): The `.npz` file of the Marian model.
+        source_ids (list): The source token ids of each sentence. Each sentence ends with the end token.
+        target_ids (list): The target token ids of each sentence. Each sentence ends with the end token.
         sizes (tuple): The sizes of the source vocabulary and of the target vocabulary.
-        num_positions (int, optional): The number of learned positions. Necessary if the model file does not
-            contain this number.
+        num_positions (int, optional): The number of learned positions. `num_positions` is necessary if the
+            model file does not contain the number.
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
@@ -79,8 +79,8 @@ def marian_log_probs(
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []
         for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):
-            # Write made-up names instead of the real tokens, because Marian splits lines at spaces and real
-            # tokens may contain white space.
+            # Write names such as "t5" instead of the real tokens, because real tokens may contain spaces, and
+            # Marian splits lines at spaces.
             names = [f"t{number}" for number in range(size)]
             end = rows[0][-1]
             ids = {"</s>": end, "<unk>": end, **{name: number for number, name in enumerate(names)}}
@@ -96,8 +96,8 @@ def marian_log_probs(
 def marian_difference(
     model_file: Path, model: Any, sizes: tuple[int, int], source_end: int, num_positions: int | None = None
 ) -> float:
-    """Return the largest difference between the log-probabilities (nats) of Marian and of a model of this
-    package on random sentences. `source_end` is the id of the end token of the source.
+    """Return the largest difference (nats) between the log-probabilities of Marian and of a model of this
+    package on random sentences. `source_end` is the id of the source end token.
     """
     (end,) = eos_token_ids(model.config)
     start = decoder_start_token_id(model.config)

@@ -1,19 +1,21 @@
-"""Converts a checkpoint to three ONNX graphs with the exporter of transformers. Compares the graphs with the
-checkpoint in ONNX Runtime.
+"""Converts a checkpoint to three ONNX graphs with the exporter of transformers, and compares the outputs of
+the graphs in ONNX Runtime with the outputs of the checkpoint.
 
-- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. `last_hidden_state` is the input
-`encoder_outputs.last_hidden_state` of prefill.onnx and decode.onnx.
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. In prefill.onnx and decode.onnx,
+  the input `encoder_outputs.last_hidden_state` is the output `last_hidden_state` of encoder.onnx.
+
 - prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. prefill.onnx accepts
   any number of `decoder_input_ids`.
+
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
 
 With transformers 5.24 and later, the names of the inputs and outputs contain `cache` in place of
 `past_key_values`.
 
-The graphs accept any batch size and any lengths. The weights of each graph are in a separate file, such as
-encoder.onnx.data for encoder.onnx. If the installed version of transformers has the class `ExportedModel`,
-`ExportedModel` can load the folder.
+The graphs accept any batch size, source length and target length. The weights of each graph are in a separate
+file, such as encoder.onnx.data for encoder.onnx. The class `ExportedModel` of newer versions of transformers
+can load the exported folder.
 """
 
 import contextlib
@@ -36,19 +38,20 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 from .onnx_engine import OnnxEngine, OnnxModel
 
-# The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison runs the
-# graphs on the whole sample batch, so that the graphs are also tested with sizes that were not traced.
+# The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison with the
+# checkpoint runs the graphs on the whole sample batch, so that the comparison also tests sizes that were not
+# traced.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# In the comparison, prefill.onnx processes this number of target tokens at once. Then decode.onnx processes
-# the remaining tokens one by one.
+# In the comparison with the checkpoint, prefill.onnx processes `_PREFILLED` target tokens at once. Then
+# decode.onnx processes the remaining target tokens one by one.
 _PREFILLED = 3
 
 
 def export_onnx(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the graphs in float32, the configs and the tokenizers. Compare the outputs of the graphs with the
-    outputs of the model.
+    """Write the graphs in float32, the configs and the tokenizers. Check that the graphs and the model have
+    the same outputs.
     """
     refuse_short_table(model.config, "onnx")
     model.float()
@@ -69,7 +72,7 @@ def export_onnx(
 
 
 def refuse_short_table(config: VaswaniConfig, format: str) -> None:
-    """Raise a ValueError if the position table is too short to trace the model."""
+    """Raise a ValueError if the table of learned positions is too short to trace the model."""
     if config.position_embedding == "learned" and config.max_position_embeddings < TRACED_LENGTH:
         raise ValueError(
             f"`max_position_embeddings` is {config.max_position_embeddings}, but the format {format} needs "
@@ -113,8 +116,8 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # Use a cache with the keys and values of all tokens, even if the model has an attention window,
-        # because a graph supports only one kind of cache.
+        # Cache the keys and values of all tokens, even if the model has an attention window, because the
+        # graphs support only one kind of cache.
         past = decoding_cache(model.config, is_whole=True)
         model(**prefix, past_key_values=past)
     further = {
@@ -136,8 +139,8 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
 
 
 def _varying(shapes: Any) -> Any:
-    """Mark only the batch axis and the length axes as dynamic, because tracing with all axes dynamic takes
-    minutes. The traced inputs have the shapes [B, S], [B, S, D] and [B, H, S, K].
+    """Mark only the batch axis and the length axes as dynamic, because tracing takes minutes if all axes are
+    dynamic. The traced inputs have the shapes [B, S], [B, S, D] and [B, H, S, K].
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
@@ -150,8 +153,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # Save each graph separately, because transformers 5.17 has no class `ExportedModel`. In transformers
-        # 5.17, the exporter returns a `torch.onnx.ONNXProgram` for each graph.
+        # transformers 5.17 has no class `ExportedModel` that could save all graphs. Save the
+        # `torch.onnx.ONNXProgram` of each graph separately.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -165,8 +168,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 def quiet() -> Iterator[None]:
     """Suppress the progress output and the warnings of torch and transformers during the export."""
     disabled = logging.root.manager.disable
-    # Add a handler to the root logger, so that `logging.basicConfig` has no effect. The quantizer of ONNX
-    # Runtime calls `logging.basicConfig` when the quantizer is imported.
+    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. Add a handler to the root logger, so
+    # that `logging.basicConfig` has no effect.
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

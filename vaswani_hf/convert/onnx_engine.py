@@ -24,8 +24,8 @@ _SOURCE = "cross_attention_cache"
 
 
 class OnnxGraph:
-    """Runs one ONNX graph in ONNX Runtime. Each input and each output is a tensor with a name that the graph
-    defines.
+    """Runs one ONNX graph in ONNX Runtime. The graph defines the names of the input tensors and of the output
+    tensors.
     """
 
     def __init__(self, path: Path):
@@ -39,14 +39,14 @@ class OnnxGraph:
         self.outputs = [output.name for output in self.session.get_outputs()]
 
     def __call__(self, **values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Run the graph. Values whose names are not inputs of the graph are ignored."""
+        """Run the graph. Arguments that are not inputs of the graph are ignored."""
         inputs = {value.name: values[value.name].numpy() for value in self.session.get_inputs()}
         outputs = self.session.run(self.outputs, inputs)
         return {name: torch.from_numpy(value) for name, value in zip(self.outputs, outputs, strict=True)}
 
 
 class OnnxEncoder:
-    """The encoder of an `OnnxModel`."""
+    """The encoder of an `OnnxModel`: runs the graph encoder.onnx."""
 
     def __init__(self, graph: OnnxGraph):
         self.graph = graph
@@ -62,15 +62,16 @@ class OnnxEncoder:
 
 
 class OnnxModel(VaswaniForSeq2SeqLM):
-    """A model that runs the graphs of an ONNX export as its encoder and decoder. The model inherits the
-    method `generate`. The PyTorch modules that the class inherits are on the meta device and are not used.
+    """A model that runs the graphs of an ONNX export as its encoder and decoder. The class inherits the
+    method `generate`. The class also inherits PyTorch modules, but these modules are on the meta device and
+    are not used.
 
     Args:
         folder (Path): A folder that `vaswani export --format onnx` wrote.
     """
 
-    # Disable the sharing of source keys and values between the beams of a sentence, because the graphs need a
-    # separate copy for each beam.
+    # Do not share source keys and values between the beams of a sentence, because the graphs need a separate
+    # copy for each beam.
     shares_sources = False
 
     def __init__(self, folder: Path):
@@ -86,11 +87,11 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
     @property
     def device(self) -> torch.device:
-        """The device of the inputs and outputs."""
+        """The device of the inputs and outputs: the CPU."""
         return torch.device("cpu")
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the encoder graph."""
+        """Return the encoder that `generate` calls: the graph encoder.onnx."""
         return OnnxEncoder(self.graphs["encoder"])
 
     def forward(
@@ -103,10 +104,10 @@ class OnnxModel(VaswaniForSeq2SeqLM):
         cache: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Compute the logits [B, T, V] of the next tokens. The arguments are the arguments of
+        """Compute the logits [B, T, V] of the next tokens, with the arguments of
         `VaswaniForSeq2SeqLM.forward`.
 
-        If a cache is given, the call appends keys and values to the cache. If no cache is given,
+        If a cache is given, `forward` appends keys and values to the cache. Without a cache,
         `decoder_input_ids` must contain all target tokens.
         """
         past = past_key_values if cache is None else cache
@@ -132,7 +133,7 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
 
 def _inputs_of(cache: EncoderDecoderCache) -> dict[str, torch.Tensor]:
-    """Return the keys and values of a cache by the names of the inputs of decode.onnx."""
+    """Map the names of decode.onnx's inputs to the keys and values of a cache."""
     inputs: dict[str, torch.Tensor] = {}
     for part in (_OWN, _SOURCE):
         for number, layer in enumerate(getattr(cache, part).layers):
@@ -164,5 +165,5 @@ class OnnxEngine(TranslatorEngine):
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the graphs and the tokenizers."""
+        """Load the ONNX graphs and the tokenizers."""
         return BaseTranslator(OnnxModel(folder), *load_tokenizers(folder))

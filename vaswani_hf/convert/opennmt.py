@@ -1,14 +1,15 @@
-"""Imports checkpoints of OpenNMT-py 3. The weights are in the `.pt` file, or in `.safetensors` files with the
-same name as the `.pt` file.
+"""Imports checkpoints of OpenNMT-py 3. OpenNMT-py stores the weights in the `.pt` file, or in `.safetensors`
+files in the same folder.
 
-The models differ from the paper in three points: pre-norm with a LayerNorm at the end of each stack; an
-epsilon of 1e-6 in LayerNorm; an output projection with a bias. OpenNMT-py multiplies embeddings by
+The models of OpenNMT-py differ from the paper in three points: pre-norm with a LayerNorm at the end of each
+stack; an epsilon of 1e-6 in LayerNorm; an output projection with a bias. OpenNMT-py multiplies embeddings by
 sqrt(d_model) only if the model has position encodings. The checkpoint contains the table of the position
 encodings under the name `pe`. The position type "SinusoidalInterleaved" has the paper's sinusoids. The
 position type "SinusoidalConcat" has tensor2tensor's sinusoids, with all sines in the first half of the
-features. Source texts do not end with `</s>`.
+features. OpenNMT-py adds no `</s>` to source texts.
 
-The checkpoint contains the options `opt` (an `argparse.Namespace`) and the vocabularies (lists of tokens).
+A checkpoint of OpenNMT-py contains its options under the key `opt` (an `argparse.Namespace`) and the
+vocabularies (lists of tokens).
 """
 
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
-# Maps each option to the values that can be imported, and to the reason why models with other values cannot
+# Maps each option of OpenNMT-py to the values that can be imported, and to the reason why other values cannot
 # be imported.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_task": (("seq2seq",), "only translation models, with an encoder and a decoder, can be imported"),
@@ -212,8 +213,8 @@ def _logits_of_opennmt(checkpoint: Mapping[str, Any], state: Mapping[str, torch.
 
 def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     """Load weights into a model of OpenNMT-py or Eole. A bias that is missing in `state` is set to zero."""
-    # Call `nn.Module.load_state_dict` explicitly, because OpenNMT-py overrides this method with different
-    # arguments.
+    # Call `nn.Module.load_state_dict` explicitly, because the models of OpenNMT-py override `load_state_dict`
+    # with different arguments.
     missing = set(torch.nn.Module.load_state_dict(model, state, strict=False).missing_keys)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -248,9 +249,9 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Compare the position tables [L, 1, D] with the formulas of the sinusoids. Return the weights and the
-    timescales. If the sines of a table are all in the first half of the features, reorder the features of the
-    weights, because sines and cosines alternate in this package.
+    """Recognise the sinusoids in the position tables [L, 1, D]. Return the weights, and the timescales of the
+    sinusoids. If all sines are in the first half of the features, reorder the features of the weights,
+    because sines and cosines alternate in this package.
     """
     matches = set()
     for name, table in tables.items():
@@ -269,7 +270,7 @@ def with_sinusoids(
 
 
 def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -> dict[str, int]:
-    """Return the ids of the special tokens in the target vocabulary."""
+    """Return the config fields with the ids of the special tokens in the target vocabulary."""
     for name, token in {"decoder_start_token": start, "eos_token": end, "pad_token": pad}.items():
         if token not in tokens:
             refuse(name, token, "the target vocabulary does not contain the token")
@@ -290,9 +291,9 @@ def read_tokenizers(
     pad: str = PAD,
     unknown: str = UNKNOWN,
 ) -> tuple[Tokenizers, list[str]]:
-    """Create the source and the target tokenizer from two lists of tokens. Return the tokenizers and
-    sentences for the user. `files` are the SentencePiece models that segmented the training data. If `files`
-    is empty, the tokenizers split texts at spaces.
+    """Create the source and the target tokenizer from two lists of tokens. Return the tokenizers, and notes
+    for the user. `files` are the SentencePiece models that segmented the training data. If `files` is empty,
+    the tokenizers split texts at spaces.
     """
     tokenizers = []
     for number, tokens in enumerate((source, target)):
@@ -305,7 +306,7 @@ def read_tokenizers(
             backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
             tokenizer = imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
         tokenizers.append(tokenizer)
-    # Make the source tokenizer add no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
+    # The source tokenizer must add no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
     tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=["$A"], pair=["$A", "$B"]
     )
@@ -320,8 +321,8 @@ def read_tokenizers(
 
 
 def first_rate(value: Any) -> float:
-    """Return the first dropout rate of a list. OpenNMT-py and Eole store one dropout rate for each phase of
-    training.
+    """Return a dropout rate as a float. If OpenNMT-py or Eole stored a list with one rate for each phase of
+    the training, return the first rate.
     """
     return float(value[0] if isinstance(value, list) else value)
 

@@ -1,5 +1,5 @@
-"""Pushes an exported folder to a separate repository on the Hub. The model card names the repository of the
-original model.
+"""Pushes the output folder of `vaswani export` to a separate repository on the Hub. The model card names the
+repository of the original model.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..publish.records import read_record
 from .export import FORMATS
 from .formats import Format
 
-# The metadata keys that the card of an export copies from the card of the original model.
+# The metadata keys that the model card of an export copies from the card of the original model.
 _SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
 _TEXT = """# {name}
 
@@ -35,7 +35,7 @@ These files are the model [{base_model}](https://huggingface.co/{base_model}) in
 
 
 def format_of_export(folder: Path) -> Format | None:
-    """Return the export format of a folder. Return None if `vaswani export` has not written the folder."""
+    """Return the export format of a folder, or None if `vaswani export` has not written the folder."""
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
     for entry in FORMATS.values():
         if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
@@ -44,7 +44,7 @@ def format_of_export(folder: Path) -> Format | None:
 
 
 def is_export(folder: Path) -> bool:
-    """Return True if `vaswani export` has written a folder."""
+    """Return True if `vaswani export` has written the folder."""
     return format_of_export(folder) is not None
 
 
@@ -64,21 +64,21 @@ def push_export(
     compare the downloaded files with the folder.
 
     Args:
-        folder (str or Path): The exported folder. If the folder has a README.md, the text of the card is
-            copied from the README.md.
-        repository (str): user/name.
-        base_model (str, optional): The repository on the Hub that contains the original model. Languages and
-            licence are copied from the card of this repository. The default is the field `base_model` in the
-            README.md of the folder.
-        private (bool): See `push`.
-        revision (str, optional): See `push`.
-        create_pr (bool): See `push`.
-        tag (str, optional): See `push`.
+        folder (str or Path): The exported folder. If the folder contains a README.md, the model card has the
+            text of the README.md.
+        repository (str): The repository on the Hub, in the form user/name.
+        base_model (str, optional): The repository on the Hub that contains the original model. The new card
+            copies the languages and the licence from the card of `base_model`. The default is the field
+            `base_model` in the README.md of the folder.
+        private (bool): As in `push` of publish/push.py.
+        revision (str, optional): As in `push` of publish/push.py.
+        create_pr (bool): As in `push` of publish/push.py.
+        tag (str, optional): As in `push` of publish/push.py.
         commit_message (str): The title of the commit.
-        token (str or bool, optional): See `push`.
+        token (str or bool, optional): As in `push` of publish/push.py.
 
     Returns:
-        str: The address of the commit, or of the pull request.
+        str: The URL of the commit or of the pull request.
 
     Raises:
         HubError: If `vaswani export` has not written the folder, if `base_model` is not given or is not on

@@ -1,18 +1,19 @@
-"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and
-converts these fast tokenizers back to SentencePiece models.
+"""Converts SentencePiece models to fast tokenizers with the token ids of a separate vocabulary, and converts
+such tokenizers back to SentencePiece models.
 
 A SentencePiece model splits text into tokens, which SentencePiece calls pieces. Marian and fairseq read the
 token ids of the pieces from a separate file, such as `vocab.json`. In a fast tokenizer of transformers, the
 token id of a piece is the index of the piece in the list of pieces. Therefore the conversion sorts the pieces
 by their ids.
 
-If a checkpoint has two SentencePiece models, one for each language, both may use the same vocabulary file.
-Then each tokenizer must contain the pieces of both models, but must not split text into pieces of the other
-model. Therefore the conversion writes the character `_FOREIGN` before each piece of the other model. This
-character does not occur in texts. The decoder of the tokenizer removes `_FOREIGN` again. A piece of the other
-model gets no `_FOREIGN` if the piece is a single character, or if the tokenizer's own SentencePiece model
-contains none of the characters of the piece. SentencePiece joins adjacent unknown characters to one piece,
-and Marian uses the token id of the joined piece if the joined piece is in the vocabulary.
+A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. With
+one vocabulary file, each tokenizer must contain the pieces of both models, but must not split text into
+pieces of the other language's model. Therefore the conversion writes the character `_FOREIGN` before each
+piece of the other language. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes
+`_FOREIGN`. A piece of the other language gets no `_FOREIGN` if the piece is a single character, or if the
+tokenizer's own SentencePiece model contains none of its characters. A piece without `_FOREIGN` is necessary
+for unknown characters, because SentencePiece joins adjacent unknown characters to one piece, and Marian looks
+up the joined piece in the vocabulary.
 """
 
 import base64
@@ -32,10 +33,11 @@ from .formats import NotExpressibleError
 from .word_tokenizers import imported_tokenizer
 
 _FOREIGN = "\ue000"
-# The normalizer of the tokenizer replaces each sequence of unknown characters by this private character.
+# The normalizer of an imported tokenizer replaces each sequence of unknown characters by the private
+# character `_UNKNOWN`.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
-# The types of pieces in a SentencePiece model.
+# The numbers of the piece types in a SentencePiece model file.
 _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _UNIGRAM, _BPE = 1, 2
 # The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
@@ -49,18 +51,19 @@ class SentencePieces:
     """The content of a SentencePiece model file.
 
     Attributes:
-        pieces (dict): The pieces into which SentencePiece can split texts. Maps each piece to its score.
+        pieces (dict): Maps each piece into which SentencePiece can split texts to its score.
         is_bpe (bool): True for a BPE model, False for a unigram model.
         charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
-        adds_space (bool): True if SentencePiece adds a space before the text.
+        adds_space (bool): True if SentencePiece adds a space at the beginning of a text.
         removes_spaces (bool): True if SentencePiece removes repeated spaces and spaces at both ends of the
             text.
-        splits_words (bool): True if pieces contain spaces only at the beginning.
+        splits_words (bool): True if pieces contain spaces only at their beginning.
         has_bytes (bool): True if SentencePiece splits unknown characters into bytes.
-        ids (dict): Maps each piece, including special pieces, to its id in this file. Libraries with a
-            separate vocabulary file, such as Marian, use the ids of the vocabulary file instead.
-        end (str): The special piece `</s>`.
-        unknown (str): The special piece `<unk>`.
+        ids (dict): Maps each piece, including special pieces, to its id in the SentencePiece model file.
+            Libraries with a separate vocabulary file, such as Marian, use the ids of the vocabulary file
+            instead.
+        end (str): The piece that ends a text, usually `</s>`.
+        unknown (str): The piece for unknown characters, usually `<unk>`.
     """
 
     pieces: dict[str, float]
@@ -76,8 +79,8 @@ class SentencePieces:
 
 
 def empty_model(user: str) -> Any:
-    """Return an empty SentencePiece model. If a library is missing, the error message names `user` as the
-    object that needs the library.
+    """Return an empty SentencePiece model. If the library sentencepiece or protobuf is missing, the error
+    message says that `user` needs both libraries.
     """
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -141,16 +144,16 @@ def fast_tokenizer(
     """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `ids` maps each
     piece to its id.
 
-    `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
-    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several
-    characters that is missing in the vocabulary.
+    `start` is the start token of the decoder. The tokenizer has `start` as its `bos_token`, and does not add
+    `start` to texts. `others` are further special tokens. If a piece of several characters is missing in
+    `ids`, the tokenizer never uses the piece.
     """
     special = {end, unknown, pad, start, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Collect in `runs` the tokens of the other language that consist of a single character, or only of
-    # characters that no piece of `model` contains.
+    # `runs` contains tokens of the other language: tokens of a single character, and tokens whose characters
+    # occur in no piece of `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -188,9 +191,8 @@ def fast_tokenizer(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if a piece of several characters is missing in a vocabulary. If a piece
-    is missing, the tokenizer that `fast_tokenizer` creates may split texts differently than SentencePiece,
-    because the tokenizer never uses the missing piece.
+    """Return True if the vocabulary `ids` lacks a piece of several characters. A tokenizer of
+    `fast_tokenizer` never uses a missing piece, and so may split texts differently than SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -210,8 +212,8 @@ def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str)
 
 
 def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the merge rules of a BPE model: all pairs of pieces whose concatenation is a piece. The rules
-    are sorted by the score of the merged piece, highest score first.
+    """Return the merge rules of a BPE model: all pairs of pieces whose concatenation is a piece. The merge
+    rules are sorted by the score of the merged piece, highest score first.
     """
     merges = []
     for piece, score in model.pieces.items():
@@ -224,9 +226,8 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`.
-    `runs` contains the tokens of the other language that consist of a single character, or only of characters
-    that no piece of `model` contains.
+    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`,
+    and `runs` the tokens of the other language that have no `_FOREIGN`.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -240,8 +241,8 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
         ]
     unknown_runs = [run for run in runs if known.isdisjoint(run)]
     if unknown_runs:
-        # Replace each sequence of unknown characters by one unknown character, unless the sequence as a whole
-        # is an entry of the vocabulary.
+        # Replace each sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains the whole
+        # sequence.
         character = f"[^{_alternation(known, separator='')}]"
         in_vocabulary = f"(?:{_alternation(unknown_runs, separator='|')})(?!{character})"
         pattern = f"(?<!{character})(?!{in_vocabulary}){character}+"
@@ -263,8 +264,8 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains the pieces of one character that have no id. Split texts before and after each of
-    # these characters, because otherwise the tokenizer joins adjacent unknown characters to one token.
+    # `missing` contains the pieces of one character that have no id. Split texts before and after each
+    # character in `missing`, because otherwise the tokenizer joins adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -307,8 +308,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add pieces for the characters that are pieces of the original SentencePiece model, but that have no
-        # id in the vocabulary. `_pre_tokenizer` has written these characters into the pattern.
+        # Add a piece for each character that is a piece of the original SentencePiece model and has no id in
+        # the vocabulary. `_pre_tokenizer` has written these characters into the pattern of the splitter.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -327,9 +328,9 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
-    """Return True if a token consists of characters that no piece of the SentencePiece model contains."""
-    # To recognise unknown characters, repeat the token. The normalizer replaces a sequence of unknown
-    # characters by `_UNKNOWN`, unless the sequence itself is in the vocabulary.
+    """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
+    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains
+    # the sequence. Repeat the token, because the vocabulary contains the token itself.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

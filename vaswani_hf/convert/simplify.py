@@ -17,8 +17,8 @@ from .formats import Limit, Tokenizers
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The built-in score functions that can be converted to dot products. The list does not contain score
-# functions that users register, because such functions may compute arbitrary scores.
+# The built-in score functions that can be converted to scaled dot products. Score functions that users
+# register cannot be converted, because such functions may compute arbitrary scores.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
@@ -45,9 +45,9 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Create a model that computes the same outputs as `model`, but uses only scaled dot-product attention.
-    If the model uses another scaling factor or a score function with a matrix, the query projection is
-    multiplied by this factor or matrix.
+    """Return a model that computes the same outputs as `model` with scaled dot-product attention only. If the
+    score function of `model` has another scaling factor or a matrix, the query projection of the returned
+    model is multiplied by the factor or the matrix.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -68,8 +68,8 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Return the weight and the bias of a new query projection. With this projection, `q k / sqrt(d_k)`
-    equals the attention score of the given attention layer.
+    """Return the weight and the bias of a new query projection. With the new query projection, `q k /
+    sqrt(d_k)` equals the attention score of the given attention layer.
     """
     folded = {}
     for name, value in attention.q_proj.named_parameters():
@@ -82,17 +82,17 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """Return the number of rows of a position table that is long enough for the longest input and every
-    output that the generation config allows.
+    """Return the number of rows that a position table needs for the longest input and the longest output that
+    the generation config allows.
 
     The table has at least 1,074 rows: 1,024 for the longest source sentence, and 50 for the additional tokens
-    of its translation. A learned table keeps its number of rows.
+    of its translation. A table of learned positions keeps its number of rows.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings
     config = model.generation_config
-    # Ignore limits of 10^6 tokens or more, because transformers sets the limit to 10^30 tokens if a tokenizer
-    # has no limit.
+    # Ignore maximum lengths of 10^6 tokens or more, because transformers sets `model_max_length` to 10^30
+    # tokens if a tokenizer has no limit.
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
     a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))

@@ -1,9 +1,10 @@
 """Imports models of Sockeye 3: a folder with config, params.best, vocab.src.0.json and vocab.trg.0.json.
 
-The models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; pre-norm (with a LayerNorm
-at the end of each stack) or post-norm; an output projection with a bias; sinusoids with all sines in the
-first half of the features. Keys and values have one joint projection. The rows of the joint projection are
-the keys of the first head, the values of the first head, the keys of the second head, and so on.
+Sockeye's models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; pre-norm (with a
+LayerNorm at the end of each stack) or post-norm; an output projection with a bias; sinusoids with all sines
+in the first half of the features. Keys and values have one joint projection. The rows of the joint projection
+are ordered by head: the keys of the first head, the values of the first head, the keys of the second head,
+and so on.
 
 The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each tagged section as
 a dict.
@@ -69,8 +70,9 @@ _NORMS_OF_DECODER = {
 
 
 def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> dict[str, Any]:
-    """Return the names of the weights of an attention layer. The attention layers have no biases. `joint`
-    maps each projection to its parts, such as "kv" for keys and values.
+    """Map the weight names of an attention layer of Sockeye to the names of this package. The attention
+    layers of Sockeye have no biases. `joint` maps each joint projection to its parts, such as "kv" for keys
+    and values.
     """
     theirs = f"{stack}.layers.{{}}.{attention}"
     ours = f"model.{stack}.layers.{{}}.{own}"
@@ -108,7 +110,7 @@ NAMES = WeightNames(
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """A YAML loader that reads each tagged section as a dict, and each tuple as a list."""
+    """A YAML loader that reads each tagged section of the file `config` as a dict, and each tuple as a list."""
 
 
 def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
@@ -179,7 +181,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     """Read the file `config`. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
     try:
         text = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
-        # The loader is safe, because it creates only dicts, lists and plain values.
+        # `_ConfigLoader` is safe, because it creates only dicts, lists and plain values.
         settings = yaml.load(text, Loader=_ConfigLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = first_line_of(error)
@@ -202,7 +204,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
-    """Raise an error for models that this package cannot express."""
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():
@@ -267,9 +268,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Ignore the weights of traced copies of modules, because they are copies that old versions of Sockeye
-    # write. Ignore the weights of the network that predicts the length of translations, because this network
-    # has no effect on the probabilities of tokens.
+    # Ignore "traced" and "cached" weights, because these weights are copies of other weights that old
+    # versions of Sockeye write. Ignore the network that predicts the length of a translation, because this
+    # network has no effect on the probabilities of tokens.
     return {
         name: tensor.float()
         for name, tensor in state.items()
@@ -278,13 +279,15 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Reorder the rows of each joint projection of keys and values, so that all keys come before all values."""
+    """Reorder the rows of each joint projection, so that the keys of all heads come before the values of all
+    heads.
+    """
     sorted_state = dict(state)
     for name, weight in state.items():
         if not name.endswith(("ff_in.weight", "ff_kv.weight")):
             continue
         heads = settings[f"config_{name.partition('.')[0]}"]["attention_heads"]
-        # In self-attention, the queries are the first rows of the joint projection.
+        # In self-attention, the joint projection begins with the rows of the queries.
         num_queries = weight.shape[1] if name.endswith("ff_in.weight") else 0
         if len(weight) == num_queries or (len(weight) - num_queries) % (2 * heads):
             refuse(
@@ -303,7 +306,9 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
 def _with_positions(
     state: dict[str, torch.Tensor], positions: str, d_model: int
 ) -> tuple[dict[str, torch.Tensor], int]:
-    """Return the weights with the features in the order of this package, and the number of learned positions."""
+    """Reorder the features of the weights if the model has sinusoids. Return the weights and the number of
+    learned positions.
+    """
     names = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
     tables = [state.pop(name) for name in names if name in state]
     if positions == "sinusoidal":
@@ -311,13 +316,13 @@ def _with_positions(
     longest = max(len(table) for table in tables)
     for name, table in zip(names, tables, strict=True):
         # Extend the shorter position table with copies of its last row, because Sockeye uses the last
-        # position for all later target tokens.
+        # position for all later tokens too.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
     return state, longest
 
 
 def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> tuple[Tokenizers, list[str]]:
-    """Return the source and the target tokenizer, and sentences for the user. `files` are the paths of the
+    """Return the source and the target tokenizer, and notes for the user. `files` are the paths of the
     SentencePiece models.
     """
     if files:
@@ -341,10 +346,10 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
 
 
 def _generation_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
-    """Return the default options of sockeye-translate.
+    """Return a generation config with the default search options of the command sockeye-translate.
 
-    The length limit is the source length times a factor, plus 1 token. The factor is the mean ratio of the
-    target length to the source length in the training data, plus two standard deviations.
+    The maximum length of a translation is the source length times a factor, plus 1 token. The factor is the
+    mean of target length / source length in the training data, plus two standard deviations.
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)
@@ -364,7 +369,7 @@ def _original_logits(folder: Path) -> Logits | None:
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
-        # The second column of `source_length` is the number of prepended tokens.
+        # The second column of `source_length` is the number of prepended tokens, which is 0.
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
         output = model(
             batch["input_ids"].unsqueeze(2),

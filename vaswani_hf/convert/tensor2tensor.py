@@ -1,18 +1,18 @@
 """Imports checkpoints of the model `transformer` of tensor2tensor. The checkpoints are TensorFlow files.
 
-The models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; sinusoids with
-tensor2tensor's timescales and all sines in the first half of the features; pre-norm with a LayerNorm at the
-end of each stack, except in the first version of the hyperparameters; a decoder that starts from a vector of
-zeros. In the checkpoint, each embedding is divided into several variables.
+The models of tensor2tensor differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; sinusoids
+with tensor2tensor's timescales and all sines in the first half of the features; pre-norm with a LayerNorm at
+the end of each stack, except in the first version of the hyperparameters; a decoder that starts from a vector
+of zeros. A checkpoint stores each embedding in several variables.
 
-The encoder adds a learned vector to each source embedding: the row `target_space_id` of
-`target_space_embedding`. The import adds this vector to the weights of the source embedding. Therefore the
-source embedding is no longer shared with the target embedding.
+The encoder of tensor2tensor adds a learned vector to each source embedding: the row `target_space_id` of the
+variable `target_space_embedding`. The import adds the learned vector to the source embedding. Therefore the
+imported source embedding is not shared with the target embedding.
 
-The hyperparameters are read from hparams.json in the folder of the checkpoint. Old versions of tensor2tensor
-write no hparams.json. Then the hyperparameters are read from flags.txt: the flag `hparams_set` names a set of
-hyperparameters, and the flag `hparams` changes some of them. If the user gives a file with the option
-`--config`, the hyperparameters in this file take precedence.
+The import reads the hyperparameters from hparams.json in the folder of the checkpoint. Old versions of
+tensor2tensor write flags.txt instead of hparams.json. In flags.txt, the flag `hparams_set` names a set of
+hyperparameters, and the flag `hparams` changes some hyperparameters of the set. Hyperparameters in the file
+of the option `--config` take precedence.
 """
 
 import json
@@ -37,8 +37,8 @@ _TITLE = "tensor2tensor"
 _HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
 _VOCABULARIES = "vocab.*subwords"
 _POST_NORM = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
-# The hyperparameters of the sets that the flag `hparams_set` may name. Hyperparameters that a set does not
-# contain have the defaults of `Tensor2TensorFacts`.
+# Maps each name that the flag `hparams_set` may have to its hyperparameters. Other hyperparameters have the
+# defaults of `Tensor2TensorFacts`.
 _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_base_v1": {
         "num_heads": 8,
@@ -58,13 +58,13 @@ _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_tiny": {"num_heads": 4},
 }
 _PAD, _END = 0, 1
-# These regular expressions match the names of variables. The groups leave out the beginning of a variable
-# name, which contains the name of the model and of the device.
+# Regular expressions for the names of variables in a checkpoint. The groups do not contain the beginning of a
+# variable name, because the beginning names the model and the device.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
-# Maps each hyperparameter to the values that can be imported, and to the reason why models with other values
-# cannot be imported.
+# Maps each hyperparameter to the values that can be imported, and to the reason why other values cannot be
+# imported.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "norm_type": (("layer",), "only models with LayerNorm can be imported"),
     "self_attention_type": (
@@ -96,7 +96,9 @@ _NORM_KINDS = {"layer_norm_scale": "weight", "layer_norm_bias": "bias"}
 
 
 class Tensor2TensorFacts(Settings):
-    """The hyperparameters that the import uses. The defaults are those of `transformer_base`."""
+    """The hyperparameters that the import uses. The defaults are the values in tensor2tensor's set
+    `transformer_base`.
+    """
 
     num_heads: int = Field(ge=1)
     layer_preprocess_sequence: str = "n"
@@ -106,8 +108,8 @@ class Tensor2TensorFacts(Settings):
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     relu_dropout: float = Field(0.1, ge=0, lt=1)
     target_space_id: int = Field(0, ge=0)
-    """the id of the target space (the kind of target text); in tensor2tensor's translation problems, the id
-    is 0
+    """the id of the target space (the kind of target text); the id is 0 in the translation problems of
+    tensor2tensor
     """
 
 
@@ -128,8 +130,8 @@ def _names() -> dict[str, str | tuple[str, ...]]:
             names[f"{theirs}.ffn.conv{number}.bias"] = f"{ours}.fc{number}.bias"
         for kind, own_kind in _NORM_KINDS.items():
             for module, own in norms.items():
-                # The LayerNorm is named `layer_prepostprocess` or `layer_postprocess`, depending on the norm
-                # position.
+                # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`,
+                # depending on the norm position.
                 for position in ("layer_prepostprocess", "layer_postprocess"):
                     names[f"{theirs}.{module}.{position}.layer_norm.{kind}"] = f"{ours}.{own}.{own_kind}"
             norm = f"{stack}.layer_prepostprocess.layer_norm.{kind}"
@@ -198,8 +200,9 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
     # Set the embeddings of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
-    # zeros. Set the row of `<pad>` in the output projection to zero too, so that tied weights stay equal.
-    # This row has no effect on the outputs, because this package excludes `<pad>` from the output.
+    # zeros. Set the output projection's row of `<pad>` to zero too, so that tied weights stay equal. The
+    # output projection's row of `<pad>` has no effect on the outputs, because this package gives `<pad>` the
+    # probability 0.
     for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
@@ -207,7 +210,6 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
 
 
 def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: int) -> int:
-    """Return the width of the keys or values of a head."""
     width = len(weights[f"model.encoder.layers.0.self_attn.{projection}.weight"])
     if width % num_heads:
         refuse(
@@ -219,8 +221,8 @@ def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: in
 
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
-    """Create the tokenizers from the files of the option `--vocabularies`, or from the only vocabulary file in
-    the folder. Return None if there is no vocabulary file, or if the folder has several.
+    """Create the tokenizers from the files of the option `--vocabularies`, or from the only vocabulary file
+    in the folder. Return None if the folder has no vocabulary file or several vocabulary files.
     """
     files = vocabularies or tuple(folder.glob(_VOCABULARIES))
     if not files or (len(files) > 1 and not vocabularies):
@@ -230,7 +232,9 @@ def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers
 
 
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """Read the hyperparameters from hparams.json or flags.txt, and from the file of the option `--config`."""
+    """Read the hyperparameters from hparams.json or flags.txt. Hyperparameters in the file of the option
+    `--config` take precedence.
+    """
     if (folder / _HPARAMS_FILE).is_file():
         try:
             hparams = json.loads((folder / _HPARAMS_FILE).read_text(encoding="utf-8"))
@@ -270,7 +274,7 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
 
 
 def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
-    """Return True for a pre-norm model. The letter "d" (dropout) in the hyperparameters is ignored, because
+    """Return True for a pre-norm model. Ignore the letter "d" (dropout) in the hyperparameters, because
     dropout has no effect on the outputs of a trained model.
     """
     before = facts.layer_preprocess_sequence.replace("none", "").replace("d", "")
@@ -286,7 +290,7 @@ def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
 
 
 def _read_variables(path: Path) -> dict[str, torch.Tensor]:
-    """Read the variables of the model with TensorFlow, without the variables of the optimizer."""
+    """Read the variables of a checkpoint with TensorFlow. Leave out the variables of the optimizer."""
     import tensorflow
 
     prefix = str(path.with_suffix("")) if path.is_file() else tensorflow.train.latest_checkpoint(str(path))
@@ -323,7 +327,7 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # Write the number of the layer between dots, as in the names of the table `NAMES`.
+            # Write the number of the layer between dots, as in the weight names of this file's table.
             plain = re.sub(r"/layer_(\d+)/", r"/layer/\1/", found.group(1)).replace("/", ".")
             # Transpose matrices, because TensorFlow stores matrices as [in, out].
             state[plain] = tensor.T.contiguous() if plain.endswith(".kernel") else tensor
@@ -352,8 +356,9 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
 def _add_target_space(
     state: dict[str, torch.Tensor], target_spaces: torch.Tensor, facts: Tensor2TensorFacts
 ) -> None:
-    """Add the vector of the target space to each row of the source embedding. The model multiplies embeddings
-    by the square root of the model width D, so the vector is divided by the square root of D.
+    """Add the learned vector of the target space to each row of the source embedding. Divide the vector by
+    the square root of the model width D first, because the model multiplies embeddings by the square root of
+    D.
     """
     number = facts.target_space_id
     if number >= len(target_spaces):
@@ -363,7 +368,9 @@ def _add_target_space(
 
 
 def _generation_config() -> GenerationConfig:
-    """Return the default options of the search in t2t-decoder, the command of tensor2tensor."""
+    """Return a generation config with the default search options of t2t-decoder, the command of
+    tensor2tensor.
+    """
     return GenerationConfig(
         bos_token_id=_PAD,
         pad_token_id=_PAD,

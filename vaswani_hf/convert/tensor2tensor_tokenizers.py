@@ -7,11 +7,11 @@ The class `SubwordTextEncoder` of tensor2tensor encodes a text in four steps:
 2. Write a backslash as two backslashes, and an underscore as a backslash and the letter u. Write each
    character that occurs in no token of the vocabulary as its decimal code between a backslash and a semicolon.
 3. Append an underscore to each part.
-4. Split each part into tokens. Each token is the longest token of the vocabulary that the rest of the part
-   begins with.
+4. Split each part into tokens. The next token is always the longest token of the vocabulary with which the
+   rest of the part begins.
 
-The fast tokenizer does steps 1 to 3 in its normalizer. The WordPiece model of the library `tokenizers` does
-step 4.
+In the fast tokenizer, the normalizer does the first three steps. The fourth step, the search for the longest
+token, is done by the WordPiece model of the library `tokenizers`.
 """
 
 import unicodedata
@@ -25,16 +25,16 @@ from transformers import PreTrainedTokenizerFast
 from .sentencepiece_models import empty_model
 from .word_tokenizers import imported_tokenizer
 
-# These characters mark positions while a text is converted. The characters are control characters, so that
-# the normalizer `Precompiled` replaces each character of a text separately.
+# The normalizer marks positions in a text with these control characters. Between control characters, the
+# normalizer `Precompiled` replaces each character of a text separately.
 _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"
 _ESCAPING_CHARACTERS = "\\_u;0123456789"
-# tensor2tensor decodes an invalid code as this character. The tokenizer writes this character for characters
-# that Unicode does not define.
+# tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer encodes a character
+# that Unicode does not define as the code of "〓".
 _UNDEFINED = 0x3013
-# The categories of characters that texts do not contain: not assigned, private use, and surrogates.
+# The Unicode categories of characters that texts do not contain: not assigned, private use, and surrogates.
 _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")
 
 
@@ -85,7 +85,9 @@ def _read_tokens(path: Path) -> list[str]:
 
 
 def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer:
-    """Return a normalizer that does the steps 1 to 3 (see the docstring of this file)."""
+    """Return a normalizer that does the first three steps of `SubwordTextEncoder` (see the docstring of this
+    file).
+    """
     is_boundary = f"(?<={_ALPHANUMERIC})(?={_OTHER})|(?<={_OTHER})(?={_ALPHANUMERIC})"
     allowed = "".join(f"\\x{{{ord(character):X}}}" for character in sorted({*alphabet, _END_OF_PART}))
     return normalizers.Sequence(
@@ -114,7 +116,7 @@ def _character_codes(alphabet: Collection[str], path: Path) -> bytes:
     import sentencepiece
 
     if hasattr(sentencepiece, "set_min_log_level"):
-        # Print no log of the conversion, only errors.
+        # Let SentencePiece log only errors.
         sentencepiece.set_min_log_level(2)
     kept = {*alphabet, _BETWEEN_CHARACTERS, _END_OF_PART}
     with TemporaryDirectory() as folder:

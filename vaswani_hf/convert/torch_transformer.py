@@ -3,11 +3,11 @@
 `torch.nn.Transformer` contains only the encoder layers and decoder layers. A translation model also needs
 embeddings, positions and an output projection. The author of the model adds these parts, with arbitrary
 weight names. The user must write these weight names, the kind of positions and the number of heads into a
-file, and give the file with the option `--config`.
+file, and name the file with the option `--config`.
 
-The models differ from the paper in two points: the attention has biases; a LayerNorm follows the last layer
-of each stack, even in post-norm models. The projections of queries, keys and values are stored as one joint
-weight `in_proj_weight`.
+Models with a `torch.nn.Transformer` differ from the paper in two points: the attention has biases; a
+LayerNorm follows the last layer of each stack, even in post-norm models. PyTorch stores the projections of
+queries, keys and values as one joint weight `in_proj_weight`.
 """
 
 import re
@@ -37,15 +37,15 @@ from .weights import (
 )
 
 _TITLE = "torch.nn.Transformer"
-# The name of a weight that every `torch.nn.Transformer` has. In a state dict, the name has a prefix, such as
-# "transformer.", if the `torch.nn.Transformer` is an attribute of the model.
+# Matches the name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is an
+# attribute of a model, the name has a prefix, such as "transformer.".
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
 
 class TorchTransformerFacts(Settings):
     """Settings that a state dict of `torch.nn.Transformer` does not contain, and the names of the weights
-    outside `torch.nn.Transformer`.
+    that `torch.nn.Transformer` does not have.
     """
 
     nhead: int = Field(ge=1)
@@ -63,9 +63,11 @@ class TorchTransformerFacts(Settings):
     positions: str
     """"sinusoidal", "none", or the name of the position table in the state dict"""
     target_positions: str | None = None
-    """the name of the position table of the target; by default the position table of the source"""
+    """the name of the position table of the target; by default the target has the position table of the
+    source
+    """
     ignored: list[str] = []
-    """the names of weights that are not imported, because translation does not use the weights"""
+    """the names of weights that the import ignores, because translation does not use these weights"""
     pad_token_id: int = Field(ge=0)
     bos_token_id: int = Field(ge=0)
     """the id of the token that starts the decoder"""
@@ -107,7 +109,7 @@ NAMES = WeightNames(
 
 
 def recognise_torch_transformer(path: Path) -> bool:
-    """Return True for a file with a weight `decoder.layers.0.multihead_attn.in_proj_weight`."""
+    """Return True for a file that contains the weight name `decoder.layers.0.multihead_attn.in_proj_weight`."""
     return b"decoder.layers.0.multihead_attn.in_proj_weight" in header_of(path)
 
 
@@ -176,8 +178,8 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
 
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Divide a state dict into the weights of `torch.nn.Transformer` and all other weights. The prefix of the
-    names is removed from the weights of `torch.nn.Transformer`.
+    """Divide a state dict into the weights of `torch.nn.Transformer` and all other weights. Remove the
+    prefix, such as "transformer.", from the names of the weights of `torch.nn.Transformer`.
     """
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
@@ -234,8 +236,8 @@ def _matrix(
 def _tables(
     others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the position tables [L, D] of the source and of the target. Return None in place of a table if
-    the positions have no table.
+    """Return the position tables [L, D] of the source and of the target. If the model has no position table,
+    return None for both tables.
     """
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
@@ -270,8 +272,8 @@ def _with_positions(
     tables: tuple[torch.Tensor | None, torch.Tensor | None],
     timescales: str | None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Add learned positions to the weights. Return the weights and the config fields that describe the
-    positions.
+    """Add the tables of learned positions to the weights. Return the weights and the config fields that
+    describe the positions.
     """
     source, target = tables
     if source is None or target is None:

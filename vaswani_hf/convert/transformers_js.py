@@ -1,17 +1,20 @@
 """Converts a checkpoint to the ONNX graphs, configs and tokenizer that transformers.js loads as a MarianMT
 model.
 
-- onnx/encoder_model.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`.
-- onnx/decoder_model_merged.onnx: maps the target tokens `input_ids` and the encoder outputs to `logits`, and
-to the keys and values `present.N.{decoder,encoder}.{key,value}`. The inputs
-`past_key_values.N.{decoder,encoder}.{key,value}` are the keys and values of earlier calls. If the input
-`use_cache_branch` is False, the graph computes the keys and values of the source from the encoder outputs.
+- onnx/encoder_model.onnx maps `input_ids` and `attention_mask` to `last_hidden_state`.
 
-Each graph is written to three files: with float32 weights, with float16 weights (suffix `_fp16`) and with
-int8 weights (suffix `_quantized`). The floating-point inputs and outputs are float32 in all files.
+- onnx/decoder_model_merged.onnx maps the target tokens `input_ids` and the encoder outputs to `logits`, and
+  to the keys and values `present.N.{decoder,encoder}.{key,value}`. The inputs
+  `past_key_values.N.{decoder,encoder}.{key,value}` are the keys and values of earlier calls. If the input
+  `use_cache_branch` is False, the decoder graph computes the keys and values of the source from the encoder
+  outputs.
+
+The export writes each ONNX graph to three files: with float32 weights, with float16 weights (suffix `_fp16`)
+and with int8 weights (suffix `_quantized`). In all three files, the floating-point inputs and outputs are
+float32.
 
 The greedy search of transformers.js stops only when all sentences of a batch generate `</s>` in the same
-step. Therefore the decoder graph makes a sentence that has ended generate `</s>` again in each step.
+step. Therefore the decoder graph generates `</s>` again in each step after the end of a sentence.
 
 In shapes, B is the batch size, S the source length, T the target length, P the number of cached target
 tokens, H the number of heads, D the model width and V the size of the target vocabulary.
@@ -53,8 +56,8 @@ from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, Transforme
 
 # The block size of the int8 quantization. The weights of a block share one scale.
 _BLOCK_SIZE = 32
-# The exporter traces the graphs with example inputs. The inputs have these numbers of sentences, of cached
-# target tokens, and of new target tokens.
+# The numbers of sentences, of cached target tokens and of new target tokens in the example inputs with which
+# the exporter traces the graphs.
 _TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
 # The generation settings that transformers.js supports.
 _SETTINGS = """
@@ -69,8 +72,8 @@ def export_transformers_js(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the graphs, the configs and the tokenizer. Compare the outputs of all graphs with the outputs of
-    the model.
+    """Write the ONNX graphs, the configs and the tokenizer. Check that all graphs and the model have the same
+    outputs.
     """
     assert tokenizers is not None
     tokenizer = _only_tokenizer(tokenizers)
@@ -90,8 +93,8 @@ def export_transformers_js(
 
 
 def _only_tokenizer(tokenizers: Tokenizers) -> Any:
-    """Return the source tokenizer. Raise an error if the source tokenizer cannot also decode the target,
-    because transformers.js has only one tokenizer per model.
+    """Return the source tokenizer, because transformers.js has only one tokenizer per model. Raise an error
+    if the source tokenizer cannot also decode the target.
     """
     source, target = tokenizers
     if languages_of(source):
@@ -111,8 +114,8 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
 def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     settings = read_json_object(folder, TOKENIZER_FILES[1], folder)
-    # Replace the class name that transformers 5 writes, because transformers.js prints a warning for this
-    # name.
+    # Replace the class name that transformers 5 writes, because transformers.js prints a warning about this
+    # class name.
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_whole(folder / TOKENIZER_FILES[1], json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
@@ -161,9 +164,8 @@ class _DecoderGraph(nn.Module):
             (encoder_hidden_states, *encoder_states),
         )
         for states in source_states:
-            # Tell the exporter that the outputs of both branches of `torch.cond` have the same batch size and
-            # the same source length. Without `torch._check`, the exporter treats the sizes as different
-            # dimensions.
+            # The outputs of both branches of `torch.cond` have the same batch size and the same source
+            # length. Without `torch._check`, the exporter would treat these sizes as different dimensions.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -221,8 +223,8 @@ def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
     ids = torch.zeros(_TRACED_SENTENCES, _TRACED_NEW, dtype=torch.int64)
     mask = torch.ones(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
     encoder_hidden_states = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, config.d_model)
-    # In the first call, the cached keys and values of the source have the length 0. Therefore this length has
-    # a separate dimension name.
+    # In the first call, the cached keys and values of the source have the length 0. Therefore the cached
+    # source length has its own dimension name.
     cached = {0: batch, 2: Dim("past_decoder_sequence_length")}
     cached_source = {0: batch, 2: Dim("past_encoder_sequence_length")}
     num_states = 2 * config.decoder_layers
@@ -284,9 +286,10 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
     paths = {dtype: folder / GRAPHS / f"{name}{suffix}.onnx" for dtype, suffix in DTYPES.items()}
     program.save(paths["fp32"], external_data=False)
     onnx.save(convert_float_to_float16(onnx.load(paths["fp32"]), keep_io_types=True), paths["fp16"])
-    # Quantize only the weights, in blocks. With a Multi30k model, this quantization changed the most probable
-    # token at 0.3 % of the positions. `quantize_dynamic` changed the most probable token at 1.0 % of the
-    # positions, because `quantize_dynamic` also quantizes the activations of a whole batch with one scale.
+    # Quantize only the weights, in blocks. With a Multi30k model, quantization in blocks changed the most
+    # probable token at 0.3 % of the positions. `quantize_dynamic` changed the most probable token at 1.0 % of
+    # the positions, because `quantize_dynamic` also quantizes the activations of a whole batch with one
+    # scale.
     quantizer = MatMulNBitsQuantizer(
         _with_int8_embeddings(onnx.load(paths["fp32"])), bits=8, block_size=_BLOCK_SIZE, is_symmetric=True
     )
@@ -296,7 +299,7 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
 
 def _with_int8_embeddings(model: Any) -> Any:
     """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection
-    as a separate matrix, because the quantizer needs constant matrices.
+    as a separate matrix, because the quantizer quantizes only constant matrices.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -335,8 +338,8 @@ def _with_int8_embeddings(model: Any) -> Any:
 
 
 def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationConfig:
-    """Return a generation config with only the settings that transformers.js supports. transformers.js
-    supports only greedy search, and uses the same length limit for all sentences.
+    """Return a generation config without the settings that transformers.js does not support. transformers.js
+    has only greedy search, and the same length limit for all sentences.
     """
     settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
     settings["decoder_start_token_id"] = decoder_start_token_id(model.config)
@@ -344,14 +347,14 @@ def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationCo
 
 
 def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
-    """Compare the logits of the graphs with the logits of the model. The graphs process the last target
-    tokens one by one with the cache, so the comparison also tests the cache.
+    """Return lines of text about the largest differences between the logits of the graphs and of the model.
+    The graphs process the last target tokens one by one, so that the comparison also tests the cache.
     """
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # Replace `</s>` in the target tokens of the comparison. After `</s>`, the decoder graph generates only
-    # `</s>`, but the model can generate any token.
+    # Replace `</s>` in the target tokens. After `</s>`, the decoder graph generates only `</s>`, but the
+    # model can generate any token.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

@@ -1,5 +1,5 @@
-"""Runs a model that `vaswani export --format transformers_js` has exported. Log-probabilities are computed in
-ONNX Runtime, and translations in Node.js.
+"""Runs a model that `vaswani export --format transformers_js` has exported. ONNX Runtime computes the
+log-probabilities, and Node.js the translations.
 """
 
 import json
@@ -18,9 +18,10 @@ from ..checkpoint.tokenizers import read_json_object
 from ..model.translator_vaswani import batches_by_length
 from .onnx_engine import OnnxGraph
 
-# The name of the folder with the graphs, and the names of the graph files without the suffix of the dtype.
+# The name of the folder with the ONNX graphs, and the names of the graph files without the suffix of the
+# dtype.
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
-# Maps the name of each dtype in transformers.js to the suffix of the file name.
+# Maps each dtype of transformers.js to the suffix of the graph files with weights in this dtype.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
 # The maximum batch size: in source tokens for ONNX Runtime, and in characters for Node.js.
 _TOKENS_PER_BATCH = 16384
@@ -28,7 +29,7 @@ _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 
 
 class TransformersJsEngine:
-    """Implements `Engine` for transformers.js. `dtype` is "fp32", "fp16" or "q8"."""
+    """Implements the protocol `Engine` for transformers.js. `dtype` is "fp32", "fp16" or "q8"."""
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
     beam_search: ClassVar[bool] = False
@@ -56,8 +57,8 @@ class TransformersJsEngine:
         return subprocess.run(["node", _SCRIPT, "--check"], capture_output=True).returncode == 0
 
     def logits(self, batch: Mapping[str, torch.Tensor], num_steps: int = 0) -> torch.Tensor:
-        """Return the logits [B, T, V]. The last `num_steps` target tokens are decoded one by one with the
-        cache.
+        """Return the logits [B, T, V]. The decoder graph processes the last `num_steps` target tokens one by
+        one with the cache.
 
         `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the
         right.
@@ -78,8 +79,8 @@ class TransformersJsEngine:
         return torch.cat(logits, dim=1)
 
     def _empty_cache(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Return cached keys and values of length 0, because transformers.js passes them in the first call of
-        the decoder.
+        """Return cached keys and values of length 0, as transformers.js passes in the first call of the
+        decoder.
         """
         cache = {}
         for value in self._decoder.session.get_inputs():

@@ -1,7 +1,8 @@
-"""Defines `TranslatorEngine`, the base class of engines that use the translator of this package.
+"""Defines `TranslatorEngine`, the base class of the engines that run an exported model in the translator of
+this package.
 
-A class derived from `TranslatorEngine` must define only the method `load`, which returns a translator for the
-exported model. The translator splits and tokenizes the texts, and decodes the translations.
+A class derived from `TranslatorEngine` must only define the method `load`. The method returns a translator
+for the exported model. The translator splits and tokenizes the texts, and decodes the translations.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Reads weight files of other libraries without executing code from these files.
 
 `torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
-objects of their own classes. Each format lists the names of the allowed classes. An object of an allowed
-class is read as an instance of `Stub`, with the same attributes. If the file contains an object of another
-class, an error is raised.
+objects of their own classes. Therefore each import format lists the names of the classes that it allows.
+`load_weights` reads an object of an allowed class as an instance of `Stub` with the same attributes. For an
+object of any other class, `load_weights` raises an error.
 """
 
 import errno
@@ -19,29 +19,31 @@ from safetensors.torch import load_file
 
 
 class Stub:
-    """Replaces an object of another library's class. A `Stub` has the attributes of the object, but not the
-    code of the class.
+    """Replaces an object of another library's class. A `Stub` has the attributes of the original object, but
+    not the code of its class.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.arguments = args
 
     def __setstate__(self, state: Any) -> None:
-        # For some classes, `state` is a pair of dicts: the ordinary attributes, and the attributes in
-        # `__slots__`.
+        # For classes with `__slots__`, `state` is a pair of dicts: the ordinary attributes, and the
+        # attributes in `__slots__`.
         parts = state if isinstance(state, tuple) else (state,)
         for part in parts:
             if isinstance(part, dict):
                 self.__dict__.update(part)
 
 
-# Older versions of `torch.save` do not write zip files. In such a file, search only this number of bytes for
-# the names of the weights, because the names are at the beginning of the file.
+# Older versions of `torch.save` do not write zip files. In a file that is not a zip file, read only the first
+# `_LONGEST_HEADER` bytes, because the names of the weights are at the beginning.
 _LONGEST_HEADER = 2**20
 
 
 def weight_file(path: Path) -> Path:
-    """Return the path itself, or the only `.pt` or `.pth` file of a folder."""
+    """Return the path of a weight file. If `path` is a folder, return the only `.pt` or `.pth` file in the
+    folder.
+    """
     if not path.is_dir():
         return path
     files = [file for file in path.iterdir() if file.suffix in (".pt", ".pth")]
@@ -49,7 +51,7 @@ def weight_file(path: Path) -> Path:
 
 
 def header_of(path: Path) -> bytes:
-    """Return the part of a weight file that contains the names of the weights as plain text."""
+    """Return the bytes of a weight file that contain the names of the weights as plain text."""
     path = weight_file(path)
     if not path.is_file():
         return b""
@@ -67,18 +69,18 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read a file. Return False if the content of the file is wrong:
-    in a zip file with a missing part, a library seeks a negative position, which is an invalid argument.
+    """Return True if the operating system cannot read a file. Return False for the error "invalid argument":
+    a library may seek a negative position in a damaged zip file.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
-    """Load the float32 state dict of a file of `torch.save` or safetensors.
+    """Load a state dict in float32 from a file of `torch.save` or safetensors.
 
     The file contains the state dict itself, or a dict that contains the state dict and other objects. The
-    state dict is recognised by a key that matches `has_name`. The prefix "module." that DataParallel adds to
-    names is removed.
+    state dict is the dict with a key that matches `has_name`. The returned names do not have the prefix
+    "module." of DataParallel.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
@@ -100,12 +102,12 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """Load a file that `torch.save` wrote. The tensors are on the CPU.
 
     `classes` are the full names of the classes that may occur in the file in addition to tensors and plain
-    values, such as "argparse.Namespace". Objects of these classes become instances of `Stub`.
+    values, such as "argparse.Namespace". Objects of the classes in `classes` become instances of `Stub`.
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # `safe_globals` accepts pairs of a class and a name. If the class of an object has this name in the
-        # file, torch creates an instance of the class in the pair.
+        # `safe_globals` accepts pairs of a class and a name. For an object whose class has the name in a
+        # pair, torch creates an instance of the class in the pair.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -114,7 +116,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
             f"because such objects can execute code ({_refused(str(error))})."
         ) from None
     except Exception as error:
-        # Catch all exceptions, because a damaged file can raise any kind of exception. `-v` shows the cause.
+        # Catch all exceptions, because reading a damaged file can raise any exception. The option `-v` shows
+        # the cause.
         if _is_unreadable(error):
             raise
         raise ValueError(
@@ -124,6 +127,6 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
 
 
 def _refused(message: str) -> str:
-    """Return the line of torch's error message that names the refused class."""
+    """Return the line of an error message of torch that names the refused class."""
     lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
     return (lines or ["an unknown object"])[0].rstrip(".")[:200]

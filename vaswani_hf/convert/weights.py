@@ -1,6 +1,7 @@
 """Converts weights between this package and other libraries: renames weights, and reorders features.
 
-Each format has one table of weight names. The import and the export use the same table.
+Each format has one table of weight names. If a format can be imported and exported, the import and the export
+use the same table.
 
 In shapes, D is the model width.
 """
@@ -14,9 +15,9 @@ import torch
 from ..model.modeling_vaswani import sinusoids
 from .import_formats import require
 
-# In the weights of these modules, each column belongs to one of the D features of the model. Therefore, if
-# the order of the features changes, the columns of these weights are reordered. In the weights of all other
-# modules, each row belongs to a feature, so the rows are reordered.
+# Modules whose weights have one column for each of the D features of the model. If the order of the features
+# changes, the conversion reorders the columns of these weights. In the weights of all other modules, each row
+# belongs to a feature, so the conversion reorders the rows.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -37,8 +38,8 @@ class WeightNames:
     Attributes:
         names (Mapping): Maps each weight name of the format to the weight name in `VaswaniForSeq2SeqLM`. If
             the format stores several weights as one tensor, concatenated along the first dimension, the value
-            is a tuple of names. The weights of a tuple must have the same shape.
-        ignored (tuple): The names of tensors that are ignored, such as a table of sinusoids.
+            is a tuple of weight names. The weights in a tuple must have the same shape.
+        ignored (tuple): The names of tensors that an import ignores, such as a table of sinusoids.
     """
 
     names: Mapping[str, str | tuple[str, ...]]
@@ -68,8 +69,8 @@ class WeightNames:
         return ours
 
     def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights with the names that the format uses. Weights that the format does not have are
-        left out.
+        """Return the weights with the names that the format uses. Leave out weights that the format does not
+        have.
         """
         theirs = {}
         numbers = {_without_number(name)[0] for name in state}
@@ -83,7 +84,7 @@ class WeightNames:
         return theirs
 
 
-# A part of the mapping `WeightNames.names`.
+# A part of the mapping `WeightNames.names`: maps a format's weight names to the names of this package.
 Names = dict[str, str | tuple[str, ...]]
 
 
@@ -98,18 +99,20 @@ def stack_names(
     weight: str = "weight",
     bias: str = "bias",
 ) -> Names:
-    """Map the weights and the biases of the encoder or the decoder to the names that this package uses.
+    """Map a format's weight names of the encoder or the decoder to the names that this package uses.
 
     Args:
         stack (str): "encoder" or "decoder".
         layer (str): The name of a layer in the format, such as "encoder.layers.{}".
-        modules (Mapping): Maps each module of a layer, such as a LayerNorm, to its name in this package.
-        attentions (Mapping, optional): Maps each attention module of a layer to its name in this package.
-        projections (Mapping, optional): Maps each projection of an attention module to its name in this
-            package.
-        norm (str, optional): The name of the LayerNorm at the end of the stack.
-        weight (str): The name of the weight of a module.
-        bias (str): The name of the bias of a module.
+        modules (Mapping): Maps the format's name of each module in a layer, such as a LayerNorm, to the name
+            in this package.
+        attentions (Mapping, optional): Maps the format's name of each attention module in a layer to the name
+            in this package.
+        projections (Mapping, optional): Maps the format's name of each projection in an attention module to
+            the name in this package.
+        norm (str, optional): The format's name of the LayerNorm at the end of the stack.
+        weight (str): The format's name of a module's weight.
+        bias (str): The format's name of a module's bias.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -126,8 +129,8 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map the weights and the biases of the encoder or the decoder, if the format gives them the same names
-    as this package. `prefix` is the name of the stack in the format, such as "model.encoder".
+    """Map a format's weight names of the encoder or the decoder to the names of this package. The names
+    differ only in `prefix`, the format's name of the stack, such as "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
@@ -144,7 +147,8 @@ def same_names(stack: str, prefix: str) -> Names:
 
 def joint_names(stack: str, attention: str, own: str) -> Names:
     """Map the joint projection of queries, keys and values of `torch.nn.MultiheadAttention` to the three
-    projections of this package. `attention` and `own` are the names of the attention module.
+    projections of this package. `attention` is the format's name of the attention module, and `own` is the
+    attention module's name in this package.
     """
     names: Names = {}
     for kind in ("weight", "bias"):
@@ -154,8 +158,8 @@ def joint_names(stack: str, attention: str, own: str) -> Names:
 
 
 def _without_number(name: str) -> tuple[str, str]:
-    """Find the number of the layer in a weight name, such as "3" in "layers.3.fc1". Return the number, and
-    the name with `{}` in place of the number.
+    """Return the layer number in a weight name, such as "3" in "layers.3.fc1", and the name with `{}` in
+    place of the number.
     """
     found = re.search(r"(?<=\.)\d+(?=\.)", name)
     if found is None:
@@ -164,8 +168,8 @@ def _without_number(name: str) -> tuple[str, str]:
 
 
 def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
-    """Return the config fields that can be computed from the shapes of the weights. The weights in `state`
-    have the names that this package uses.
+    """Return the config fields that follow from the shapes of the weights, such as `d_model`. `state`
+    contains weights under the names of this package.
 
     Raise a ValueError if a weight is missing.
     """
@@ -196,7 +200,7 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
     """Return the config fields about shared weights and biases. Add shared weights to `state` under all their
-    names. The weights in `state` have the names that this package uses.
+    names. `state` contains weights under the names of this package.
     """
     if is_shared:
         joint = state["model.encoder.embed_tokens.weight"]
@@ -215,9 +219,9 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
-    """Return the config fields about the LayerNorms. The weights in `state` have the names that this package
-    uses. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the name that an error message gives
-    to the LayerNorm at the end of the decoder.
+    """Return the config fields about the LayerNorms. `state` contains weights under the names of this
+    package. `of_encoder` and `of_decoder` are "pre" or "post". An error message about the LayerNorm at the
+    end of the decoder names `field`.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -235,11 +239,11 @@ def norm_fields(
 
 
 def add_biases(state: dict[str, torch.Tensor]) -> None:
-    """Add biases of zeros to `state` where biases are missing. The weights in `state` have the names that
-    this package uses.
+    """Add missing biases to `state`, with the value 0. `state` contains weights under the names of this
+    package.
 
-    The LayerNorms and the feed-forward networks of this package always have biases. In an attention layer,
-    either all projections have biases, or no projection has a bias.
+    The LayerNorms and the feed-forward networks of this package always have biases. In a model, either all
+    projections of the attention layers have biases, or none.
     """
     has_attention_bias = any(name.endswith("_proj.bias") for name in state)
     for name, weight in list(state.items()):
@@ -256,22 +260,23 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     second half.
 
     After the reordering, sines and cosines alternate, as in Section 3.5 of the paper. The order of the D
-    features of a model does not matter if all weights use the same order. The weights in `state` have the
-    names that this package uses.
+    features does not matter if all weights use the same order. `state` contains weights under the names of
+    this package.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# A position table with at most this difference from the formula is recognised as sinusoids. The tolerance
-# allows for rounding, because other libraries compute the angles of the sinusoids in float32. At position
+# A position table is recognised as sinusoids if it differs from the formula by at most `_TABLE_TOLERANCE`.
+# The tolerance is larger than rounding errors of libraries that compute the angles in float32. At position
 # 5,000, the rounding error of an angle is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 
 def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
-    """Recognise the sinusoids in a position table [L, D]. Return the `position_timescales`, and True if all
-    sines are in the first half of the features. Return None if the table does not contain sinusoids.
+    """Recognise the sinusoids in a position table [L, D]. Return the config field `position_timescales`, and
+    True if all sines are in the first half of the features. Return None if the table does not contain
+    sinusoids.
     """
     length, d_model = table.shape
     if d_model % 2:

@@ -1,7 +1,7 @@
 """Creates fast tokenizers for texts whose tokens are separated by spaces.
 
-Some libraries expect texts that other programs have already tokenized and segmented. The tokenizers in this
-file split such texts at spaces, and join the parts of words in translations.
+Some libraries expect texts that other programs have already segmented into subwords. The tokenizers in this
+file split such texts at spaces, and join the subwords in translations to words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
 
-# In the merges of subword-nmt and fastBPE, the last token of a word ends with this text.
+# In the merges of subword-nmt and fastBPE, the last token of a word ends with "</w>".
 END_OF_WORD = "</w>"
 
 
@@ -30,8 +30,8 @@ def word_tokenizer(
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # Use the WordPiece decoder, because it adds a space before each token that does not begin with `prefix`.
-    # The character in `prefix` never occurs in texts, so no token begins with `prefix`.
+    # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
+    # does not begin with `prefix`. No token begins with the private character in `prefix`.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),
@@ -53,11 +53,11 @@ def merging_tokenizer(
     end: str = "</s>",
     unknown: str = "<unk>",
 ) -> PreTrainedTokenizerFast | None:
-    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and
-    fastBPE do.
+    """Create a tokenizer that splits texts at spaces, and segments words with the merges of subword-nmt or
+    fastBPE.
 
-    The last token of each word ends with `END_OF_WORD`. Return None if the vocabulary does not contain all
-    tokens of the merges, because the library `tokenizers` does not support merges whose tokens have no id.
+    The last token of each word ends with `END_OF_WORD`. Return None if the vocabulary lacks a token of the
+    merges, because the library `tokenizers` does not support tokens without an id.
     """
     needed = {token for left, right in merges for token in (left, right, left + right)}
     if not needed <= ids.keys():
@@ -79,7 +79,7 @@ def imported_tokenizer(
     unknown: str,
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create the `PreTrainedTokenizerFast` from a tokenizer of the library `tokenizers`. The tokenizer
+    """Create a `PreTrainedTokenizerFast` from a tokenizer of the library `tokenizers`. The created tokenizer
     appends `end` to each text.
     """
     backend.post_processor = processors.TemplateProcessing(

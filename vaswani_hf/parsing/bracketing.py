@@ -1,11 +1,12 @@
 """Computes labelled bracketing scores: precision, recall and F1 of trees, with the rules of the program evalb
 (Sekine and Collins 1997).
 
-The rules come from the parameter files COLLINS.prm and new.prm of evalb. Function tags are removed. The
-labels ADVP and PRT count as equal. TOP, punctuation and traces are deleted. Two constituents match if they
-have the same label, the same first word and the same last word. Precision and recall are computed from the
-constituents of all sentences together. Part-of-speech tags are not compared. In both trees, the tags of the
-gold tree decide which words are punctuation, because a predicted tree may have no tags.
+The rules come from the parameter files COLLINS.prm and new.prm of evalb. Before the comparison, function tags
+are removed from labels, and TOP, punctuation and traces are removed from trees. The labels ADVP and PRT count
+as equal. Two constituents match if they have the same label, the same first word and the same last word.
+Precision and recall count the constituents of all sentences together. Part-of-speech tags are not compared.
+The tags of the gold tree decide which words of the gold tree and of the predicted tree are punctuation,
+because a predicted tree may have no tags.
 """
 
 import time
@@ -27,12 +28,12 @@ _SAME_LABEL = {"PRT": "ADVP"}
 
 
 def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
-    """Score predicted trees against gold trees. `gold` and `predicted` must have trees of the same sentences
-    in the same order.
+    """Score predicted trees against gold trees. `gold` and `predicted` must contain trees of the same
+    sentences in the same order.
 
-    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the percentage of sentences
-    whose constituents are all correct. `sentences`, `gold_brackets`, `predicted_brackets` and
-    `matched_brackets` are counts.
+    In the returned dict, `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the
+    percentage of sentences whose constituents are all correct. `sentences`, `gold_brackets`,
+    `predicted_brackets` and `matched_brackets` are counts.
     """
     num_gold = 0
     num_predicted = 0
@@ -64,9 +65,9 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """Return for each word of a tree whether the word is punctuation.
+    """Return True for each word of a tree that is punctuation, and False for all other words.
 
-    A word is punctuation if its tag is a punctuation tag. If the word has no tag, the word itself must be a
+    A word with a punctuation tag is punctuation. A word without a tag is punctuation if the word is a
     punctuation mark.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
@@ -74,15 +75,15 @@ def _punctuation_of(tree: Tree) -> list[bool]:
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the constituents that are scored, by label, start and end. Start and end are positions of words,
+    """Count the scored constituents of a tree by label, start and end. Start and end are numbers of words,
     counted without punctuation.
     """
-    # `places[i]` is the number of words before word i that are not punctuation. The last entry of `places` is
-    # for the end of the sentence.
+    # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
+    # is the number of words in the whole sentence that are not punctuation.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
-        # Count neither wrappers such as TOP nor constituents that consist only of punctuation.
+        # Do not count wrappers, such as TOP, and constituents that consist only of punctuation.
         if label not in WRAPPERS and places[start] < places[end]:
             brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
     return brackets
@@ -92,9 +93,9 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    The result is the dict of `bracketing_scores` with three additional entries: `seconds`,
-    `sentences_per_second` and `trees`. `trees` is a list with one predicted tree for each gold tree. If a
-    gold tree has no words, its entry in `trees` is None.
+    Return the dict of `bracketing_scores` with three additional entries: `seconds`, `sentences_per_second`
+    and `trees`. `trees` is a list with one predicted tree for each gold tree, or None for a gold tree without
+    words.
     """
     from tqdm.auto import tqdm
 
@@ -103,8 +104,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Put the words of the gold tree into the predicted tree. The parser reads the text `Tree.sentence`, in
-    # which some words are changed, for example `-LRB-` to `(`.
+    # Put the words of the gold tree into the predicted tree, because the parser reads other words:
+    # `Tree.sentence` has, for example, `(` in place of `-LRB-`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)
@@ -119,7 +120,7 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 
 
 def read_gold_trees(treebank: str) -> list[Tree]:
-    """Read the treebank of the option `--trees`."""
+    """Read the treebank that the option `--trees` names. Raise a ValueError if no tree has words."""
     gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
         raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
@@ -137,8 +138,8 @@ def score_tree_file(path: str, gold: Sequence[Tree], treebank: str) -> dict[str,
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
     """Return the gold trees that have words.
 
-    A tree that has only traces has no words and cannot be scored. If trees have no words, log a warning with
-    the number of these trees.
+    A tree that has only traces has no words and cannot be scored. Log a warning with the number of trees
+    without words.
     """
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):
@@ -149,7 +150,7 @@ def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
 
 
 def trees_as_lines(trees: Iterable[Tree | None]) -> str:
-    """Write each tree as one line of brackets. A missing tree (None) becomes an empty line."""
+    """Return each tree as one line in bracket notation. A missing tree (None) becomes an empty line."""
     return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 
 

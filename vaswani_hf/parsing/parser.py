@@ -1,5 +1,5 @@
-"""Defines `Parser`, which writes the constituency trees of sentences. The search is constrained so that each
-output is a well-formed tree.
+"""Defines `Parser`, which writes the constituency trees of sentences. Constraints on the search ensure that
+each output is a well-formed tree.
 """
 
 import math
@@ -25,10 +25,10 @@ from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# The smallest tree over N words has N + 3 symbols: the N words, and an opening bracket, a closing bracket and
-# `</s>`.
+# The smallest tree over N words has N + 3 symbols: N tags, an opening bracket, a closing bracket and `</s>`.
 NUM_OTHER_SYMBOLS = 3
-# Settings of `generate` that could forbid a symbol that a well-formed tree needs.
+# Settings of `generate` that a parser refuses, because they could forbid a symbol that a well-formed tree
+# needs.
 _FORBIDDING_SETTINGS = (
     "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size",
@@ -44,11 +44,11 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """A logits processor for trees. The processor allows a symbol only if a well-formed tree over all words
-    can still be completed within the length limit.
+    """A logits processor that allows a symbol only if the beam can still become a well-formed tree over all
+    words of the sentence within the length limit.
 
-    At each step, the processor counts the symbols of each beam. The processor does not need a grammar, and
-    stores nothing between two steps.
+    In each step of the search, the processor counts the symbols of each beam. The processor needs no grammar,
+    and stores nothing between two steps.
 
     In tensor shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam
     already has, and V the size of the target vocabulary.
@@ -80,7 +80,8 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # The ids of the tags. The model writes a tag in place of each word of the sentence.
+        # The token ids of the part-of-speech tags. The model writes a tag in place of each word of the
+        # sentence.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)
@@ -102,11 +103,11 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # An empty bracket must not be closed. `is_empty` is True if the last symbol is an opening bracket. At
-        # the first step there is no symbol yet, so `any` returns False.
+        # `is_empty` is True if the last symbol is an opening bracket, because an empty bracket must not be
+        # closed. In the first step there is no symbol yet, so `any` returns False.
         is_empty = is_opening[:, -1:].any(dim=1)
-        # Allow another opening bracket only if, within the length limit, the remaining words, a closing
-        # bracket for each open bracket, and `</s>` can still follow.
+        # Allow another opening bracket only if the length limit has room for the remaining symbols: a tag for
+        # each remaining word, a closing bracket for each open bracket, and `</s>`.
         num_needed = num_words_left + (depth + 1) + 1
         has_room = num_symbols + 1 + num_needed <= limits
 
@@ -115,25 +116,25 @@ class WellFormedTrees(LogitsProcessor):
         allowed[:, self.opening_ids] = may_open.unsqueeze(1)
         may_write_word = is_inside & has_words_left
         allowed[:, self.tag_ids] = may_write_word.unsqueeze(1)
-        # Allow the last closing bracket of the tree only after all words of the sentence.
+        # Allow the closing bracket that ends the tree only after all words of the sentence.
         allowed[:, self.close_id] = is_inside & ~is_empty & ((depth > 1) | ~has_words_left)
         allowed[:, self.eos_token_id] = is_begun & ~is_inside
         return scores.masked_fill(~allowed, -torch.inf)
 
 
 class TreeBackend(PyTorchBackend):
-    """A PyTorch backend of a parser. For each sentence, its search finds only well-formed trees over the
-    words of the sentence.
+    """The PyTorch backend of a parser. The search finds only well-formed trees over the words of each
+    sentence.
     """
 
-    # The tokenizer of trees. `Parser` sets this attribute.
+    # The tokenizer of trees. `Parser` sets the attribute `tokenizer`.
     tokenizer: PreTrainedTokenizerFast
 
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Find the trees of each sentence in a batch, as sequences of symbols. The first tree of a sentence
-        is the best tree.
+        """Return the trees of each sentence as sequences of symbols. The first tree of a sentence is its best
+        tree.
         """
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
@@ -159,7 +160,9 @@ class TreeBackend(PyTorchBackend):
         return super().search(segments, with_attention, **settings, logits_processor=processors)
 
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
-        """Return for each sentence the maximum number of symbols that `generate` allows, including `</s>`."""
+        """Return the maximum number of symbols, including `</s>`, that `generate` allows in the tree of each
+        sentence.
+        """
         names = ("max_length_a", "max_length_b", "max_new_tokens", "max_length")
         lengths = {name: setting_of(name, settings, self.generation_config) for name in names}
         if all(length is None for length in lengths.values()):
@@ -169,8 +172,8 @@ class TreeBackend(PyTorchBackend):
             # Subtract 1, because `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # A tree can have as many symbols as the model has positions. The decoder reads the start token
-            # and all symbols except the last symbol.
+            # A tree can have as many symbols as the model has positions, because the decoder reads the start
+            # token and all symbols except the last.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
@@ -185,9 +188,9 @@ class TreeBackend(PyTorchBackend):
 class Parser(Translator):
     """Writes the constituency trees of sentences (Section 6.3 of the paper).
 
-    The words of a sentence must be separated by white space. Punctuation marks must be separate words, as in
-    the training treebank. The leaves of a tree are exactly the words of the sentence.
-    `Parser.from_pretrained` loads a checkpoint.
+    White space must separate the words of a sentence. Punctuation marks must be separate words, as in the
+    training treebank. The leaves of a tree are exactly the words of the sentence. `Parser.from_pretrained`
+    loads a checkpoint.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -207,8 +210,8 @@ class Parser(Translator):
         model (PreTrainedModel): A sequence-to-sequence model of this package.
         source_tokenizer (PreTrainedTokenizerFast): The tokenizer of sentences.
         target_tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
-        ensemble (sequence): More models with the same vocabulary. The probabilities of all models are
-            averaged.
+        ensemble (sequence): More models with the same vocabulary. The parser averages the probabilities of
+            all models.
         **kwargs: The other arguments of `Translator`.
     """
 
@@ -228,8 +231,8 @@ class Parser(Translator):
             **options: The options of `parse`.
 
         Returns:
-            Tree or list: For one sentence, the tree, or None if the sentence has no words. For several
-            sentences, a list that has the tree or None for each sentence.
+            Tree or list: The tree of one sentence, or None if the sentence has no words. For several
+            sentences, a list with a tree or None for each sentence.
 
         Raises:
             ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
@@ -241,18 +244,18 @@ class Parser(Translator):
         return list(self.parse(sentences, **options))
 
     def parse(self, sentences: Iterable[str], **options: Any) -> Iterator[Tree | None]:
-        """Parse sentences lazily. The order of the sentences is kept.
+        """Parse sentences lazily, and yield the trees in the order of the sentences.
 
         Args:
-            sentences (iterable): The sentences. White space separates the words of a sentence. `window`
-                sentences are read at a time.
+            sentences (iterable): The sentences. White space separates the words of a sentence. The parser
+                reads `window` sentences at a time.
             **options: `window`, `tokens_per_batch` and `on_error` as in `Translator.translate`. With
-                `on_error="skip"`, the result for a sentence that cannot be parsed is None. All other options,
-                such as `num_beams`, are passed to `generate`.
+                `on_error="skip"`, the parser yields None for a sentence that cannot be parsed. All other
+                options, such as `num_beams`, are options of `generate`.
 
         Yields:
-            Tree: The tree of each sentence, or None if a sentence has no words. `str(tree)` is one line of
-                brackets.
+            Tree: The tree of each sentence, or None if a sentence has no words. `str(tree)` is the tree in
+                bracket notation on one line.
 
         Raises:
             ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
@@ -269,8 +272,8 @@ class Parser(Translator):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Parse each sentence as one segment, because the trees of two parts of a sentence cannot be joined
-        to one tree.
+        """Return each sentence as one segment, because the trees of two parts of a sentence cannot be joined
+        to one tree. Log a warning for a sentence that is longer than the sentences in training.
         """
         length = len(segment.token_ids)
         positions = self.backend.max_positions
@@ -291,7 +294,7 @@ class Parser(Translator):
 
 
 def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
-    """Convert token ids to a tree over the words of the sentence. Special tokens are left out."""
+    """Convert the token ids of a tree's symbols to a tree over `words`. Special tokens are left out."""
     symbols = []
     tags = []
     for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):

@@ -1,5 +1,5 @@
-"""The table `TASKS` maps the name of each task to a task object: `TASKS["translation"]` is an object of the
-class `Translation` in translation.py.
+"""Defines the table `TASKS`, which maps the name of each task to a task object. For example,
+`TASKS["translation"]` is an object of the class `Translation` in translation.py.
 """
 
 from .base import CardWords, Scores, Task

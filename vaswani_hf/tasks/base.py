@@ -1,8 +1,8 @@
-"""`Task` is the base class of all tasks, such as translation and parsing. A task defines the data, the model,
-the scores and the model card of a run.
+"""Defines `Task`, the base class of all tasks, such as translation and parsing. A task defines the data, the
+model, the scores and the model card of a run.
 
-To add a task, write a new file with a class, and add one entry to the table `TASKS`. No other module of the
-package depends on the name of a particular task.
+To add a task, write a file with a subclass of `Task` in tasks/, and add an entry to the table `TASKS`. No
+other module of the package depends on the name of a particular task.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ..settings.data import DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
 
 BOTH_STACKS = ("encoder", "decoder")
-# The link to the paper in the model card.
+# The link to the paper in model cards.
 PAPER = "[Attention Is All You Need](https://arxiv.org/abs/1706.03762) (Vaswani et al. 2017)"
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 
@@ -31,8 +31,8 @@ class Scores:
     Attributes:
         scores: The entry `test` of results.json.
         lines: The lines that the run prints.
-        outputs: The outputs of the model, one per line, for the file `Task.outputs_file`; None if the task
-            has no outputs.
+        outputs: The text of the file `Task.outputs_file`, with one output of the model per line; None if the
+            task has no outputs.
     """
 
     scores: dict[str, Any]
@@ -45,25 +45,26 @@ class CardWords:
     """The texts that differ between the model cards of different tasks.
 
     Attributes:
-        task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name for
-            it.
+        task_type: The name of the task on the Hub, or the usual name of the task if the Hub does not have the
+            task.
         task_name: The name of the task for readers of the card, such as "Text generation".
-        pipeline_tag: `task_type` if the Hub has this task; otherwise None.
-        description: The first sentences of the card: what the model is, and what the model does.
+        pipeline_tag: `task_type` if the Hub has the task, otherwise None.
+        description: The first sentences of the model card: what the model is, and what the model does.
         example: An input for the code snippets.
-        pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads it.
+        pipeline: The pipeline task with which `transformers.pipeline` loads the model; None if no pipeline
+            can load the model.
         is_translator: True if the pipeline returns translations.
-        snippet: Code that prints the output for `example`, for a model without a pipeline.
-        snippet_note: A note about the code snippets.
-        use_after_generated_corpus: The text of the card about the use of a model that was trained on a
-            generated corpus of this package, such as the number words.
+        snippet: For a model without a pipeline, Python code that prints the output for `example`.
+        snippet_note: A note about the code snippets of the model card.
+        use_after_generated_corpus: The text of the model card about the use of a model that was trained on a
+            corpus that this package generates, such as the number words.
         work: A sentence about the inputs of the model, such as "The model translates sentence by sentence."
         warning: A warning about possible errors in outputs.
         scored: The size of the test set as text, such as "1,000 sentences".
-        scored_how: A sentence about the scoring method; empty if the names of the scores are enough.
-        scores: The scores, one per line; empty without a test set.
-        examples: The name of the training examples, such as "sentence pairs".
-        tokens: The kind of tokens that the loss is computed on, such as "target".
+        scored_how: A sentence about the scoring method; empty if the names of the scores explain the method.
+        scores: The scores on the test set, one per line; empty without a test set.
+        examples: The word for the training examples, such as "sentence pairs".
+        tokens: The kind of tokens that the training loss includes, such as "target".
     """
 
     task_type: str
@@ -93,19 +94,20 @@ def language_of(facts: dict[str, Any]) -> str:
 class Task(Protocol):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
-    Each task is a subclass. The methods of `Task` itself are sufficient for a task that uses no dataset of
-    the Hub, and that computes only the loss in validations. The arguments `data`, `tokenizer` and
-    `evaluation` are sections of a recipe.
+    Each task is a subclass of `Task`. The methods of `Task` itself are sufficient for a task that uses no
+    dataset of the Hub and computes only the loss in validations. The arguments `data`, `tokenizer` and
+    `evaluation` of the methods are sections of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
         data_settings: The class of the section `data` of a recipe.
-        tokenizer_settings: The class of the section `tokenizer`.
-        decoding_settings: The class of the section `decoding`.
-        evaluation_settings: The class of the section `evaluation`.
-        model_class: The class of the model.
+        tokenizer_settings: The class of the section `tokenizer` of a recipe.
+        decoding_settings: The class of the section `decoding` of a recipe.
+        evaluation_settings: The class of the section `evaluation` of a recipe.
+        model_class: The class of the models that learn the task, such as `VaswaniForSeq2SeqLM`.
         stacks: The stacks of the model: "encoder", "decoder" or both.
-        outputs_file: The name of the file for outputs on the test set; None if the task has no outputs.
+        outputs_file: The name of the file to which a run writes the outputs for the test set; None if the
+            task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
             scores of the test set. The training curve uses the titles as labels for the validation scores.
     """
@@ -121,41 +123,42 @@ class Task(Protocol):
     metrics: dict[str, str]
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
-        """Return the section `data` with additional information about the data, such as the commit of a
-        dataset on the Hub.
+        """Return the section `data` with additional facts about the data, such as the commit of a dataset on
+        the Hub.
 
-        `earlier` is the section `data` in the saved recipe of the run that is resumed; None for a new run.
+        For a resumed run, `earlier` is the section `data` in the saved recipe of the run. For a new run,
+        `earlier` is None.
         """
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
-        """Return the split "train", "validation" or "test" with the columns `source` and `target`; None if
-        the split is missing.
+        """Return the split "train", "validation" or "test" with the columns `source` and `target`. Return
+        None if the recipe names no data for the split.
 
-        A training split of weighted corpora also has the column `corpus`, the index of the corpus of each
-        pair.
+        If the training corpora have weights, the training split also has the column `corpus` with the index
+        of each pair's corpus.
         """
         ...
 
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """Load the corpus, and encode the corpus with the tokenizers in `folder`. If `new_tokenizers` is
-        true, first train the tokenizers on the corpus.
+        """Load the corpus of a recipe, and encode the corpus with the tokenizers in `folder`. If
+        `new_tokenizers` is true, first train the tokenizers on the corpus.
         """
         ...
 
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """Convert the tokenizers of another model for this task; raise a ValueError if the task cannot use
+        """Convert the tokenizers of another model for this task. Raise a ValueError if the task cannot use
         the tokenizers.
         """
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores, without the loss. The training curve shows the first
-        score.
+        """Return the names of the validation scores except the loss. The training curve shows the first score
+        of the returned names.
         """
         return ()
 
@@ -163,17 +166,17 @@ class Task(Protocol):
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
         """Return the outputs of the model, such as translations, for source texts of the validation split. In
-        a distributed run, each process calls this method with its own part of the texts.
+        a run with several processes, each process calls this method with its own part of the texts.
         """
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """Compare the model's `outputs` with the correct `targets`. Return a dict that maps the name of each
+        """Compare the outputs of the model with the correct targets. Return a dict that maps the name of each
         score to its value.
 
-        `validation_metrics` lists the scores that are logged during validation. `metrics` lists the scores
-        that `vaswani evaluate` prints, with their titles. The command passes the section `evaluation` of the
-        checkpoint's recipe, changed by the options `--tokenize` and `--lowercase`.
+        A run logs only the scores in `validation_metrics`. `vaswani evaluate` prints only the scores in
+        `metrics`. `vaswani evaluate` passes the section `evaluation` of the checkpoint's recipe, changed by
+        the options `--tokenize` and `--lowercase`.
         """
         return {}
 
@@ -184,16 +187,16 @@ class Task(Protocol):
         ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
-        """Return the examples of the model card: one dictionary for each text. The dictionary has the keys
-        `source`, `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the
-        word). The default method returns no entries, so that the card has no examples.
+        """Return the examples of the model card: one dict for each text. The dict has the keys `source`,
+        `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the word). The
+        method of `Task` returns an empty list, so that the card has no examples.
         """
         return []
 
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """Return the texts of the model card. `test` contains the scores of the test split. `facts` contains
-        everything else that publish/model_card.py has collected about the run.
+        """Return the texts of the model card. `test` contains the scores on the test split. `facts` contains
+        all other facts that publish/model_card.py has collected about the run.
         """
         ...

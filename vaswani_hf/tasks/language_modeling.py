@@ -50,7 +50,7 @@ from .base import PAPER, CardWords, Scores, Task, Tokenizers, language_of
 
 logger = logging.get_logger(__name__)
 
-# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted. Of the predicted tokens 80 % become
+# Devlin et al. 2019, Section 3.1: the model predicts 15 % of the tokens. Of the predicted tokens, 80 % become
 # `<mask>`, 10 % become a random token, and 10 % stay unchanged.
 PREDICTED_RATE = 0.15
 MASKED_RATE = 0.8
@@ -60,9 +60,9 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class TextData(CorpusData):
-    """The section `data` for language modelling: the texts of the splits. Each split is a text file with one
-    text per line (`…_text`), the column `text_column` of a split of `dataset`, or the number words of both
-    languages (`corpus: numbers`).
+    """The section `data` of a recipe for language modelling: the texts of the splits. A split comes from text
+    files with one text per line (keys such as `train_text`), from the column `text_column` of a dataset, or
+    from the generated corpus of number words (`corpus: numbers`).
     """
 
     file_kinds = ("text",)
@@ -77,7 +77,7 @@ class TextData(CorpusData):
     test_text: Files = None
     """Text files with one text per line, for the test at the end of the run."""
     text_column: str = "text"
-    """The column of a dataset that has the texts."""
+    """The column of the dataset that contains the texts."""
 
     @model_validator(mode="after")
     def _check_column(self) -> Self:
@@ -90,44 +90,46 @@ class TextData(CorpusData):
 
 
 class TextTokenizer(TokenizerSettings):
-    """The section `tokenizer` for language modelling: one tokenizer for all texts."""
+    """The section `tokenizer` of a recipe for language modelling: one tokenizer for all texts."""
 
 
 class LanguageModeling(Task):
-    """The base class of causal and masked language modelling. The code for sentence pairs is used for texts
-    too: source and target of a pair are the same text.
+    """The base class of causal and masked language modelling. Language modelling uses the same code for data
+    as translation. Therefore each text is a pair whose source and target are the same text.
     """
 
     data_settings = TextData
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # Describes which special tokens and which space the tokenizer adds to a text.
+    # Describes the special tokens and the space that the tokenizer adds to a text.
     form: TextForm
-    # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
-    # for readers of the model card.
+    # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
+    # readers of the model card.
     hub_task: str
     hub_name: str
-    # The first sentence of the model card, with "{language}" in place of the language.
+    # The first sentence of the model card. `{language}` stands for the language.
     description: str
-    # The example inputs of the model card: the first for a model of number words, the second for other
-    # models.
+    # The example inputs of model cards. A model of number words has the first example, and any other model
+    # the second.
     examples: tuple[str, str]
-    # A sentence about the scored tokens for the model card.
+    # A sentence of the model card about the tokens that the scores include.
     scored_how = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """Return the tokenizer that encodes texts for training and scoring."""
+        """Return the tokenizer that encodes texts for training and for scoring."""
         return tokenizer
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
-        """Return the collator that pads texts and sets their labels. `seed` decides which tokens are
-        masked.
+        """Return the collator that pads texts and sets their labels. For masked language modelling, `seed`
+        determines which tokens are masked.
         """
         raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the labels, and the logits [B, L, V] at the positions that predict these labels."""
+        """Return the labels, and the logits that predict the labels. In a causal model, the logits at a
+        position predict the next label.
+        """
         return labels, logits
 
     def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
@@ -170,8 +172,8 @@ class LanguageModeling(Task):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        # If the decoder of a translation model becomes a language model, use the target tokenizer, because
-        # this decoder was trained on the target language.
+        # If a causal language model starts from the decoder of a translation model, use the target tokenizer,
+        # because the decoder was trained on the target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
             raise ValueError("is a parser with a target vocabulary of trees")
@@ -226,7 +228,9 @@ class LanguageModeling(Task):
 
 
 class CausalLanguageModeling(LanguageModeling):
-    """A decoder predicts each token from the earlier tokens. The first token, `<s>`, is not predicted."""
+    """Causal language modelling: a decoder predicts each token from the earlier tokens. The decoder does not
+    predict the first token, `<s>`.
+    """
 
     name = "causal_lm"
     model_class = VaswaniForCausalLM
@@ -258,7 +262,7 @@ class CausalLanguageModeling(LanguageModeling):
 
 
 class MaskedLanguageModeling(LanguageModeling):
-    """An encoder predicts masked tokens (Devlin et al. 2019, Section 3.1)."""
+    """Masked language modelling: an encoder predicts masked tokens (Devlin et al. 2019, Section 3.1)."""
 
     name = "masked_lm"
     model_class = VaswaniForMaskedLM
@@ -290,22 +294,22 @@ def _train_tokenizers(
 
 
 class CausalCollator(PairCollator):
-    """Pads texts. All tokens are labels except `<s>`, the first token."""
+    """Pads texts. The labels are all tokens except the first token, `<s>`."""
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["labels"])
-        # The label of `<s>` is ignored in the loss, because the model does not predict `<s>`.
+        # The loss ignores the label of `<s>`, because the model does not predict `<s>`.
         return ids, np.concatenate([[IGNORED_LABEL], ids[1:]])
 
 
 class MaskingCollator(PairCollator):
-    """Pads texts, and masks some tokens for the model to predict, at least one in each text (Devlin et al.
-    2019, Section 3.1).
+    """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). Each text
+    has at least one masked token.
 
-    The choice of the masked tokens depends only on the seed, the epoch and the text. If an epoch contains a
-    text several times, each copy gets other masked tokens. A resumed run masks the same tokens as an
-    uninterrupted run, and the number of data workers does not matter. In validation, the masked tokens do not
-    depend on the epoch, so that the losses of all validations can be compared.
+    The masked tokens of a text depend only on the seed, the epoch and the text. If an epoch contains a text
+    several times, the masked tokens of the copies differ. Neither an interruption of the run nor the number
+    of data workers changes the masked tokens. In validation, the masked tokens do not depend on the epoch, so
+    that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -345,14 +349,14 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
-    """Return the scores of a language model on texts. Empty texts and too long texts are left out with a
-    warning.
+    """Return the scores of a language model on texts. Leave out empty texts and texts that are too long for
+    the model, and log a warning.
 
-    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens. Each evaluation
-    masks the same tokens. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy`
-    (percentage of the predicted tokens for which the model's most likely token is right), the numbers of
-    predicted `tokens` and of `texts`, and `seconds`. The scores of a causal model also have `bits_per_byte`,
-    so that models with different vocabularies can be compared.
+    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, and each
+    evaluation masks the same tokens. The returned scores are `loss` (nats per predicted token), `perplexity`,
+    `accuracy` (the percentage of predicted tokens for which the model's most likely token is right), the
+    numbers of predicted `tokens` and of `texts`, and `seconds`. A causal model also has the score
+    `bits_per_byte`, so that models with different vocabularies can be compared.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -368,8 +372,8 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # Count one additional byte (a line feed) for the end of each text, because a causal model predicts
-        # the end of the text too.
+        # Count one additional byte (a line feed) for the end of each text, because a causal model also
+        # predicts the end of the text.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:
@@ -392,8 +396,8 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Yield batches of texts of similar lengths. Each batch comes with the list of its texts. Empty and too
-    long texts are left out.
+    """Yield batches of texts with similar lengths, each with the list of its texts. Leave out empty texts and
+    texts that are too long for the model.
     """
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
@@ -416,7 +420,7 @@ def _batches(
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
 ) -> dict[str, Any]:
-    """Score the language model `name` on a file with one text per line (see `evaluate_texts`)."""
+    """Score the language model `name` on a text file with one text per line (see `evaluate_texts`)."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
         raise ValueError(f"{path} must hold texts, one per line, but is empty.")

@@ -1,4 +1,4 @@
-"""Constituency parsing (Section 6.3): the model translates a sentence into its linearised tree."""
+"""Constituency parsing (Section 6.3 of the paper): the model translates a sentence into its linearised tree."""
 
 import os
 from collections import Counter
@@ -41,21 +41,21 @@ from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
 from .base import PAPER, CardWords, Scores, Task, Tokenizers, language_of
 
-# The number of target symbols for the Wall Street Journal: 26 labels, 45 parts of speech, the end of a
-# constituent, and 4 special tokens.
+# The number of target symbols for the treebank of the Wall Street Journal: 26 labels, 45 parts of speech, the
+# closing bracket, and 4 special tokens.
 _WALL_STREET_JOURNAL_SYMBOLS = 76
-# The tokenizer reduces `(NN dog)` to `NN`. The first pattern matches the bracket before the tag. The second
-# pattern matches the word and the bracket after the tag.
+# The tokenizer of trees reduces `(NN dog)` to `NN`. `_BEFORE_TAG` matches the bracket before the tag.
+# `_AFTER_TAG` matches the word and the bracket after the tag.
 _BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
 _AFTER_TAG = r" [^() ]+\)"
 
 
 class TreebankData(DataSettings):
-    """The section `data` for parsing: the trees of the splits.
+    """The section `data` of a recipe for parsing: the trees of the splits.
 
-    Each split is a treebank (`…_trees`): files of trees in bracket notation, or folders with .mrg files. In a
-    file, each tree is on one line, or on several lines as in the Penn Treebank. `corpus: trees` generates
-    trees from a small grammar.
+    Each split is a treebank, which a key such as `train_trees` names: files of trees in bracket notation, or
+    folders with .mrg files. A tree in a file is on one line, or on several lines as in the Penn Treebank.
+    `corpus: trees` generates trees from a small grammar.
     """
 
     file_kinds = ("trees",)
@@ -76,24 +76,26 @@ class TreebankData(DataSettings):
 
 
 class TreebankTokenizer(TokenizerSettings):
-    """The section `tokenizer` for parsing: the tokenizer of the sentences. The symbols of the trees have a
-    separate vocabulary.
+    """The section `tokenizer` of a recipe for parsing: the tokenizer of the sentences. The symbols of the
+    trees have a separate vocabulary.
     """
 
     @property
     def planned_target_size(self) -> int:
-        """The number of tokens in the target vocabulary, for the estimate of `vaswani plan`."""
+        """The number of tokens in the target vocabulary, for the estimates of `vaswani plan`."""
         return _WALL_STREET_JOURNAL_SYMBOLS
 
     @property
     def has_one_vocabulary(self) -> bool:
-        """True if source and target have one vocabulary."""
+        """True if the source and the target share one vocabulary. In parsing, the vocabularies are always
+        separate.
+        """
         return False
 
 
 class Parsing(Task):
-    """Constituency parsing. In a pair, the source is a sentence, and the target is the tree of the sentence
-    in bracket notation.
+    """The task constituency parsing. The source of a pair is a sentence, and the target is the tree of the
+    sentence in bracket notation.
     """
 
     name = "parsing"
@@ -208,22 +210,23 @@ def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
 
 
 def load_treebank(names: list[str]) -> Dataset:
-    """Load the sentences and trees of files (see `treebank_files`) as columns `source` and `target`.
+    """Load the sentences and the trees of files (see `treebank_files`) into the columns `source` and `target`
+    of a dataset.
 
-    Both columns are empty for a tree that has only traces. The library `datasets` keeps the sentences and
-    trees in its cache, so that later runs do not read the files again.
+    For a tree that has only traces, the sentence and the tree in the dataset are empty. The library
+    `datasets` keeps the dataset in its cache, so that later runs do not read the files again.
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-    # Pass the files as a tuple, because the library `datasets` would divide a list into shards.
+    # Pass the file names as a tuple, because the library `datasets` would divide a list into shards.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         return dataset_of_generator(_tree_pairs, arguments)
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the sentences and trees of files. The library `datasets` caches them, and reads the files again
-    if `cache_key` has changed.
+    """Yield the sentence and the tree of each tree in the files. The library `datasets` caches the results,
+    and calls this function again if `cache_key` has changed.
     """
     for file in files:
         for tree in read_treebank(file):
@@ -231,7 +234,9 @@ def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, 
 
 
 def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_length: int) -> Tokenizers:
-    """Train byte-level BPE for the sentences, and collect the symbols of the trees."""
+    """Train a byte-level BPE tokenizer for the sentences, and build a tokenizer with the symbols of the
+    trees.
+    """
     source = train_on_sides(section, pairs, ("source",), model_max_length)
     return source, train_tree_tokenizer(
         training_texts(pairs, ("target",), model_max_length), model_max_length
@@ -241,11 +246,11 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each item of `trees`
-    is a tree as one line of text.
+    """Build the target tokenizer of a parser. The vocabulary contains the symbols of `trees`. Each item of
+    `trees` is a tree as one line of text.
 
-    The words of a tree are not tokens, because they are known from the sentence. For example, the tokens of
-    `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`. An unknown
+    The words of a tree are not tokens, because the words are known from the sentence. For example, the tokens
+    of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`. An unknown
     label or tag becomes `<unk>`.
     """
     backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
@@ -263,8 +268,8 @@ def train_tree_tokenizer(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
-    # Put the mark of a tree tokenizer into `init_kwargs`, because transformers saves `init_kwargs` with the
-    # tokenizer.
+    # Mark the tokenizer as a tree tokenizer in `init_kwargs`, because transformers saves `init_kwargs` with
+    # the tokenizer.
     tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
 

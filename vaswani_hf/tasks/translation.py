@@ -1,6 +1,6 @@
 """Translation, the task of the paper: settings, corpus, BLEU and chrF scores, and model card.
 
-To follow the data from a corpus file to the loss, start reading at `Translation.load_corpus`.
+To follow a sentence pair from a corpus file to the loss, start reading at `Translation.load_corpus`.
 """
 
 import math
@@ -44,7 +44,8 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import PAPER, CardWords, Scores, Task, Tokenizers
 
-# The example sentence of a model card, by source language. The example sentences do not come from a corpus.
+# Maps each source language to the example sentence of its model cards. The example sentences do not come from
+# a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -55,57 +56,58 @@ _VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
 class TranslationData(CorpusData):
-    """The section `data` for translation: the sentence pairs of the splits.
+    """The section `data` of a recipe for translation: the sentence pairs of the splits.
 
-    Each split is two aligned text files (`…_source` and `…_target`), one file of pairs (`…_pairs`), a split
-    of `dataset`, or a part of the corpus that the package generates (`corpus: numbers`).
+    A split comes from two aligned text files (keys such as `train_source` and `train_target`), from files of
+    pairs (keys such as `train_pairs`), from a dataset, or from the generated corpus of number words (`corpus:
+    numbers`).
     """
 
     file_kinds = ("source", "target", "pairs")
     source_keys = ("corpus", "dataset", "train_pairs", "train_source")
 
     source_language: str = Field(min_length=1)
-    """The language that the model translates from, such as en, and the name of its column."""
+    """The language that the model translates from, such as en, and the name of the column with its texts."""
     target_language: str = Field(min_length=1)
-    """The language that the model translates into, such as de, and the name of its column."""
+    """The language that the model translates into, such as de, and the name of the column with its texts."""
     train_source: Files = None
     """Text files with one source sentence per line, for training."""
     train_target: Files = None
-    """Text files with the translations of `train_source`, line by line."""
+    """Text files with one translation per line: the translations of the sentences in `train_source`."""
     train_pairs: Files = None
     """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
     validation_source: Files = None
     """Text files with one source sentence per line, for validation."""
     validation_target: Files = None
-    """Text files with the translations of `validation_source`, line by line."""
+    """Text files with one translation per line: the translations of the sentences in `validation_source`."""
     validation_pairs: Files = None
     """Files of validation pairs: JSON lines, CSV or Parquet with a `translation` column."""
     test_source: Files = None
     """Text files with one source sentence per line, for the test at the end of the run."""
     test_target: Files = None
-    """Text files with the translations of `test_source`, line by line."""
+    """Text files with one translation per line: the translations of the sentences in `test_source`."""
     test_pairs: Files = None
     """Files of test pairs: JSON lines, CSV or Parquet with a `translation` column."""
     both_directions: bool = False
     """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag that names
     the language to translate into: `>>en<<` if `source_language` is en. The tag is one token of the
-    vocabulary. Pairs in the direction of the recipe have no tag. The validation, the test and the exports
-    translate in the direction of the recipe, so their texts have no tag.
+    vocabulary. Pairs from `source_language` to `target_language` have no tag. The validation, the test and
+    the exports only translate from `source_language` to `target_language`, so their texts have no tag.
     """
     augment: Augmentation | None = None
-    """The rates of random changes of training pairs, which imitate text that people write: `upper_case`,
-    `title_case`, `typos`, `final_punctuation` (removed), `spaces` (added or removed) and `placeholders`. Each
-    rate is a number from 0 to 1, the fraction of the pairs that are changed in an epoch. The default of each
-    rate is 0.
+    """The rates of random changes of training pairs: `upper_case`, `title_case`, `typos`, `final_punctuation`
+    (removed), `spaces` (added or removed) and `placeholders`. The changes imitate text that people write.
+    Each rate is the fraction of the pairs that are changed in an epoch, from 0 to 1. The default of each rate
+    is 0.
     """
     max_length_ratio: float | None = Field(None, ge=1)
-    """The largest allowed ratio of the lengths of a training pair: the number of tokens of the longer side
-    divided by the number of tokens of the shorter side. Training pairs with a larger ratio are removed.
+    """The largest allowed length ratio of a training pair: the number of tokens of the longer side divided by
+    the number of tokens of the shorter side. Training pairs with a larger ratio are removed.
     """
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that the vocabulary needs for `both_directions`."""
+        """The language tags that the vocabulary needs for `both_directions`."""
         return (direction_tag(self.source_language),) if self.both_directions else ()
 
     def warnings(self) -> list[str]:
@@ -189,7 +191,7 @@ class TranslationData(CorpusData):
 
 
 class TranslationTokenizer(TokenizerSettings):
-    """The section `tokenizer` for translation: the tokenizers of the source and of the target."""
+    """The section `tokenizer` of a recipe for translation: the tokenizers of the source and of the target."""
 
     target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
     """The size of the target vocabulary if the vocabulary is not shared. If `target_vocab_size` is null, the
@@ -201,17 +203,17 @@ class TranslationTokenizer(TokenizerSettings):
 
     @property
     def planned_target_size(self) -> int:
-        """The number of tokens in the target vocabulary, for the estimate of `vaswani plan`."""
+        """The number of tokens in the target vocabulary, for the estimates of `vaswani plan`."""
         return self.target_vocab_size or self.vocab_size
 
     @property
     def has_one_vocabulary(self) -> bool:
-        """True if source and target have one vocabulary."""
+        """True if the source and the target share one vocabulary."""
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """Return the section `tokenizer` of the earlier run (`recorded`), but with the value of `bpe_dropout`
-        in this recipe.
+        """Return the section `tokenizer` of an earlier run (`recorded`) with the `bpe_dropout` of this
+        recipe.
         """
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
@@ -223,14 +225,14 @@ class TranslationTokenizer(TokenizerSettings):
 
 
 class TranslationEvaluation(EvaluationSettings):
-    """The section `evaluation` for translation: the options of BLEU and chrF."""
+    """The section `evaluation` of a recipe for translation: the options of BLEU and chrF."""
 
     tokenize: str = "13a"
-    """The tokenizer of sacreBLEU."""
+    """The tokenizer that sacreBLEU uses for BLEU."""
     lowercase: bool = False
     """Ignore the difference between upper and lower case in the scores."""
     validation_bleu: bool = False
-    """Translate the validation split at each validation, and log its BLEU."""
+    """Translate the validation split at each validation, and log the BLEU of the translations."""
 
     @property
     def validation_switch(self) -> str | None:
@@ -243,7 +245,7 @@ class TranslationEvaluation(EvaluationSettings):
 
 
 class Translation(Task):
-    """Machine translation (Section 6.1)."""
+    """The task machine translation (Section 6.1 of the paper)."""
 
     name = "translation"
     data_settings = TranslationData
@@ -337,13 +339,14 @@ class Translation(Task):
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
-        # Use greedy search, because its scores are accurate enough to compare the validations of a run.
+        # Translate with greedy search, because the scores of greedy search are accurate enough to compare the
+        # validations of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, Any]:
-        # Remove spaces at both ends of a sentence, because a line of a corpus may end in spaces.
+        # Remove spaces at both ends of a reference, because a line of a corpus may end with spaces.
         references = [target.strip() for target in targets]
         return score_translations(
             outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
@@ -358,7 +361,8 @@ class Translation(Task):
         device: str,
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
-        # Score the whole test set, as `vaswani evaluate` does. The translation of an empty source is empty.
+        # Score the whole test set, as `vaswani evaluate` does. The translation of an empty source is an empty
+        # text.
         targets = list(test["target"])
         measured = translate_and_measure(
             translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
@@ -378,8 +382,8 @@ class Translation(Task):
                 f"exact match per number of digits: {by_digits} (trained on all numbers below "
                 f"{SMALLEST_HELD_OUT})"
             )
-        # Write each translation on one line. A source sentence from JSON or CSV may have line breaks, and so
-        # may its translation.
+        # Write each translation on one line. A source sentence from a JSON or CSV file may have line breaks,
+        # and its translation then has line breaks too.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 
@@ -435,9 +439,9 @@ def _encoders(
     bpe_dropout: float,
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
-    """Return the encoders that tokenize each sentence pair again in each epoch. BPE-dropout and
-    `data.augment` need these encoders, because they change the token ids in each epoch. Return None if the
-    recipe uses neither.
+    """Return the encoders that tokenize each sentence pair again in each epoch. The encoders are necessary
+    because BPE-dropout and `data.augment` change the token ids in each epoch. Return None if the recipe uses
+    neither BPE-dropout nor `data.augment`.
     """
     if bpe_dropout > 0:
         return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
@@ -470,8 +474,8 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return a list with the first file and the weight of each training corpus. The list is empty if the
-    corpora have no weights.
+    """Return a list of pairs: the first file and the weight of each training corpus. The list is empty if the
+    training corpora have no weights.
     """
     if not data.train_weights:
         return []
@@ -480,8 +484,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. A test split must contain at least one non-empty source
-    and at least one non-empty target, not necessarily in the same pair.
+    """Raise an error if a split has no usable pairs. For a test split, it is enough if one pair has a source
+    and another pair has a target.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -500,8 +504,8 @@ def train_tokenizers(
     model_max_length: int,
     tags: tuple[str, ...],
 ) -> Tokenizers:
-    """Train the source and the target tokenizer. If the vocabulary is shared, return the same tokenizer
-    twice.
+    """Train the source tokenizer and the target tokenizer. If the recipe has one vocabulary for both
+    languages, return the same tokenizer twice.
     """
     if section.shared_vocabulary:
         joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
@@ -528,8 +532,7 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty text. The text stays empty, so that the pair is removed in both
-        # directions.
+        # Do not add a tag to an empty text, so that a pair with an empty text is removed in both directions.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
@@ -543,8 +546,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the numbers below 100. Group these translations and the translations of the test split by the
-    number of digits. Return the exact match (percentage of exactly correct translations) of each group.
+    """Translate the number words below 100. Group these translations and the translations of the test split
+    by the number of digits. Return the exact match (percentage of exactly correct translations) of each
+    group.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

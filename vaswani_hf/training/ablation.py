@@ -1,10 +1,10 @@
 """Trains variations of one recipe and compares their validation scores (`vaswani ablate`).
 
-A YAML file lists the runs (`AblationList`). Each run is trained once for each seed, in the folder
-OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues from its newest
-checkpoint. The runs are scored on the validation split, because a test split must not influence the choice of
-a model. After each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers
-OUTPUT/LIST.json are written.
+A YAML file lists the runs (`AblationList`). `vaswani ablate` trains each run once for each seed, in the
+folder OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues from its
+newest checkpoint. The scores of the runs are scores of the validation split, because a test split must not
+influence the choice of a model. After each training, `vaswani ablate` writes the table OUTPUT/LIST.md, the
+picture OUTPUT/LIST.png and the numbers OUTPUT/LIST.json.
 """
 
 import json
@@ -39,35 +39,37 @@ from .run import (
 
 # Maps the name of each run in a list to its recipes: one recipe for each seed.
 Runs = dict[str, list[Recipe]]
-# Maps the `output_dir` of each finished training to its results: the content of results.json, or the message
-# of the error that ended the training.
+# Maps the `output_dir` of each training that has ended to its results: the content of results.json, or the
+# message of the error that ended the training.
 Results = dict[str, dict[str, Any] | str]
 
-# Leave keys with these prefixes out of the list of keys that differ from the first run, because the values of
-# these keys depend on the output folder or the split.
+# The list of recipe keys that differ from the first run does not contain keys with these prefixes, because
+# their values depend on the output folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# This text replaces the value of a config field that comes from the model in `init_from`. A config field with
-# this text is left out of the list of changed keys.
+# Stands for the value of a config field that comes from the model in `init_from`. The list of changed keys
+# does not contain config fields with the value `_OF_THE_BASE`.
 _OF_THE_BASE = "that of the model"
-# The scores of the table, with their titles.
+# Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
 
 
 class FailedRunsError(Exception):
-    """Raised after all trainings of a list if some of the trainings have failed."""
+    """Raised after all trainings of `vaswani ablate` if some of the trainings have failed."""
 
 
 class AblationList(Settings):
-    """The content of the YAML file that lists the runs."""
+    """The content of the YAML file that lists the runs of `vaswani ablate`."""
 
     recipe: str
-    """The recipe that all runs vary: a path relative to the list, or the name of a recipe of the package."""
+    """The recipe that all runs vary: a path relative to the folder of the YAML file, or the name of a recipe
+    of the package.
+    """
     seeds: int = Field(1, ge=1)
     """The number of trainings of each run. The first training uses the seed in the recipe, and each
     additional training uses the next larger seed.
     """
     all: dict[str, Any] = {}
-    """Recipe keys, with their values, that all runs set."""
+    """The recipe keys, with their values, that all runs set."""
     runs: dict[str, dict[str, Any]] = Field(min_length=1)
     """Maps the name of each run to the recipe keys, with their values, that this run sets. The name of the
     run is also the name of its folder.
@@ -75,22 +77,22 @@ class AblationList(Settings):
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Validate a list of runs, and return the recipes of each run. The returned recipes score the models on
-    the validation split.
+    """Validate the YAML file of `vaswani ablate`, and return the recipes of each run. In the returned
+    recipes, the validation split replaces the test split.
 
     Args:
         path (Path): The YAML file that lists the runs.
-        output (Path): The folder that contains the folders of the runs.
+        output (Path): The output folder. Each run has its own folder in the output folder.
         overrides (list): Command-line arguments such as "--max_steps", "100". The arguments override keys in
             the section `all` of the YAML file.
         seeds (int, optional): The number of trainings of each run; by default the value of `seeds` in the
-            list.
+            YAML file.
 
     Returns:
         dict: Maps the name of each run to its recipes, one recipe for each seed.
 
     Raises:
-        ValueError: If the list or the recipe of a run is invalid, or a folder contains another run.
+        ValueError: If the YAML file or the recipe of a run is invalid, or if a folder contains another run.
     """
     content = _read_list(path)
     if output.exists() and not output.is_dir():
@@ -164,16 +166,16 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         else:
             init_from = bases[init_from]
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
-    # If the folder already contains a run, that run must have the same recipe. Do not check a run with
-    # `init_from` here, because the model in `init_from` may not exist yet.
+    # If the output folder already contains a run, the run must have the same recipe. Recipes with `init_from`
+    # are not checked here, because the model in `init_from` may not exist yet.
     found = earlier_recipe(Path(recipe.output_dir))
     refuse_another_run(resolve(recipe, found) if found else recipe, found)
     return recipe
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """Return the folder of the training with the index `number` of the run `base`. If `base` is not a run but
-    a checkpoint folder or a repository of the Hub, return `base`.
+    """Return the folder of the training number `number` (from 0) of the run `base`. If `base` is a checkpoint
+    folder or a repository on the Hub, return `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir
@@ -190,23 +192,24 @@ def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
 
 
 def run_all(runs: Runs, output: Path, stem: str) -> Results:
-    """Train the runs that are not finished, and write the files of the comparison after each training.
+    """Train all runs that are not finished. After each training, write the table, the picture and the JSON
+    file that compare the runs.
 
     Args:
         runs (dict): The result of `plan_runs`.
-        output (Path): The folder that contains the folders of the runs.
-        stem (str): The name of the written files, without the file extensions.
+        output (Path): The output folder. Each run has its own folder in the output folder.
+        stem (str): The name of the table, the picture and the JSON file, without the file extension.
 
     Returns:
-        dict: Maps the `output_dir` of each training to its results.
+        dict: Maps the `output_dir` of each training to its results (see `Results`).
 
     Raises:
         InterruptedRunError: If a signal ended a training.
     """
     output.mkdir(parents=True, exist_ok=True)
     trainings = [(name, recipe) for name, recipes in runs.items() for recipe in recipes]
-    # Read the results of finished trainings first, so that these results stay in the table if a training is
-    # interrupted.
+    # Read the results of finished trainings first, so that the table contains these results even if a
+    # training is interrupted.
     results: Results = {
         recipe.output_dir: read_results(Path(recipe.output_dir))
         for _, recipe in trainings
@@ -219,14 +222,15 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
         text = f"{progress}: {name}, seed {recipe.seed}{_time_left(started, number, len(remaining))}"
         print(text, file=sys.stderr, flush=True)
         try:
-            # Redirect the output of the training to stderr, because the standard output must contain only the
-            # table.
+            # Redirect the output of the training to stderr, because the standard output of `vaswani ablate`
+            # must contain only the table.
             with redirect_stdout(sys.stderr):
                 results[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
             raise InterruptedRunError(f"{error} To continue the list, repeat the command.") from None
         except Exception as error:
-            # Store the error as the result, because a failed training must not stop the other trainings.
+            # Store the error message as the result of the training, because a failed training must not stop
+            # the other trainings.
             message = " ".join(str(error).split())
             results[recipe.output_dir] = message
             print(f"{name}, seed {recipe.seed}: {message}", file=sys.stderr, flush=True)
@@ -237,7 +241,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
 
 
 def _time_left(started: float, num_done: int, num_trainings: int) -> str:
-    """Return a text with the estimated time for the remaining trainings. The text is empty until the first
+    """Describe the estimated time for the remaining trainings. Return an empty string until the first
     training has ended.
     """
     if num_done == 0:
@@ -258,7 +262,7 @@ def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """Return True if the output folder has the results of this run, and not the results of another run."""
+    """Return True if the output folder of the recipe has the results of a finished run with this recipe."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
@@ -274,13 +278,13 @@ def comparison(runs: Runs, results: Results) -> list[dict[str, Any]]:
 
     Args:
         runs (dict): The result of `plan_runs`.
-        results (dict): Maps the `output_dir` of each finished training to its results.
+        results (dict): Maps the `output_dir` of each training that has ended to its results (see `Results`).
 
     Returns:
-        list: For each run a dict with its `name`, the keys that differ from the first run (`changes`), the
-        `seeds` (one dict for each training), and `mean` and `std` of each score over the seeds. `std` is the
-        sample standard deviation, with N - 1 in the denominator. `std` is None if there are fewer than two
-        seeds.
+        list: One dict for each run. The dict has the `name` of the run, the recipe keys that differ from the
+        first run (`changes`), the `seeds` (one dict for each training), and the `mean` and the `std` of each
+        score over the seeds. `std` is the sample standard deviation, with N - 1 in the denominator. `std` is
+        None if there are fewer than two seeds.
     """
     (first, *_), *_ = runs.values()
     compared = []
@@ -329,20 +333,21 @@ def as_json(compared: list[dict[str, Any]]) -> str:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """Return the keys whose values differ from the first run, with their values in this run."""
+    """Describe the recipe keys whose values differ from the recipe `first`, with the values in `recipe`."""
     keys = {**recipe.values(), **first.values()}
     # If the encoder and the decoder start from different models, `init_from` is a dict with the keys
     # "encoder" and "decoder".
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
-        # Show the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
+        # Write the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
         key: _name_of_base(value) if value and key.startswith("model.init_from") else value
         for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # If two sections have the same key, such as `lowercase`, write the name of the section before the key.
+    # If two changed keys in different sections have the same name, write the name of the section before each
+    # key.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
@@ -354,8 +359,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a recipe key. If the recipe does not contain the key, return the default value of
-    the config. If the recipe has `init_from` and does not contain the key, return the text `_OF_THE_BASE`.
+    """Return the value of a recipe key. If the recipe does not contain a config field, return the field's
+    default, or `_OF_THE_BASE` if the recipe has `init_from`.
     """
     values = recipe.values()
     if key in values:
@@ -410,8 +415,10 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
 
 
 def _draw(compared: list[dict[str, Any]], path: Path) -> None:
-    """Draw the mean BLEU as a bar for each run, and the validation loss over the minutes of each training."""
-    # Import matplotlib here, because only the picture needs matplotlib.
+    """Draw a bar with the mean BLEU of each run, and a curve with the validation loss of each training over
+    time.
+    """
+    # Import matplotlib inside the function, because only the picture needs matplotlib.
     from matplotlib.figure import Figure
 
     ended = [run for run in compared if run["mean"]["bleu"] is not None]
@@ -440,7 +447,7 @@ def _draw(compared: list[dict[str, Any]], path: Path) -> None:
             # legend.
             label = "_"
     scores = [run["mean"]["bleu"] for run in ended]
-    # Start the axis near the lowest score, so that small differences are visible.
+    # Start the BLEU axis near the lowest score, so that small differences are visible.
     margin = max(max(scores) - min(scores), 0.5)
     left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
     left.invert_yaxis()
@@ -448,6 +455,6 @@ def _draw(compared: list[dict[str, Any]], path: Path) -> None:
     right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
     for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         axis_format("{x:.3g}")
-    # Put the legend next to the panel, because many curves leave no room in the panel.
+    # Put the legend beside the right panel, because many curves leave no room inside the panel.
     right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)

@@ -1,5 +1,5 @@
-"""Averages the weights of several checkpoints. checkpoints.py selects the checkpoints that a run averages at
-its end.
+"""Averages the weights of several checkpoints. The function `final_checkpoints` in checkpoints.py selects the
+checkpoints that a run averages at its end.
 
 Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """
@@ -62,8 +62,8 @@ def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
     """Return the last or the best checkpoints of a run. Leave out a checkpoint that the run saved only
-    because a signal arrived. The best checkpoints have the best validation scores: the scores of the trained
-    weights if `raw` is true, otherwise the scores of the moving averages.
+    because a signal arrived. The best checkpoints are the checkpoints with the best validation scores. If
+    `raw` is true, compare the scores of the trained weights instead of the scores of the moving averages.
     """
     if not run.is_dir():
         raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
@@ -95,9 +95,9 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
-    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. If the recipes
-    differ, the folder has the first recipe that was found in a checkpoint, and results.json names all
-    checkpoints. If `raw` is true, the trained weights are averaged instead of their moving averages.
+    If all checkpoints have the same recipe, the new folder contains this recipe. If the recipes differ, the
+    new folder contains the first recipe, and its results.json names all checkpoints. If `raw` is true,
+    average the trained weights instead of their moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -121,11 +121,11 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """Return the name of the weights file of each checkpoint. If a checkpoint has a file of moving averages,
-    return the name of this file.
+    """Return the name of the weights file to average for each checkpoint: the file of moving averages if the
+    checkpoint has one.
 
-    The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
-    the moving averages if the run computes moving averages.
+    The final checkpoint of a run has only one weights file. If the run computes moving averages, the weights
+    file of the final checkpoint contains the moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
@@ -139,8 +139,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the recipe into the new folder if all checkpoints have the same recipe. If the recipes differ,
-    write the first recipe and the names of all checkpoints.
+    """Write the recipe of the checkpoints into the new folder. If the recipes differ, write the first recipe
+    and the names of all checkpoints.
     """
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
@@ -155,7 +155,9 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """Return the name of a checkpoint for publishing: the name of its folder, or RUN/checkpoint-STEP."""
+    """Return the name of a checkpoint without private folders: the name of its folder, or
+    RUN/checkpoint-STEP.
+    """
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))
@@ -165,7 +167,7 @@ def _shown(name: str | Path) -> str:
 def _refuse_another_model(
     folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
-    # Verify the files of `checkpoint-N` folders only. The folder of a finished run is not verified, because a
+    # Verify only the files of `checkpoint-N` folders. Do not verify the folder of a finished run, because a
     # user may have changed its files on purpose.
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None

@@ -1,5 +1,5 @@
-"""Callbacks of a run. The callbacks write the log, end the run after a signal or a diverged loss, and stop
-the run early.
+"""The callbacks of a training run. The callbacks write the log, end the run after a signal or a diverged
+loss, and stop the run early.
 
 The callback that pushes checkpoints is in publish/during_training.py.
 """
@@ -22,18 +22,18 @@ from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The mean loss is computed over `NUM_STEPS` steps. The run ends if the loss is above the second limit of
-# `DivergenceDetector` for `NUM_STEPS` consecutive steps.
+# `DivergenceDetector` computes mean losses over `NUM_STEPS` steps. The run ends if the loss is above the
+# second limit of `DivergenceDetector` for `NUM_STEPS` consecutive steps.
 NUM_STEPS = 10
-# If the loss stays above the first limit of `DivergenceDetector`, the training ends after a tenth of the
-# steps of the run, but at the latest after `MOST_STEPS` steps.
+# If the loss stays above the first limit of `DivergenceDetector`, the run ends after a tenth of its steps,
+# but at the latest after `MOST_STEPS` steps.
 MOST_STEPS = 100
-# A model has learned something if its lowest loss is more than `LEARNED` nats per token below the loss of a
-# uniform guess.
+# A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
+# of a uniform guess.
 LEARNED = 1.0
 
-# A run prints an estimate of its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. Do
-# not use the first step for the estimate, because the first step is slower.
+# A run prints an estimate of its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. The
+# estimate does not include the first step, because the first step is slower.
 LEAST_SECONDS = 10.0
 LEAST_STEPS = 3
 
@@ -49,7 +49,8 @@ class RunLogCallback(TrainerCallback):
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Remove the rows of all steps after the checkpoint, because the resumed run logs these steps again.
+        # Remove the rows of steps after the checkpoint from metrics.jsonl, because the resumed run logs these
+        # steps again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
@@ -63,7 +64,7 @@ class RunLogCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         if state.global_step >= state.max_steps:
-            # Log the loss of the last step, because the last line that a run prints contains this loss.
+            # Log the loss of the last step, because the final message of a run contains this loss.
             control.should_log = True
         if not state.is_world_process_zero or self.has_estimated:
             return
@@ -97,7 +98,7 @@ class RunLogCallback(TrainerCallback):
             self.last_tokens = tokens
             self.last_time = now
         else:
-            # Do not count the time of the validation in the tokens per second.
+            # Leave the time of the validation out of the tokens per second.
             self.last_time += logs.get("eval_seconds", 0.0)
         self._write(row)
         steps = state.global_step - self.first_step
@@ -105,8 +106,8 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left, self.trainer.loss_name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # Write a row for each checkpoint, because a resumed run reads the training time so far (seconds) from
-        # the last row.
+        # Write a row to metrics.jsonl for each checkpoint, because a resumed run reads the training time so
+        # far (seconds) from the last row.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -147,29 +148,33 @@ class DivergenceDetector:
     """Reads the loss of each step, and decides whether the training has diverged (the loss has exploded). All
     processes of a run make the same decision.
 
-    A uniform guess gives each of the V classes the probability 1 / V. The loss of a uniform guess is log V
-    nats per token, with and without label smoothing.
+    A uniform guess gives each of the V tokens in the vocabulary the probability 1 / V. The loss of a uniform
+    guess is log V nats per token, with and without label smoothing.
 
-    - If the model has learned something, the first limit is the mean of the lowest loss so far and the loss
-      of a uniform guess. The loss has exploded if the loss is above the first limit for N consecutive steps.
-      N is a tenth of the steps of the run, but at least 10 and at most 100.
-    - For all models, the second limit is twice the loss of a uniform guess, or twice the first loss if the
-      first loss is larger. The first loss may be high after a bad initialization. The loss has exploded if
-      the loss is above the second limit for 10 consecutive steps.
+    - The first limit applies if the model has learned something. The first limit is the mean of the lowest
+      loss so far and the loss of a uniform guess. The loss has exploded if the loss is above the first limit
+      for N consecutive steps. N is a tenth of the number of steps of the run, but at least 10 and at most
+      100.
+
+    - The second limit applies to all models. The second limit is twice the loss of a uniform guess, or twice
+      the first loss if the first loss is larger. After a bad initialization, the first loss may be larger
+      than the loss of a uniform guess. The loss has exploded if the loss is above the second limit for 10
+      consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
-    `uniform` is the loss of a uniform guess. `earlier` is the list of the mean losses that the run logged
-    before the interruption, oldest first; empty if the run was not resumed.
+    `uniform` is the loss of a uniform guess. In a resumed run, `earlier` lists the mean losses that the run
+    logged before the interruption, oldest first. In a new run, `earlier` is empty.
     """
 
     def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
         self.uniform = uniform
         self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
         self.first = earlier[0] if earlier else None
-        # The lowest mean loss of 10 consecutive steps.
+        # The lowest mean loss of 10 consecutive steps so far.
         self.lowest = min(earlier, default=math.inf)
-        # The step since which all losses have been too high: above the first limit if the model has learned
-        # something, otherwise above the second limit. None if the latest loss is not too high.
+        # The step since which each loss has been too high; None if the latest loss is not too high. A loss is
+        # too high if it is above the first limit, or above the second limit if the model has not learned
+        # anything.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -209,22 +214,22 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes make the same decision, because the losses and signals are summed over all processes. On a
-    GPU, the callback reads the sums of a step at the end of the next step, because an earlier read would make
-    the CPU wait for the GPU. Before a save, a validation or a log line, the callback reads all sums
+    All processes make the same decision, because the callback sums the losses and signals over all processes.
+    On a GPU, the callback reads the sums of a step at the end of the next step, because an earlier read would
+    make the CPU wait for the GPU. Before a save, a validation or a log line, the callback reads all sums
     immediately.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # For each step whose sums are not read yet: the step, the sums [3], and the CUDA event after the copy
-        # of the sums to the CPU (None without CUDA).
+        # The sums over all processes that the callback has not read yet. Each entry contains the step, the
+        # sums [3], and the CUDA event after the copy of the sums to the CPU (None without CUDA).
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Create the detector. Run the validation of the checkpoint now if a signal prevented the validation
-        earlier.
+        """Create the `DivergenceDetector`. If a signal prevented the validation at the step of the
+        checkpoint, validate now.
         """
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(
@@ -298,9 +303,9 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """Early stopping: end the training at a scheduled checkpoint if `reason_to_stop` returns a reason. Unlike
-    the callback of transformers, this callback counts the validations in the log, so that a resumed run
-    continues the count.
+    """Early stopping: end the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The
+    callback of transformers counts validations in an attribute. `EarlyStoppingCallback` counts the
+    validations in the log, so that a resumed run continues the count.
     """
 
     def __init__(self, training: AnyTraining):

@@ -1,7 +1,7 @@
 """Writes, selects and deletes the numbered checkpoints of a run.
 
-A checkpoint is written into the staging folder `.saving` of the output folder, and moved into the output
-folder when the checkpoint is complete.
+A run writes a checkpoint into the staging folder `.saving` of the output folder. When the checkpoint is
+complete, the run moves the checkpoint into the output folder.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ _REPLACED = ".replaced"
 
 
 def refuse_vanished_folder(folder: Path) -> None:
-    """Raise a WriteError if somebody has deleted or replaced the output folder of a run.
+    """Raise a WriteError if a user or a program has deleted or replaced the output folder of a run.
 
-    Without this check, the run would write into a new empty folder or into the folder of another run.
+    Without this check, a run would write into a new empty folder or into the folder of another run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
@@ -67,16 +67,16 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # Replace an existing checkpoint of the same step. A run saves a step a second time if the first
-        # checkpoint is damaged, or if the validation of the first checkpoint was interrupted.
+        # Replace an existing checkpoint of the same step. A run saves a second checkpoint of a step if the
+        # first is damaged, or if a signal interrupted the validation of the first.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 def put_back_replaced(folder: Path) -> None:
-    """Move a checkpoint back into the output folder if the run was killed while the run replaced the
-    checkpoint.
+    """If a run was killed while it replaced a checkpoint, move the old checkpoint back into the output
+    folder.
     """
     for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
         place = folder / replaced.name.removesuffix(_REPLACED)
@@ -85,9 +85,9 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint. Until
-    the next save, also keep a checkpoint that was saved because of a signal. `state` is the TrainerState in
-    the newest checkpoint.
+    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint. Also
+    keep a checkpoint that was saved because of a signal, until the next checkpoint is saved. `state` is the
+    TrainerState in the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -96,8 +96,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint replaces the oldest checkpoint in `kept`. If `kept` has only one checkpoint,
-        # keep this checkpoint and the best checkpoint.
+        # The best checkpoint replaces the oldest kept checkpoint. If only the newest checkpoint is kept, keep
+        # the newest and the best checkpoint.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -105,7 +105,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
-            # Keep the damaged checkpoint, because a message at the end of the run names the damaged
+            # Keep the damaged checkpoint, because the message at the end of the run names the damaged
             # checkpoint.
             continue
         if fault:
@@ -115,7 +115,9 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
 
 
 def delete_between(folder: Path, first: int, last: int) -> None:
-    """Delete the checkpoints of the steps `first` to `last`, because the loss exploded in these steps."""
+    """Delete the checkpoints of the steps `first` to `last`. A run calls this function if the loss exploded
+    in these steps.
+    """
     _delete(
         folder,
         [checkpoint for checkpoint in checkpoints_until(folder, last) if step_in_name(checkpoint) >= first],
@@ -144,7 +146,7 @@ def best_checkpoint(
 
 
 def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
-    """Return why early stopping ends the run. The text is empty if the run continues.
+    """Return a text that says why early stopping ends the run, or an empty string if the run continues.
 
     The run ends if the last `early_stopping_patience` validations were not better than an earlier validation,
     or if a validation has reached `early_stopping_score`.
@@ -166,7 +168,7 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
     """Return a dict that maps steps to validation scores. The dict is empty if the run has no early stopping.
-    A loss is returned with the opposite sign, so that a higher score is always better.
+    The sign of a loss is changed, so that a higher score is always better.
     """
     if not training.stops_early:
         return {}
@@ -174,8 +176,8 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints at the steps that `save_steps` schedules, according to the manifests of the
-    checkpoints.
+    """Return the checkpoints whose manifests say that `save_steps` scheduled them. A run may also save other
+    checkpoints, for example after a signal.
     """
     found = []
     for checkpoint in checkpoints:
@@ -191,13 +193,13 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     """Return the checkpoints from which the run computes the final weights.
 
     `average_checkpoints` selects the last checkpoints, and early stopping selects the best checkpoint. If the
-    recipe has neither `average_checkpoints` nor early stopping, the function returns the last checkpoint.
-    `step` is the last step of the run. The function leaves out damaged checkpoints, and prints a line for each
-    damaged checkpoint.
+    recipe has neither `average_checkpoints` nor early stopping, the final weights come from the last
+    checkpoint. `step` is the last step of the run. `final_checkpoints` leaves out damaged checkpoints, and
+    prints a line for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
-    # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was
-    # scheduled.
+    # Leave out checkpoints with a damaged manifest, because only the manifest says if `save_steps` scheduled
+    # a checkpoint.
     until = [
         checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])
     ]
@@ -224,20 +226,20 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the weights file that the final checkpoint uses. If the run or its optimizer
-    averages the weights, the final checkpoint uses the file of the averages.
+    """Return the name of the weights file from which the run computes the final weights. If the run or its
+    optimizer averages the weights, the file contains the averages.
     """
     has_averages = training.ema_decay is not None or training.optimizer_averages_weights
     return AVERAGED_WEIGHTS_FILE if has_averages else WEIGHTS_FILE
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
-    """Return the checkpoints up to a step, sorted by step."""
+    """Return the checkpoints of the steps up to `step`, sorted by step."""
     return [checkpoint for checkpoint in checkpoints_in(folder) if step_in_name(checkpoint) <= step]
 
 
 def step_in_name(checkpoint: Path) -> int:
-    """Return the step in the name of a checkpoint, checkpoint-STEP."""
+    """Return the step number in the name of a checkpoint folder, such as 500 for checkpoint-500."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 

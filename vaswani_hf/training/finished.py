@@ -1,8 +1,8 @@
 """Writes the final files of a run and their manifest, and repairs damaged or missing final files.
 
-The manifest of the output folder has the sizes and hashes of the final files, the text of recipe.yaml and
-results.json, and the digest of the training pairs. If a finished run continues, for example with more steps,
-the run deletes the manifest.
+The manifest of the output folder contains the sizes and hashes of the final files, the texts of recipe.yaml
+and results.json, and the digest of the training pairs. If a finished run continues, for example with more
+steps, the run deletes the manifest.
 """
 
 import filecmp
@@ -36,7 +36,7 @@ from .checkpoints import refuse_vanished_folder
 from .processes import say
 from .results import draw_curve
 
-# The final checkpoint is first written into this folder inside the output folder.
+# A run first writes the final checkpoint into this folder inside the output folder.
 FINAL_STAGING_FOLDER = ".staging"
 
 
@@ -46,8 +46,8 @@ def _outputs_files() -> list[str]:
 
 
 def _final_files() -> list[str]:
-    """Return patterns for the names of the files that a run writes at its end. Other files in the folder
-    belong to the user.
+    """Return patterns for the names of the files that a run writes at its end. Other files in the output
+    folder belong to the user.
     """
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
@@ -65,7 +65,9 @@ def write_final_record(folder: Path, recipe: str, results: str, training_pairs: 
 
 
 def read_final_record(folder: Path) -> dict[str, Any]:
-    """Return the content of the manifest of a finished run; empty if the manifest is missing or damaged."""
+    """Return the content of the manifest of a finished run. Return an empty dict if the manifest is missing
+    or damaged.
+    """
     try:
         recorded = read_manifest(folder)
     except (OSError, ValueError):
@@ -74,7 +76,9 @@ def read_final_record(folder: Path) -> dict[str, Any]:
 
 
 def restore_records(folder: Path) -> None:
-    """Restore the recipe, the results and the training curve of a finished run from its manifest."""
+    """Restore a damaged or missing recipe.yaml, results.json or training curve of a finished run from the
+    manifest.
+    """
     recorded = read_final_record(folder)
     if not recorded:
         return
@@ -90,8 +94,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Return a text that names the damaged and missing files of a finished run. The text is empty if no file
-    is damaged or missing.
+    """Return a text that names the damaged and missing files of a finished run, or an empty string if all
+    files are undamaged.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
@@ -129,14 +133,14 @@ def move_into_place(staging: Path, folder: Path) -> None:
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
-    """Write model and tokenizers into a folder. Each file is written completely or not at all.
+    """Write the model and the tokenizers of a run into a folder. Each file is written completely or not at
+    all.
 
-    `before` is the recorded cost of the training, such as the seconds. `before` is empty if no cost is
-    recorded. The function writes the cost into results.json before the scoring, because the cost must not be
-    lost if the scoring is interrupted.
+    `before` is the recorded cost of the training, such as its seconds, or an empty dict. The function writes
+    the cost into results.json now, so that the cost is not lost if the scoring is interrupted.
     """
     staging = stage_model(model, corpus, folder)
-    # Remove the scores in results.json, because the scores belong to earlier final weights.
+    # Remove the scores from results.json, because the scores belong to earlier final weights.
     if before:
         facts = {key: value for key, value in before.items() if key != "averaged_steps"}
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))

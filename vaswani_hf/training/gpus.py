@@ -4,21 +4,22 @@ from dataclasses import dataclass
 
 from ..model.inputs_vaswani import nearest_name
 
-# The sustained FLOPs per second of GPUs (footnote 5 of the paper), and the number of P100 GPUs on which the
-# paper trains a model (Section 5.2).
+# The sustained FLOPs per second of four GPU models (footnote 5 of the paper), and the number of P100 GPUs on
+# which the paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# A plan assumes that a GPU reaches the fraction `ASSUMED_UTILIZATION` of its peak speed. The fraction is only
-# an assumption, because the speed of this package on a GPU has not been measured. Small models and small
-# batches reach a smaller fraction.
+# `vaswani plan` assumes that a GPU reaches the fraction `ASSUMED_UTILIZATION` of its peak speed. The fraction
+# is an assumption and not a measurement. With small models and small batches, a GPU reaches a smaller
+# fraction of its peak speed.
 ASSUMED_UTILIZATION = 0.3
-# Each price in `GPUS` is the price of the smallest machine with one GPU of the model.
+# The source of the prices in `GPUS`. Each price is the price of the smallest machine with one GPU of the
+# model.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model, with its peak speeds in TFLOPS, without sparsity.
+    """A GPU model. The peak speeds in TFLOPS are the speeds without sparsity.
 
     Attributes:
         bf16: The peak speed of matrix products in bfloat16 (TFLOPS); None if the GPU has no bfloat16
@@ -30,7 +31,7 @@ class Gpu:
             machine with one GPU of this model.
         flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this model; None if
             there is no such machine.
-        memory: The memory of the GPU in GiB, for the models that have a `flavor`.
+        memory: The memory of the GPU in GiB, for GPU models that have a `flavor`.
     """
 
     bf16: float | None
@@ -50,8 +51,9 @@ class Gpu:
 
 
 _NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
-# The speeds of H100, H200 and V100 are the speeds of the SXM versions. The sources of H100, H200, L4 and L40S
-# give the bfloat16 peaks with sparsity. Without sparsity the peak is half of the number in the data sheet.
+# The speeds of H100, H200 and V100 are the speeds of the SXM versions. The data sheets of H100, H200, L4 and
+# L40S give the bfloat16 peaks with sparsity. Without sparsity, the peak is half of the number in the data
+# sheet.
 GPUS = {
     "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0, "h200", 141),
     "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),
@@ -87,8 +89,8 @@ def gpu_seconds(gpu: Gpu, flops: float, bf16: bool) -> float:
 
 
 def gpu_name(given: str) -> str:
-    """Return the name of a GPU as in `GPUS` or `PAPER_GPUS`. Case, spaces, hyphens and underscores are
-    ignored.
+    """Return the spelling of a GPU name in `GPUS` or `PAPER_GPUS`. Ignore case, spaces, hyphens and
+    underscores in `given`.
     """
     name = given.upper().replace(" ", "").replace("-", "").replace("_", "")
     known = [*GPUS, *PAPER_GPUS]

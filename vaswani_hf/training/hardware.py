@@ -1,4 +1,4 @@
-"""Determines the name of the hardware of a run, and the default settings for this hardware."""
+"""Determines the name of the hardware of a run, and the default settings for the hardware."""
 
 import os
 from typing import Any
@@ -11,22 +11,22 @@ from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .trainer import MAX_PART_SIZE
 
-# The number of data workers: processes that prepare batches for an accelerator. A run on a CPU starts no data
-# workers, because data workers would use the cores that the training needs.
+# The default number of data workers (processes that prepare batches) for a run on an accelerator. A run on a
+# CPU starts no data workers, because data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# The largest permitted number of data workers per CPU core. A larger number is probably a mistake, and so
-# many data workers would fill the memory.
+# The largest permitted number of data workers per CPU core. A larger number of data workers is probably a
+# mistake, and the data workers would fill the memory.
 WORKERS_OF_A_CORE = 16
 
 
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """Return the section `training` with the values of `bf16` and `dataloader_num_workers` for this
-    machine.
+    """Return the section `training` of a recipe with the values of `bf16` and `dataloader_num_workers` for
+    this machine.
     """
-    # Call `is_available` first, because a PyTorch build for GPUs returns a current accelerator even if the
-    # machine has no accelerator.
+    # Call `is_available` first. Without an accelerator, `current_accelerator` of a PyTorch build for GPUs
+    # still returns a device.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
@@ -52,8 +52,7 @@ def _uses_deepspeed() -> bool:
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of one batch. On a CPU, the
-    trainer divides a large batch into smaller batches; in this case, return the FLOPs of the largest of these
-    smaller batches.
+    trainer divides a large batch into parts; then return the FLOPs of the largest part.
 
     Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, the same
     for the gradient of the input, and the same for the gradient of the weight.
@@ -64,7 +63,9 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
 
 
 def describe_computation(training: AnyTraining, device: torch.device) -> str:
-    """Return a text about precision, compilation and data workers for the first line that a run prints."""
+    """Describe the precision, the compilation and the data workers of a run, for the first line that the run
+    prints.
+    """
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
     elif not has_bfloat16(device):
@@ -81,8 +82,8 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """Return the name of the hardware of a run, such as "8 x NVIDIA H100". For a CPU, return its name, its
-    number of cores and the number of used threads.
+    """Return the name of the hardware of a run, such as "8 x NVIDIA H100". The name of a CPU contains the
+    number of its cores and the number of used threads.
     """
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"

@@ -34,8 +34,8 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# Config fields that a run copies from `init_from` only if its encoder and its decoder both start from
-# encoder-decoder models.
+# Config fields that a run copies from the models in `init_from` only if both its encoder and its decoder
+# start from encoder-decoder models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
@@ -48,10 +48,10 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """Return a dict that maps "encoder" and "decoder" to the models that the two stacks start from. The dict
-    is empty if the recipe has no `init_from`.
+    """Return a dict that maps "encoder" and "decoder" to the models from which the stacks of a run start. The
+    dict is empty if the recipe has no `init_from`.
 
-    Models on the Hub are downloaded.
+    `find_bases` downloads models on the Hub.
     """
     given = model.init_from
     if given is None:
@@ -94,7 +94,7 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if `name` and `recorded` mean the same model, even if the folder of the model has been
+    """Return True if `name` and `recorded` name the same model, even if the folder of the model has been
     moved. `recorded` is the name in the saved recipe of a run.
     """
     if is_folder_of_base(recorded):
@@ -106,16 +106,16 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run. The config fields that the section lacks, and the value of
-    `init_from`, are copied from the saved recipe.
+    """Return the section `model` for a resumed run. Copy `init_from`, and the config fields that the section
+    lacks, from the saved recipe.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """Return the section `model` with the config fields of the models in `init_from`, and with the commits of
-    these models on the Hub.
+    """Return the section `model` of a recipe with the config fields of the models in `init_from`. The
+    returned `init_from` names the commits of models on the Hub.
     """
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
@@ -156,8 +156,8 @@ def _pinned(name: str, folder: Path) -> str:
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """Return the model in `init_from` whose tokenizers the run keeps. All models in `init_from` must have the
-    same vocabularies.
+    """Return the model in `init_from` whose tokenizers the run uses. Raise an error if the models in
+    `init_from` have different vocabularies.
     """
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
@@ -172,8 +172,8 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the vocabulary of a tokenizer without `<mask>`. If two vocabularies differ only in `<mask>`,
-    they count as equal, because only masked language models use `<mask>`.
+    """Return the vocabulary of a tokenizer without `<mask>`. Two vocabularies that differ only in `<mask>`
+    count as equal, because only masked language models use `<mask>`.
     """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
@@ -181,7 +181,7 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """Return the section `tokenizer`, changed so that the section describes the tokenizers of the model in
+    """Return the section `tokenizer` of a recipe, changed to describe the tokenizers of the model in
     `init_from`.
     """
     base = _base_of_tokenizers(bases)
@@ -198,8 +198,8 @@ def with_kept_tokenizers(
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
         # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`, but an imported model may have
-        # fewer tokens. In this case use `SMALLEST_VOCABULARY`, because the `vocab_size` of a recipe is only
-        # an upper limit.
+        # fewer tokens. If the model has fewer tokens, write `SMALLEST_VOCABULARY`, because the `vocab_size`
+        # of a recipe is only an upper limit.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
@@ -209,8 +209,8 @@ def with_kept_tokenizers(
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
     # Accept the `vocab_size` in the recipe of the model in `init_from`, because the recipe of the run may
-    # extend the recipe of this model. Also accept the actual number of tokens. This number is smaller than
-    # `vocab_size` if the corpus was small, and may be larger by one because of `<mask>`.
+    # extend that recipe. Also accept the actual number of tokens in the vocabulary. The actual number is
+    # smaller than `vocab_size` if the corpus was small, and may be larger by one because of `<mask>`.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -247,10 +247,10 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the models in `init_from` into an untrained model, and return a message that names
-    the models in `init_from`.
+    """Copy the weights of the models in `init_from` into an untrained model. Return a message that names the
+    models in `init_from`.
 
-    If the model in `init_from` does not have a token in its vocabulary, the embedding of the token keeps its
+    If a token is missing in the vocabulary of the model in `init_from`, the embedding of the token keeps its
     random values.
     """
     loaded: dict[str, Any] = {}
@@ -291,7 +291,7 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
     """Return the encoder or the decoder of a model.
 
-    A language model consists of only an encoder or only a decoder.
+    A language model has only one stack, and the function returns this stack.
     """
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
@@ -309,7 +309,7 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
 
 
 def freeze(model: nn.Module, names: list[str]) -> None:
-    """Exclude the weights of the modules and parameters in `names` from the training."""
+    """Freeze the modules and parameters in `names`: exclude their weights from the training."""
     for weight in frozen_weights(model, names):
         weight.requires_grad_(False)
 

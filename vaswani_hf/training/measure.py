@@ -24,11 +24,12 @@ def measure_speed(
     length: int,
     seconds: float = 10.0,
 ) -> tuple[float, str]:
-    """Measure training steps for `seconds` seconds. Return the target tokens per second, and the hardware.
+    """Measure training steps for `seconds` seconds. Return the speed in target tokens per second, and the
+    name of the hardware.
 
-    All sentences have `length` random tokens, so batches have no padding. The forward and backward passes are
-    repeated for `seconds` seconds. The time of an optimizer step is measured once, and added to the mean time
-    of the forward and backward passes.
+    All sentences have `length` random tokens, so batches have no padding. The function repeats the forward
+    and backward passes for `seconds` seconds, and measures the optimizer once. The time of a training step is
+    the mean time of its forward and backward passes plus the time of the optimizer.
     """
     is_cpu = not torch.accelerator.is_available()
     device = torch.device("cpu") if is_cpu else torch.accelerator.current_accelerator()
@@ -41,8 +42,8 @@ def measure_speed(
     optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
     loss = loss_function(model, training, device.type)
 
-    # On a CPU, measure only one part of a large batch, because a training step on a CPU computes a large
-    # batch as several smaller batches.
+    # On a CPU, measure only one part of a large batch, because the trainer divides a large batch into parts
+    # on a CPU.
     source_tokens = training.source_tokens_per_batch
     target_tokens = training.target_tokens_per_batch
     largest = largest_part(training, config.d_model) if is_cpu else None
@@ -50,7 +51,7 @@ def measure_speed(
     rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
     source_length = min(length, max(1, int(share * source_tokens) // rows))
     target_length = min(length, max(1, int(share * target_tokens) // rows))
-    # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
+    # Draw random token ids of 4 or more, because the ids 0 to 3 are special tokens.
     source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
     batch = full_batch(source, labels)
@@ -83,8 +84,8 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # Multiply the mean time of a part by the number of parts in an optimizer step, and add the time of the
-    # optimizer.
+    # The time of a training step is the mean time of a part times the number of parts in a step, plus the
+    # time of the optimizer.
     step_tokens = training.gradient_accumulation_steps * target_tokens
     step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware

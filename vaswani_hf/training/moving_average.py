@@ -24,8 +24,8 @@ class WeightAverage(ABC):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager in which the model has the averaged weights. At the end, the model gets its trained
-        weights again.
+        """Context manager in which the model has the averaged weights. At the end of the context, the model
+        gets its trained weights again.
         """
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._put_average_in_place()
@@ -35,7 +35,7 @@ class WeightAverage(ABC):
             self._put_back(kept)
 
     def save(self, folder: Path) -> None:
-        """Write the averages into the folder of a checkpoint, in float32."""
+        """Write the averaged weights into the folder of a checkpoint, in float32."""
         with self.in_place():
             averages = {name: weight.detach().float().cpu() for name, weight in self.weights.items()}
             save_file(averages, folder / AVERAGED_WEIGHTS_FILE)
@@ -53,11 +53,12 @@ class WeightAverage(ABC):
 
 
 class MovingAverage(WeightAverage, TrainerCallback):
-    """Keeps an exponential moving average of the weights of a model. Step `t` = 1, 2, … sets the average to
-    `d * average + (1 - d) * weights`.
+    """Keeps an exponential moving average of the weights of a model. In step `t` = 1, 2, …, the new average
+    is `d * average + (1 - d) * weights`.
 
-    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. `d` is
-    small in the first steps, so that the random initial weights soon have no influence.
+    The decay `d` of step `t` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in
+    tf.train.ExponentialMovingAverage. In the first steps, `d` is small, so that the random initial weights
+    soon have no influence on the average.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):
@@ -71,7 +72,7 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Update the average with the current weights."""
+        """Update the moving average with the current weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
             average.lerp_(weight.float(), 1 - decay)
@@ -81,12 +82,12 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
 
 class OptimizerAverage(WeightAverage):
-    """An average of the weights that is computed by the optimizer itself, for example by Schedule-Free AdamW.
+    """An average of the weights that the optimizer itself computes, for example Schedule-Free AdamW.
 
-    `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the
-    trained weights again, but with rounding errors. This class therefore copies the trained weights before
-    `eval`, and restores the copies after `train`. Without the copies, each validation and each checkpoint
-    would change the training.
+    `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the trained
+    weights again, but with rounding errors. Therefore this class copies the trained weights before
+    `optimizer.eval()`, and restores the copies after `optimizer.train()`. Without the copies, each validation
+    and each checkpoint would change the training.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

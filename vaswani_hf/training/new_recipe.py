@@ -1,7 +1,7 @@
 """`vaswani init`: writes a commented recipe that fits a corpus of sentence pairs.
 
-The model sizes come from the recipes for Multi30k and Tatoeba and from the paper's base model.
-docs/explanation/results.md has the results of the recipes.
+The model sizes come from the recipes for Multi30k and Tatoeba, and from the paper's base model.
+docs/explanation/results.md describes the results of these recipes.
 """
 
 import math
@@ -23,15 +23,15 @@ from .measure import measure_speed
 from .plan import step_seconds
 from .recipe_model import planned_config
 
-# The numbers of tokens are estimated from at most `SAMPLE_SIZE` pairs.
+# `vaswani init` estimates the numbers of tokens in a corpus from at most `SAMPLE_SIZE` sentence pairs.
 SAMPLE_SIZE = 20_000
 # Refuse a corpus with fewer than `FEWEST_PAIRS` pairs, because the corpus must be divided into a training, a
 # validation and a test split.
 FEWEST_PAIRS = 100
-# Choose a vocabulary with one entry per 320 bytes of text. The recipe for Multi30k has 80 tokens of text for
-# each entry, and a token has about 4 bytes.
+# The new recipe has a vocabulary with one entry for each 320 bytes of training text. The recipe for Multi30k
+# has 80 tokens of text for each entry, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# Comments in the written recipe begin in the column with the number `_COLUMN`.
+# Comments in the new recipe begin in the column `_COLUMN`.
 _COLUMN = 38
 
 
@@ -40,7 +40,7 @@ class _Size:
     """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` sentence pairs."""
 
     most_pairs: float
-    # The origin of the settings, which the written recipe states in a comment.
+    # The origin of the settings, for a comment in the new recipe.
     reason: str
     vocab_size: int
     d_model: int
@@ -55,9 +55,10 @@ class _Size:
     epochs: int
     fewest_steps: int
     most_steps: int
-    # The lines of the recipe about the optimizer and the schedule. A tab precedes each comment.
+    # The lines of the new recipe about the optimizer and the schedule. Each comment follows a tab.
     optimizer: str
-    # The highest learning rate, for batches of `tokens_per_batch` tokens. None means the paper's schedule.
+    # The highest learning rate, for batches of `tokens_per_batch` tokens. None if the recipe has the paper's
+    # schedule.
     learning_rate: float | None
     # The length of the warm-up as a share of all steps.
     warmup_share: float
@@ -166,7 +167,7 @@ class _Corpus:
     vocab_size: int
     source_tokens: int
     target_tokens: int
-    # The mean number of tokens of the longer text of a pair.
+    # The mean of the number of tokens in the longer text of each pair.
     mean_length: int
     max_length: int
     # The fraction of the pairs whose source or target has more than `max_length` tokens.
@@ -175,9 +176,9 @@ class _Corpus:
 
 
 def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[str, str]:
-    """Return a recipe for a corpus as YAML, and a one-sentence summary. `data` is the section `data` of the
-    recipe, with the languages and the training files. The function measures training steps on this machine
-    for `seconds` seconds.
+    """Return a new recipe as YAML, and a summary in one sentence. `data` is the section `data` of the recipe,
+    with the languages and the training files. To estimate the hours of a run, the function measures training
+    steps on this machine for `seconds` seconds.
     """
     section = TASKS["translation"].data_settings.load(data, "data.")
     print("reading the training data", file=sys.stderr, flush=True)
@@ -217,7 +218,9 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
 
 
 def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
-    """Count the tokens of a sample with a tokenizer that is trained on the sample."""
+    """Estimate the statistics of a corpus from a sample of its pairs, with a tokenizer that is trained on the
+    sample.
+    """
     step = -(-len(pairs) // SAMPLE_SIZE)
     sample = pairs.select(range(0, len(pairs), step))
     sources = [text.strip() for text in sample["source"]]
@@ -246,7 +249,6 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
 
 
 def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
-    """Return the sections of the new recipe as YAML, with comments."""
     held_out = min(1000, corpus.num_pairs // 20)
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch
@@ -261,7 +263,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
         vocabulary_reason = f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     files = "".join(f"  {key}: {_as_yaml(value)}\n" for key, value in data.items())
-    # A tab precedes each comment.
+    # Each comment follows a tab, and `_align_comments` replaces the tab.
     return _align_comments(f"""
 data:
 {files}\
@@ -307,14 +309,14 @@ evaluation:
 
 
 def _learning_rate(size: _Size, tokens_per_batch: int) -> str:
-    """Return the line of the recipe about the learning rate. Return an empty text for the paper's schedule."""
+    """Return the line of the new recipe about the learning rate, or an empty string for the paper's schedule."""
     if size.learning_rate is None:
         return ""
     comment = "the highest learning rate, at the end of the warm-up"
     if tokens_per_batch < size.tokens_per_batch:
         comment = "the highest learning rate; lower than in the recipe of the model, because the batches are smaller"
-    # Smaller batches have noisier gradients, so multiply the learning rate by the square root of the ratio of
-    # the batch sizes.
+    # Smaller batches have noisier gradients. Therefore multiply the learning rate by the square root of the
+    # new batch size divided by the batch size of `size`.
     rate = float(f"{size.learning_rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
     return f"  learning_rate: {rate}\t# {comment}\n"
 
@@ -339,6 +341,5 @@ def _align_comments(text: str) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()

@@ -1,9 +1,9 @@
-"""Plan the cost of a run without its data: parameters, FLOPs, memory, tokens and hours.
+"""Estimates the cost of a run without its data: parameters, FLOPs, memory, tokens and hours.
 
-step_cost.py runs the training step of the real model without data, and counts FLOPs and memory. The paper
-estimates FLOPs in another way (Section 5.2, Table 2): training time times number of GPUs times "an estimate
-of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
-larger than the counted FLOPs, because no training reaches the sustained capacity of a GPU.
+step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper does
+not count FLOPs (Section 5.2, Table 2). The paper multiplies the training time by the number of GPUs and by
+"an estimate of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's
+numbers are larger than the counted FLOPs, because no training reaches the sustained capacity of a GPU.
 """
 
 import math
@@ -24,11 +24,11 @@ from .recipe_model import PARTS, parameters_by_part, planned_config, planned_mod
 from .step_cost import StepCost, step_cost
 from .trainer import largest_part
 
-# The assumed mean length of a sentence (tokens). A plan also gives the FLOPs for sentences of
+# The assumed mean length of a sentence (tokens). `vaswani plan` also prints the FLOPs for sentences of
 # `data.max_length` tokens.
 MEAN_LENGTH = 32
-# Limit the number of layers, because a plan runs each layer: an encoder layer and a decoder layer take about
-# 50 ms together.
+# Limit the number of layers, because `vaswani plan` runs each layer. An encoder layer and a decoder layer
+# take about 50 ms together.
 MAX_LAYERS = 200
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False,
@@ -54,11 +54,11 @@ def plan_run(
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is a GPU in gpus.py. `tokens_per_second` is the measured speed of a run in target tokens per
-    second. If `measure` is true, this function measures the speed on this machine. `price_per_hour` is the
-    price of the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend
-    on the number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
-    processes share each batch, the FLOPs are the sum over all processes.
+    `hardware` is the name of a GPU in gpus.py. `tokens_per_second` is the measured speed of a run in target
+    tokens per second. If `measure` is true, `plan_run` measures the speed on this machine. `price_per_hour`
+    is the price of the hardware. `mean_length` is the assumed mean length of a sentence (tokens). If the
+    recipe gives `num_train_epochs` instead of `max_steps`, values that depend on the number of steps are
+    None. For several processes, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
@@ -125,16 +125,16 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the cost of a batch on a CPU, where the trainer divides a batch into smaller batches."""
+    """Return the cost of a batch on a CPU. On a CPU, the trainer divides a large batch into parts."""
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # Each smaller batch has room for the longest sentence, because the trainer never divides a sentence.
+        # A part of a batch has room for the longest sentence, because the trainer never divides a sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
 
 def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
-    """Return the seconds of a training step at a speed in target tokens per second."""
+    """Return the seconds of a training step for a speed of `tokens_per_second` target tokens per second."""
     return training.gradient_accumulation_steps * training.target_tokens_per_batch / tokens_per_second
 
 
@@ -157,8 +157,8 @@ def _seconds_on(name: str | None, flops: dict[str, Any], training: AnyTraining) 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
     """Return the estimated hours and price of the run on each one-GPU machine that Hugging Face Jobs offers.
 
-    `flops` are the FLOPs of the run; the list is empty if the number of FLOPs is unknown. `peak_memory` are the
-    bytes that a step needs on a GPU.
+    `flops` is the number of FLOPs of the run, or None. If `flops` is None, the list is empty. `peak_memory`
+    is the number of bytes that a training step needs on a GPU.
     """
     if flops is None:
         return []
@@ -217,9 +217,9 @@ def batch_cost(
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
     If the source and the target have different token budgets, only the sentences of the side with the larger
-    budget have `length` tokens. The sentences of the other side are shorter, so that the batch fits into both
-    budgets. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
-    source positions (and of target positions) of a smaller batch.
+    budget have `length` tokens. The sentences of the side with the smaller budget are shorter. If the trainer
+    divides a batch into parts, `largest_part` is the largest number of source positions (and of target
+    positions) in a part. If `largest_part` is given, the function returns the cost of one part.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -246,13 +246,13 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """Return the FLOPs of a step and of the whole run for sentences of `length` tokens: the counted number,
-    and the number according to the paper's estimate.
+    """Return the FLOPs of a step and of the whole run for sentences of `length` tokens: the counted FLOPs,
+    and the FLOPs by the paper's method of estimation.
     """
     in_paper = cost
     if training.gradient_checkpointing:
-        # Count the FLOPs without gradient checkpointing, because the paper did not use gradient
-        # checkpointing.
+        # For the paper's method, count the FLOPs without gradient checkpointing, because the paper does not
+        # use gradient checkpointing.
         in_paper = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
 
     seconds = paper_seconds(_step_flops(in_paper, training), length)
@@ -287,8 +287,8 @@ def paper_seconds(flops: float, length: int) -> float:
     """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
     s).
 
-    The estimate uses the speed of the base model or of the big model: the model whose counted FLOPs are
-    nearer to `flops`. `length` is the number of tokens of each sentence for which `flops` was counted.
+    The estimate uses the speed of the paper's base model or big model: the model whose counted FLOPs are
+    nearer to `flops`. `flops` must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference
@@ -296,7 +296,7 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """Return the counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
+    """Return the counted FLOPs and the seconds of a step for the paper's base model and big model (Table 3)."""
     base = VaswaniConfig()
     big = VaswaniConfig(
         d_model=1024,

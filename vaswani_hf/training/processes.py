@@ -1,8 +1,8 @@
-"""Exchanges data between the processes of a run, calls functions in one process first, and prints lines.
+"""Exchanges data between the processes of a run, calls functions in some of the processes, and prints lines.
 
-The messages use a separate process group on the CPU, because the default group may support only GPU tensors
-and has a timeout of some minutes. Other processes may wait for hours while the first process encodes a corpus
-or scores a test set.
+The processes of a run exchange messages in a separate process group on the CPU, because the default group may
+support only GPU tensors and has a timeout of some minutes. Processes may wait for hours while the first
+process encodes a corpus or scores a test set.
 """
 
 import contextlib
@@ -31,11 +31,10 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 def say(line: str, *, is_result: bool = False) -> None:
-    """Print a line immediately. If the program that reads the output, such as `head`, has ended, continue
+    """Print a line immediately. If the output goes to a program that has ended, such as `head`, continue
     without output.
 
-    The option `--quiet` sets the level of the log to ERROR. At this level, print the line only if `is_result`
-    is True.
+    With the option `--quiet` (log level ERROR), the function prints the line only if `is_result` is True.
     """
     if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
         return
@@ -55,7 +54,9 @@ def hide_progress_bars_without_terminal() -> None:
 
 @contextlib.contextmanager
 def said_at_intervals(work: str) -> Iterator[None]:
-    """Print a line every 30 seconds during a long step if stderr is no terminal, in place of a progress bar."""
+    """Context manager for long work. If stderr is no terminal, print a line every 30 seconds in place of a
+    progress bar.
+    """
     if sys.stderr is not None and sys.stderr.isatty():
         yield
         return
@@ -76,13 +77,13 @@ def said_at_intervals(work: str) -> Iterator[None]:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send all later output of a stream, also of threads and child processes, to the null device."""
+    """Send all later output of a stream to the null device, also the output of threads and child processes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class PipeSafeStream:
-    """Wraps a standard stream, and ignores errors if the pipe is closed. `vaswani train` wraps stderr in this
-    class, because the progress bars of other libraries write to stderr.
+    """Wraps stdout or stderr, and ignores the error if the reader of the stream has closed the pipe. `vaswani
+    train` wraps stderr in `PipeSafeStream`, because the progress bars of other libraries write to stderr.
     """
 
     def __init__(self, stream: TextIO):
@@ -108,12 +109,12 @@ class PipeSafeStream:
 
 
 class Processes:
-    """Gives access to all processes of a run. Every process must create this object and call its methods in
-    the same order.
+    """Communicates with all processes of a run. Every process must create a `Processes` object, and all
+    processes must call its methods in the same order.
     """
 
     def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
-        # Pass `cpu=True` on a machine without an accelerator, because PartialState would otherwise start no
+        # Pass `cpu=True` on a machine without an accelerator, because otherwise PartialState starts no
         # process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
@@ -137,16 +138,16 @@ class Processes:
     def run_on_main(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process only, and return its picklable result in all processes.
 
-        If the function fails, all processes end. The first process raises the error.
+        If the function fails, all processes of the run end, and the first process raises the error.
         """
         return self._after_first(partial(function, *args, **kwargs), share=True)[0]
 
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes.
 
-        The other processes can read the files that the function wrote in the first process. On each other
-        machine of the run, one process calls the function before the remaining processes of the machine,
-        because the machine may not have access to the files of the first process.
+        The later processes can read the files that the function wrote in the first process. If a run uses
+        several machines, one process of each machine calls the function before the remaining processes of the
+        machine, because a machine may not have access to the files of the first process.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -159,7 +160,7 @@ class Processes:
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
         """Call a function in all processes at once.
 
-        If the function fails in one process, all processes end.
+        If the function fails in one process, all processes of the run end.
         """
         try:
             result = function()
@@ -172,9 +173,10 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process and return its result in a list; [] in other processes.
+        """Call a function in the first process. Return a list with its result in the first process, and an
+        empty list in other processes.
 
-        If `share` is true, the other processes also get the result.
+        If `share` is true, all processes return a list with the result.
         """
         results: list[_T] = []
         error = None

@@ -1,5 +1,5 @@
-"""The model that a recipe describes: planned before the data is read, or built for a corpus. Also counts the
-parameters, and warns about sizes that do not fit the corpus.
+"""Creates the model that a recipe describes: as a plan without weights, or for training on a corpus. Also
+counts the parameters of a model, and warns about sizes that do not fit the corpus.
 """
 
 from typing import Any
@@ -20,20 +20,18 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 # vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
 # A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
-# training data. The layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30
-# parameters for each token in the paper's parser for the Wall Street Journal (Section 6.3).
+# training data. The recipe for Multi30k has 1.6 parameters for each token. The paper's parser for the Wall
+# Street Journal (Section 6.3) has about 30 parameters for each token.
 MOST_PARAMETERS_PER_TOKEN = 40
-# Do not check a vocabulary of at most `SMALL_VOCABULARY` tokens, because 256 tokens of each vocabulary are
-# single bytes.
+# Do not check the size of a vocabulary with at most `SMALL_VOCABULARY` tokens, because 256 tokens of each
+# vocabulary are single bytes.
 SMALL_VOCABULARY = 1000
-# Maps a piece of a parameter name to the part of a layer to which the parameter belongs.
+# Maps a text that occurs in parameter names to the part of a layer to which the parameters belong.
 PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """Return the config of the model of a recipe, with `tokenizer.vocab_size` as the size of the
-    vocabulary.
-    """
+    """Return the config of a recipe's model if its vocabulary has `tokenizer.vocab_size` tokens."""
     return model.make_config(
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.planned_target_size,
@@ -42,7 +40,7 @@ def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> Vaswan
 
 
 def planned_model(config: VaswaniConfig, model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM) -> Any:
-    """Return a model with tied weights on the meta device, where weights take no memory."""
+    """Return a model with tied weights on the meta device, because weights on the meta device take no memory."""
     with torch.device("meta"):
         return model_class(config)
 
@@ -54,13 +52,13 @@ def build_model(
     search: dict[str, Any],
     seed: int,
 ) -> Any:
-    """Build the untrained model of a run on the CPU. `search` contains the search settings of the recipe, the
-    values for `generate`.
+    """Build the untrained model of a run on the CPU. `search` contains the search settings of the recipe for
+    the generation config.
     """
     set_seed(seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # Do not compare only the two objects, because the tokenizers of an imported model can be two separate
-    # objects that share one vocabulary.
+    # Two tokenizers can share one vocabulary even if they are separate objects, for example the tokenizers of
+    # an imported model.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     config = model.make_config(
         vocab_size=len(source),
@@ -74,15 +72,15 @@ def build_model(
     if not search:
         return built
     built.generation_config = GenerationConfig.from_model_config(config)
-    # Pass `allow_custom_entries`, because transformers would otherwise ignore fields that transformers does
-    # not define.
+    # Pass `allow_custom_entries`, because otherwise transformers ignores search settings that transformers
+    # does not define.
     built.generation_config.update(allow_custom_entries=True, **search)
     return built
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """Return the number of parameters of each stack and of each part of the model. A tied parameter counts
-    once.
+    """Return the numbers of parameters: in total, of the embeddings, and of each stack and its parts. A tied
+    parameter counts once.
     """
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *PARTS.values()), 0) for stack in ("encoder", "decoder")}
@@ -104,8 +102,8 @@ def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
     """Return a warning if the vocabulary is far too large for the corpus, and a warning if the model is far
-    too large. `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN` are the limits. A run that starts from
-    another model is not checked, and a run on a stream is not checked.
+    too large. The limits are `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN`. Return no warnings for
+    a run that starts from another model, and for a run on a stream.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []
@@ -113,7 +111,8 @@ def size_warnings(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = num_target if corpus.are_texts else num_source + num_target
-    # Map each key to the size of the vocabulary and to the number of tokens of the training data.
+    # Map the recipe key of each vocabulary to the size of the vocabulary and to its number of tokens in the
+    # training data.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)

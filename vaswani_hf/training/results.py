@@ -1,6 +1,6 @@
 """Writes the results of a run: results.json, the outputs on the test split, and the training curve.
 
-The task computes the scores. publish/model_card.py reads results.json.
+The `Task` object of the run computes the scores. publish/model_card.py reads results.json.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
-# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. The model card does not
-# show texts of the test split with more than `LONGEST_EXAMPLE` characters.
+# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. Each of these texts has
+# at most `LONGEST_EXAMPLE` characters.
 NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
@@ -51,11 +51,11 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a user may change after a run has finished. These settings determine the
-    length of the run, its final weights and its scores.
+    """Return the settings that a user may change after a run has finished: the settings that determine the
+    length of the run, the averaged checkpoints and the scores.
 
-    `values` maps `section.key` to the values of the published recipe. Published recipes name data files
-    without their folders, because the data may have been moved.
+    `values` maps each key of the published recipe, such as "training.max_steps", to its value. A published
+    recipe names data files without their folders, because the data may have been moved.
     """
     lengths = "max_steps num_train_epochs early_stopping_patience early_stopping_score".split()
     names = {f"training.{key}" for key in [*lengths, "average_checkpoints"]}
@@ -67,16 +67,16 @@ def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print the numbers of kept and removed pairs. If the training corpora have
-    weights, also print the number of pairs of each corpus in an epoch.
+    """Write recipe.yaml, and print the numbers of kept and removed sentence pairs. If the training corpora
+    have weights, also print the number of pairs from each corpus in an epoch.
     """
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" instead of "validation", because the pairs that the report counts as
-            # removed are missing only in the validation loss. BLEU includes all pairs.
+            # Print "validation loss" instead of "validation", because the removed pairs are missing only in
+            # the validation loss. The validation BLEU includes all pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -89,7 +89,7 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
     """Return the recorded cost of the training (such as its time) from results.json. Return an empty dict if
-    steps were trained after results.json was written.
+    the run has trained more steps since results.json was written.
     """
     try:
         facts = dict(read_results(folder)["training"])
@@ -110,8 +110,8 @@ def results_of_run(
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
-    `steps` are the steps of the averaged checkpoints. `before` is the cost of the training from the earlier
-    results.json; empty if the run was not finished before.
+    `steps` are the steps of the checkpoints from which the final weights were computed. `before` is the cost
+    of the training that an earlier results.json records, or an empty dict.
     """
     folder = Path(trainer.args.output_dir)
     corpus = trainer.corpus
@@ -132,8 +132,8 @@ def results_of_run(
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # Print the number of pairs in a stream after the training, because the number changes while the
-        # stream is read. The number includes all epochs.
+        # Print the number of pairs in a stream after the training, because the run counts the pairs while it
+        # reads the stream. The printed number includes the pairs of all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
@@ -141,8 +141,8 @@ def results_of_run(
 
 
 def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, Any] | None:
-    """Score the saved checkpoint on the test split, write the outputs, and print the scores. Return None if
-    there is no test split.
+    """Score the saved checkpoint on the test split, write the outputs, and print the scores. Return the
+    scores, or None if the corpus has no test split.
     """
     folder = Path(trainer.args.output_dir)
     test = trainer.corpus.texts["test"]
@@ -161,7 +161,6 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
 def _card_examples(
     trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
 ) -> list[dict[str, Any]]:
-    """Return the examples for the model card, see `Task.example_outputs`."""
     texts = publishing.examples
     if texts is None:
         texts = _shareable_texts(trainer, data)
@@ -171,8 +170,8 @@ def _card_examples(
 
 
 def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
-    """Return the first texts of the test split that fit into a table. Return no texts if the licence of the
-    data does not permit to publish the texts, or is unknown.
+    """Return the first short texts of the test split. Return no texts if the licence of the data is unknown
+    or does not permit to publish the texts.
     """
     test = trainer.corpus.texts["test"]
     if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
@@ -204,12 +203,13 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # For a resumed run, record the machine and the versions that were used after the interruption.
+        # For a resumed run, record the hardware and the versions after the last interruption.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
         "threads": torch.get_num_threads(),
-        # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
+        # Tags that a reporting tool of transformers has added to the model, such as the address of a
+        # dashboard.
         "model_tags": list(getattr(trainer.model, "model_tags", None) or []),
         "versions": {
             "vaswani_hf": __version__,
@@ -223,7 +223,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the training curve of a run up to a step, and save the curve as a PNG in the folder of the run."""
+    """Draw the training curve of a run up to a step, and save the picture in the folder of the run."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 
@@ -232,7 +232,7 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Save the training curve as a PNG. Write no file if the log has neither losses nor scores."""
+    """Save the training curve as a PNG file. Write no file if the metrics contain neither losses nor scores."""
     figure = draw_training_curve(metrics)
     if figure is not None:
         figure.savefig(path, dpi=120)

@@ -24,9 +24,9 @@ from .checkpoints import reason_to_stop
 from .processes import say
 from .results import read_results
 
-# A resumed run may have other values for these keys, because the keys do not change the result of a training
-# step. `gradient_accumulation_steps` may change together with the number of processes;
-# `_refuse_other_batches` checks that the product of both numbers stays the same.
+# The recipe keys that may have other values in a resumed run, because the keys do not change the result of a
+# training step. `gradient_accumulation_steps` may change together with the number of processes.
+# `_refuse_other_batches` checks that the product of the two numbers stays the same.
 FREE_TO_CHANGE = """
     output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
@@ -37,28 +37,29 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """Return True if a folder holds a finished run, and the new recipe changes no setting that needs more
-    training or new scores.
+    """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
+    new scores.
 
-    `asked` and `recorded` contain the settings that a user may change after a run has finished (see
-    `changeable_values`). `asked` has the values in the new recipe, and `recorded` has the values in the saved
-    recipe. A value in results.json takes precedence over the value in the saved recipe.
+    `asked` contains the settings of the new recipe that a user may change after a run has finished (see
+    `changeable_values`). `recorded` contains the same settings of the saved recipe. Values in results.json
+    take precedence over values in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
     try:
         results = read_results(folder)
-        # The run is not finished if results.json has the entry `average_of`, because `vaswani average` has
-        # written this results.json. The run is also not finished if the entry `asked` is null, because the
-        # scoring was interrupted.
+        # If results.json has the entry `average_of`, `vaswani average` has written the file, and the folder
+        # contains no finished run. If the entry `asked` is null, the scoring was interrupted, and the run is
+        # not finished.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})
     except (ValueError, AttributeError, TypeError):
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
-    # Ignore keys of the test split that are null, because a recipe without a test split needs no new scores.
+    # Ignore null values of keys about the test split, because a recipe without a test split needs no new
+    # scores.
     wanted = {
         key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
     }
@@ -72,7 +73,7 @@ def check_earlier_run(
     values: dict[str, Any],
     earlier: dict[str, Any] | None,
 ) -> None:
-    """Raise an error if the output folder contains an earlier run that the recipe does not continue."""
+    """Raise an error if the output folder contains an earlier run that the new recipe does not continue."""
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
@@ -88,8 +89,8 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Check `task` and `model.init_from` first, because a change of the task or of `init_from` also changes
-    # many other keys, and the error message should name the cause.
+    # Check `task` and `model.init_from` first, so that the error message names the cause. A change of `task`
+    # or `init_from` also changes many other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
@@ -108,8 +109,8 @@ def check_earlier_run(
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
     """Return the newest undamaged checkpoint of a run, or None if the folder has neither checkpoints nor a
-    finished model. Print a line for each newer, damaged checkpoint. Raise an error if all checkpoints are
-    damaged, or if the folder has a finished model without checkpoints.
+    finished model. Print a line for each damaged checkpoint that is newer. Raise an error if all checkpoints
+    are damaged, or if the folder has a finished model and no checkpoints.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
@@ -134,10 +135,11 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 
 def keep_number_of_threads(checkpoint: Path) -> None:
-    """Use the number of threads of the earlier run, because another number changes the last bits of sums.
+    """Use the number of threads of the earlier run, because another number of threads changes the last bits
+    of sums.
 
-    If the user or a launcher has set the environment variable OMP_NUM_THREADS, keep the number of threads
-    that OMP_NUM_THREADS gives.
+    If the environment variable OMP_NUM_THREADS is set, the number of threads stays the number in
+    OMP_NUM_THREADS.
     """
     threads = metadata_of(checkpoint).get("threads")
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:
@@ -152,8 +154,8 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Raise an error if the training pairs differ from the training pairs of the run in `folder`. `pairs` is
-    the digest of the new training pairs.
+    """Raise an error if the training pairs differ from the training pairs of the earlier run in `folder`.
+    `pairs` is the digest of the new training pairs.
     """
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:

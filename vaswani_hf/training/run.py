@@ -1,14 +1,14 @@
 """Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
-`_train` calls the functions of a run one after the other, and this file defines these functions in the same
-order. The functions of this module receive the whole recipe. The other modules that train one model receive
-only sections of the recipe.
+`_train` calls the functions of a run one after the other. This file defines the functions in the order in
+which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
+training/, except ablation.py, receive only sections of the recipe.
 
-The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
-token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
-these files to understand how a model is trained: resume.py (earlier runs), recipe_model.py (the untrained
-model), initialization.py (weights of other models), finished.py and results.py (the end of a run),
-stopping.py and processes.py (signals, several processes).
+To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
+data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), trainer.py and
+model/modeling_vaswani.py. To understand how a model is trained, you need not read resume.py (earlier runs),
+recipe_model.py (the untrained model), initialization.py (weights of other models), finished.py and results.py
+(the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -58,7 +58,7 @@ from .recipe_model import build_model, planned_config, planned_model, size_warni
 from .stopping import GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# This pattern matches the error messages of gloo and NCCL after another process of the run has ended.
+# Matches the error messages of gloo and NCCL if another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
@@ -71,7 +71,7 @@ class InterruptedRunError(Exception):
     continue.
     """
 
-    # The command ends as after Ctrl-C.
+    # The exit code of `vaswani train` is the exit code after Ctrl-C.
     exit_code = INTERRUPTED
 
 
@@ -79,8 +79,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model according to a recipe. Publish the model if the recipe has
     `publishing.push_to_hub`.
 
-    The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
-    uninterrupted run.
+    The same recipe gives the same weights on the same machine. A run that is interrupted and resumed gives
+    the same weights as a run without an interruption.
 
     Example:
         >>> from vaswani_hf import load_recipe, train
@@ -88,7 +88,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         >>> results["test"]["bleu"]  # doctest: +SKIP
 
     Args:
-        recipe (Recipe): All settings of the run.
+        recipe (Recipe): The recipe of the run, from `load_recipe`.
 
     Returns:
         dict: The content of results.json.
@@ -97,7 +97,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
         InterruptedRunError: If a signal ended the run early.
         InUseError: If another run is using the output folder.
     """
-    # Normalise the path now, because a path such as `a/../b` changes its meaning once `a` exists.
+    # Normalise the path of the output folder first, because a path such as `a/../b` changes its meaning once
+    # `a` exists.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
     processes = Processes()
@@ -117,9 +118,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
 
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
-    """Call the functions of a run one after the other. In a run of several processes, all processes call
-    `_train`.
-    """
+    """Call the functions of a run one after the other. All processes of a run call `_train`."""
     folder = Path(recipe.output_dir)
 
     # 1. Continue an earlier run in the output folder, if there is one.
@@ -141,13 +140,13 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     processes.run_on_main(_record_beginning, recipe, trainer, checkpoint, is_mended=has_results)
 
-    # 3. Train the model, score the final checkpoint, and publish the final checkpoint.
+    # 3. Train the model. Then score and publish the final checkpoint.
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.run_on_main(finish_run, recipe, trainer)
     processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
-        # Only the first process pushes. The other processes end without waiting for the push.
+        # Only the first process pushes the checkpoint. The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
     return results.read_results(folder)
 
@@ -156,8 +155,8 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Resolve the values in the recipe that depend on the data and the machine. Return the resolved recipe,
-    and the recipe of an earlier run in the output folder (or None).
+    """Return the recipe with all values that depend on the data and the machine (see `resolve`). Also return
+    the recipe of an earlier run in the output folder, or None.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training
@@ -177,19 +176,19 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """Return the content of the recipe.yaml that an earlier run has written to its output folder. Return None
-    if the file is missing.
+    """Return the recipe that an earlier run has written to its output folder. Return None if the folder has
+    no recipe.yaml.
     """
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """Return the recipe with values that depend on the data, the initial model and the machine: for example,
-    the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`.
+    """Return the recipe with all values that depend on the data, the initial model and the machine. Examples
+    are the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`.
 
-    `earlier` is the saved recipe of the run that is resumed. The values in the saved recipe take precedence,
-    so that the resumed run computes the same result.
+    `earlier` is the saved recipe of the run to resume. Values in the saved recipe take precedence, so that
+    the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
@@ -221,7 +220,7 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Raise an error if the recipe does not continue the earlier run in its output folder.
+    """Raise an error if the output folder contains an earlier run that the recipe does not continue.
 
     `earlier` is the saved recipe of the earlier run.
     """
@@ -231,8 +230,8 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
-    """Return True if the earlier run is finished and the recipe changes nothing that needs more training or
-    new scores.
+    """Return True if the earlier run is finished, and if the recipe needs neither more training nor new
+    scores.
     """
     return resume.is_finished(
         Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
@@ -244,7 +243,7 @@ def _changeable_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
-    """Raise an error if the training data differs from the data of the finished run."""
+    """Raise an error if the training data in the recipe differs from the training data of the finished run."""
     folder = Path(recipe.output_dir)
     if finished.read_final_record(folder):
         load_corpus = TASKS[recipe.task].load_corpus
@@ -256,7 +255,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        # Use the licences in the new recipe, because a user may change the licences of a finished run.
+        # Use the licences in the new recipe, because a user may change the licences after a run has finished.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)
@@ -268,8 +267,8 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 
 
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
-    """Check the recipe, prepare the output folder, and find the checkpoint to continue from. `fault` names
-    the damaged files of a finished run, and is empty for other runs.
+    """Check the recipe, prepare the output folder, and return the checkpoint from which the run continues.
+    `fault` is a text about damaged files of a finished run, or an empty string.
     """
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.training_warnings), processes)
@@ -278,10 +277,11 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
     planned = _planned_model(recipe)
-    # Call `frozen_weights` early, because the function raises an error if the model has no module or
-    # parameter with a name in `training.frozen`.
+    # Check `training.frozen` before the data is loaded: `frozen_weights` raises an error if the model has no
+    # module or parameter with a given name.
     initialization.frozen_weights(planned, recipe.training.frozen)
-    # Build an optimizer early, because an optimizer may need a library that is not installed.
+    # Build an optimizer before the data is loaded, because the optimizer may need a library that is not
+    # installed.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
     def newest_checkpoint() -> Path | None:
@@ -300,8 +300,8 @@ def _prepare_folder(recipe: Recipe) -> None:
     publishing = recipe.publishing
     _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
-        # Check the permission to push before the training, so that a missing permission is not found only
-        # after the training.
+        # Check the permission to push before the training, so that a run without the permission fails before
+        # the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
@@ -337,7 +337,7 @@ def _warn(sentences: list[str], processes: Processes) -> None:
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
     task = TASKS[recipe.task]
-    # In a resumed run, read the tokenizers from the checkpoint.
+    # A resumed run reads the tokenizers from its checkpoint.
     folder = checkpoint or Path(recipe.output_dir)
     new_tokenizers = checkpoint is None and processes.is_first
     with naming_the_folder(folder):
@@ -352,10 +352,10 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Return the initial model of a run, with random weights or with weights of other models. The modules and
-    parameters in `training.frozen` are frozen.
+    """Return the initial model of a run, with random weights or with the weights of other models. Freeze the
+    modules and parameters in `training.frozen`.
 
-    If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
+    If the run continues from a checkpoint, the trainer loads the weights of the checkpoint later.
     """
     model = build_model(
         recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
@@ -400,15 +400,15 @@ def _build_trainer(
         ),
     )
     if training.max_steps is None:
-        # Check the warm-up here, because the trainer has just computed the number of steps from the number of
-        # epochs.
+        # Check the length of the warm-up only now, because the trainer has computed the number of steps from
+        # the number of epochs.
         _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer
 
 
 def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
-    """Remove the PrinterCallback of transformers, and add the callbacks of a run."""
+    """Add the callbacks of a run to a trainer, and remove the `PrinterCallback` of transformers."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
@@ -426,15 +426,15 @@ def _record_beginning(
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
         if not (is_mended and finished.read_final_record(folder)):
-            # Delete the manifest of the finished run, because the run continues and will write other final
+            # Delete the manifest of a finished run, because the run continues and will write other final
             # files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             for split, size in recipe.data.held_out_sizes.items():
                 say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
             results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
-            # Delete old checkpoints, because the earlier run may have been killed after a save and before
-            # this deletion.
+            # Delete old checkpoints. An earlier run may have been killed before it deleted the old
+            # checkpoints.
             state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
             checkpoints.rotate_checkpoints(folder, recipe.training, state)
 
@@ -449,7 +449,7 @@ def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
-    """Train from the checkpoint or the initial weights to the last step or to the first signal."""
+    """Train from the checkpoint, or from the initial weights, until the last step or until a signal arrives."""
     folder = Path(trainer.args.output_dir)
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
@@ -472,11 +472,10 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     except DivergedRunError:
         if trainer.processes.is_first:
             raise
-        # All processes end. The first process prints the error.
+        # All processes end if the loss diverges. Only the first process prints the error.
         sys.exit(FAILURE)
-    # All processes wait here, because the first process may be pushing its last checkpoint, and because a
-    # launcher ends all processes if one process ends. Check for a signal again, because a signal may have
-    # arrived after the last step.
+    # All processes wait at `gather`, because the first process may still push a checkpoint, and because a
+    # launcher ends all processes if one process ends. A signal may also have arrived after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)
@@ -487,14 +486,15 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
-    """Compute the final checkpoint and the results of a trained run from its numbered checkpoints.
+    """Compute the final checkpoint of a trained run from its numbered checkpoints, score the final
+    checkpoint, and write results.json.
 
-    If the run was finished before, write only damaged and missing files again.
+    If the run is already finished, only write its damaged and missing files again.
     """
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
     recorded = finished.read_final_record(folder)
-    # Build a new model, because the model of the trainer may be sharded.
+    # Build a new model for the final weights, because the model of the trainer may be sharded.
     model = build_model(
         recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
     )
@@ -533,8 +533,8 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
-    """Push the checkpoint of a finished run if the recipe has `publishing.push_to_hub`. The run stays
-    finished even if the push fails.
+    """Push the checkpoint of a finished run if the recipe has `publishing.push_to_hub`. If the push fails,
+    the checkpoint stays complete.
     """
     if not publishing.push_to_hub:
         return
@@ -566,14 +566,16 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Convert an error of gloo or NCCL about a lost process to an error whose message tells how to continue."""
+    """Context manager that replaces an error of gloo or NCCL about a lost process. The new error message says
+    how to continue the run.
+    """
     try:
         yield
     except RuntimeError as error:
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # Raise the error for a signal, because the same signal has probably ended the other process.
+            # If this process has received a signal, the same signal has probably ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "

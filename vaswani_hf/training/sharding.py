@@ -1,5 +1,5 @@
-"""Configures training with FSDP2 or DeepSpeed ZeRO-2. The configuration files in configuration/accelerate
-turn on FSDP2 or ZeRO-2. With FSDP2, each process stores a part of each weight. With ZeRO-2, each process
+"""Configures training with FSDP2 or DeepSpeed ZeRO-2. To turn on FSDP2 or ZeRO-2, use a file in
+configuration/accelerate. With FSDP2, each process stores a part of each weight. With ZeRO-2, each process
 stores all weights, but only a part of the gradients and a part of the optimizer state.
 """
 
@@ -17,14 +17,14 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
-# DeepSpeed stores its state in a folder of the checkpoint. The file `latest` contains the name of this
-# folder.
+# DeepSpeed stores its state in a subfolder of the checkpoint. The file `latest` contains the name of the
+# subfolder.
 ZERO_STEP_FILE = "latest"
 
 
 def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: AnyTraining) -> None:
-    """Configure FSDP or DeepSpeed to keep float32 weights and to save unsharded checkpoints. Refuse other
-    settings.
+    """Configure FSDP2 or DeepSpeed to keep float32 weights and to save unsharded checkpoints. Raise an error
+    for settings that FSDP2 or DeepSpeed does not support.
     """
     plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
     if checkpoint is not None:
@@ -44,12 +44,12 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
     # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. Remove the
-    # settings of the previous state dict type first, because `set_state_dict_type` would keep these settings.
+    # settings of the previous state dict type first, because `set_state_dict_type` keeps settings that exist.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
-    # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of
-    # layer norms and the sums of gradients to bfloat16. Without the policy, a run with `training.bf16` uses
-    # autocast, and the weights and gradients stay in float32, as in a run with one process.
+    # Remove accelerate's mixed-precision policy for FSDP2, because the policy would also round LayerNorm
+    # weights and sums of gradients to bfloat16. Without the policy, a run with `training.bf16` uses autocast,
+    # and the weights and gradients stay in float32, as in a run with one process.
     plugin.mixed_precision_policy = None
 
 
@@ -97,7 +97,7 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
     """Return an autocast context for a model that FSDP2 has sharded, and an empty context for other models.
 
-    accelerate already wraps the `forward` of other models in autocast.
+    Other models need no autocast context, because accelerate already wraps their `forward` in autocast.
     """
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
@@ -107,8 +107,8 @@ def unsharded_model(model: Any) -> Any:
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-    # Create the model on the meta device, because random initial weights would change all later random
-    # numbers.
+    # Create the unsharded model on the meta device, because random initial weights would change all later
+    # random numbers of the run.
     with torch.device("meta"):
         whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)

@@ -1,9 +1,11 @@
-"""Counts the FLOPs and bytes of a training step, while the real step runs on fake tensors.
+"""Counts the FLOPs and the memory of a training step. To count, this file runs the real training step on fake
+tensors.
 
-The step consists of forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
-checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
-no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
-device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+A training step consists of forward pass, loss, backward pass and optimizer step. The counted step includes
+the regulariser, gradient checkpointing, autocast and the moving average of the recipe. Fake tensors have
+shapes, dtypes and devices but no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html).
+The fake tensors have the device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA
+tensors.
 """
 
 import contextlib
@@ -37,8 +39,8 @@ aten = torch.ops.aten
 class StepCost:
     """The cost of a training step with one batch, in FLOPs and bytes."""
 
-    # The numbers of source positions and of target positions (tokens, including padding). A language model
-    # has 0 source positions.
+    # The numbers of source positions and of target positions in the batch (tokens and padding). A language
+    # model has 0 source positions.
     source_positions: int
     target_positions: int
     # FLOPs of the forward and the backward pass.
@@ -48,13 +50,13 @@ class StepCost:
     # Bytes of the weights and of their moving average.
     weights: int
     gradients: int
-    # Bytes of the state of the optimizer.
+    # Bytes of the optimizer state.
     optimizer: int
     # Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
     activations: int
-    # Additional bytes that the computation of the loss needs, apart from the activations.
+    # Bytes that the computation of the loss needs in addition to the activations.
     loss: int
-    # The peak memory of the step in bytes. The peak includes neither the memory of PyTorch itself nor unused
+    # The peak memory of the training step in bytes, without the memory of PyTorch itself and without unused
     # memory of PyTorch's allocator.
     peak: int
 
@@ -73,9 +75,9 @@ def step_cost(
     """Run a training step on fake tensors and count its cost.
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
-    tokens. The loss is computed at all target positions, because the batch has no padding. `on_accelerator`
-    selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if the gradients of
-    earlier batches already exist when the step begins.
+    tokens. The function computes the loss at all target positions, because the batch has no padding.
+    `on_accelerator` selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if
+    the gradients of earlier batches already exist before the batch.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class)
@@ -91,8 +93,8 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # Run one optimizer step before the counted batch, because the first step creates the state of the
-        # optimizer.
+        # Run one optimizer step before the counted batch, because the first optimizer step creates the
+        # optimizer state.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in model.parameters():
             if weight.requires_grad:
@@ -115,8 +117,8 @@ def step_cost(
         loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only after the step, because in a real run the moving average exists
-        # during the whole step.
+        # Delete the moving average only after the training step, because in a real run the moving average
+        # exists during the whole step.
         del average
     activations = after_layers[-1] - before
     return StepCost(
@@ -133,8 +135,8 @@ def step_cost(
     )
 
 
-# PyTorch's FLOP formulas, and additional formulas for `addmm_` and for the attention kernels of a CPU.
-# PyTorch has no FLOP formulas for these operators.
+# PyTorch's FLOP formulas, and additional formulas for `addmm_` and for the attention kernels of a CPU,
+# because PyTorch has no formulas for these operators.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -147,7 +149,8 @@ _FORMULAS = flop_registry | {
 class _Counter(TorchDispatchMode):
     """Counts FLOPs and the bytes of all existing storages. A storage that several tensors share counts once.
 
-    `FlopCounterMode` is not used, because its hooks keep tensors that gradient checkpointing discards.
+    `_Counter` replaces PyTorch's `FlopCounterMode`, because the hooks of `FlopCounterMode` keep tensors that
+    gradient checkpointing discards.
     """
 
     def __init__(self) -> None:
@@ -186,15 +189,15 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Context manager that makes the step use the attention, the dropout and the loss chunks of a GPU instead
-    of a CPU.
+    """Context manager in which a training step uses the attention, the dropout and the loss chunks of a GPU
+    instead of a CPU.
 
-    The functions are patched, because a `TorchFunctionMode` is not active while the backward pass computes
-    checkpointed layers again.
+    The context manager patches functions of PyTorch. A `TorchFunctionMode` would not be active while the
+    backward pass computes checkpointed layers again.
     """
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
-        # Convert the inputs to `dtype` here, because autocast on a CPU leaves attention in float32.
+        # Convert the attention inputs to `dtype`, because autocast on a CPU leaves attention in float32.
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         bias = attn_mask
         if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -205,8 +208,8 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # Use `native_dropout`, because `native_dropout` keeps a mask of one byte per element, as the dropout
-        # of a GPU does.
+        # Use `native_dropout`, because `native_dropout` and the dropout of a GPU both keep a mask of one byte
+        # per element.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

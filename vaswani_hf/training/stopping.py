@@ -1,8 +1,9 @@
-"""Graceful shutdown: a SIGINT or SIGTERM sent to one process is forwarded to all processes on the machine.
+"""Graceful shutdown of a run: if a process of the run receives SIGINT or SIGTERM, the process forwards the
+signal to all processes of the run on the machine.
 
-Launchers and schedulers kill a process about half a minute after the signal. During training the trainer
-saves a checkpoint first (see callbacks.py). Before and after the training, a signal ends the run immediately,
-because there is nothing to save.
+During the training, the trainer saves a checkpoint after a signal, and then ends (see callbacks.py). Before
+and after the training, a signal ends the run immediately, because there is nothing to save. A run must end
+quickly, because launchers and schedulers kill a process about half a minute after a signal.
 """
 
 import contextlib
@@ -23,35 +24,36 @@ from ..exit_codes import INTERRUPTED
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one request, because a process may
+# Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one signal, because a process may
 # receive the same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If the process has not ended `SECONDS_TO_END` seconds after it raised `ShutdownRequested`, kill the process,
-# because Python cannot raise an exception while C code runs or while the process waits for another process.
+# If a process has not ended `SECONDS_TO_END` seconds after it should have raised `ShutdownRequested`, the
+# process is killed. Python cannot raise an exception while C code runs or while the process waits for another
+# process.
 SECONDS_TO_END = 5.0
-# If no save has begun `SECONDS_TO_SAVE` seconds after the signal, kill the process. A save that has begun is
-# always finished.
+# If a process has not ended `SECONDS_TO_SAVE` seconds after a signal, the process is killed.
+# `GracefulShutdown` never kills a process while the process saves a checkpoint.
 SECONDS_TO_SAVE = 22.0
 
 
 class ShutdownRequested(BaseException):
-    """Raised if a signal arrives while nothing has to be saved.
+    """Raised if SIGINT or SIGTERM arrives while a run has nothing to save.
 
-    The class does not inherit from Exception, because an `except Exception` in a library must not catch this
-    error.
+    `ShutdownRequested` does not inherit from Exception, because an `except Exception` in a library must not
+    catch it.
     """
 
 
 class GracefulShutdown:
-    """Receives the signals of a process, forwards the signals to the other processes, and kills the process
-    if the process does not end in time.
+    """Receives SIGINT and SIGTERM in a process of a run, and forwards the signal to the other processes of
+    the run. Kills its process if the process does not end in time.
     """
 
     def __init__(self) -> None:
-        # The number of the signal; 0 if no signal has arrived.
+        # The number of the received signal; 0 if no signal has arrived.
         self.received = 0
-        # True while a checkpoint is written. The process is not killed while a checkpoint is written.
+        # True while the process writes a checkpoint. The process is not killed while `is_saving` is True.
         self.is_saving = False
         # A function that returns the message to print before the process kills itself.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
@@ -63,8 +65,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Context manager that receives signals. Outside the main thread, the context manager does nothing,
-        because Python allows signal handlers only in the main thread.
+        """Context manager that receives signals. Outside the main thread, the context manager receives no
+        signals, because Python allows signal handlers only in the main thread.
         """
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
@@ -78,8 +80,8 @@ class GracefulShutdown:
         writer.setblocking(False)
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # Do not handle a signal that the process already ignores. For example, if a script runs `vaswani
-            # train … &`, the shell makes the process ignore SIGINT.
+            # If the process already ignores a signal, continue to ignore the signal. For example, if a script
+            # runs `vaswani train … &`, the shell makes the process ignore SIGINT.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
@@ -90,14 +92,14 @@ class GracefulShutdown:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # Wait until the other processes have forwarded the signal, too, because a forwarded signal
-                # that arrives later would end this process before the process has printed its message.
+                # Wait until the other processes have forwarded the signal too. A forwarded signal that
+                # arrives later would end this process before it has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # Call `shutdown`, because `close` does not end the thread while child processes, such as data
-            # workers, have copies of the socket.
+            # Call `shutdown` to end the thread. `close` does not end the thread while child processes, such
+            # as data workers, have copies of the socket.
             writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
             writer.close()
@@ -108,8 +110,8 @@ class GracefulShutdown:
         """Context manager that raises ShutdownRequested in the main thread if a signal arrives or has already
         arrived.
 
-        `sentence` is a function that returns a message. The message is printed if the process does not react
-        in time.
+        `sentence` is a function that returns the message to print if the process does not end in time and is
+        killed.
         """
         earlier_sentence, earlier_raises = self.sentence, self._raises
         self.sentence = sentence
@@ -124,8 +126,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def saving_first(self) -> Iterator[None]:
-        """Context manager in which a signal does not raise ShutdownRequested, because the trainer saves a
-        checkpoint after a signal.
+        """Context manager for the training. A signal in the context does not raise ShutdownRequested, because
+        the trainer first saves a checkpoint.
         """
         earlier = self._raises
         self._raises = False
@@ -135,7 +137,7 @@ class GracefulShutdown:
             self._raises = earlier
 
     def restore(self) -> None:
-        """Restore the earlier signal handlers."""
+        """Restore the signal handlers that the process had before `listening`."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
@@ -151,8 +153,8 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # Ignore a RuntimeError, because Python raises RuntimeError if the signal arrived while a line was
-            # being printed.
+            # Python raises a RuntimeError if the signal arrived while the process was printing a line. Ignore
+            # this RuntimeError.
             with contextlib.suppress(RuntimeError):
                 say(
                     f"{name}: saving a checkpoint after this step … (a second signal ends the run "
@@ -160,8 +162,8 @@ class GracefulShutdown:
                 )
 
     def _watch(self, reader: socket.socket) -> None:
-        """Wait for the first signal, and forward the signal to the other processes. If the main thread does
-        not end the process in time, kill the process.
+        """Wait for the first signal, and forward it to the other processes of the run. If the main thread
+        does not end the process in time, kill the process.
         """
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass
@@ -171,8 +173,8 @@ class GracefulShutdown:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
         if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
-            # Do not kill the process of a notebook or an interactive prompt, because Ctrl-C must end only the
-            # run.
+            # Do not kill the process of a notebook or an interactive prompt, because there Ctrl-C must end
+            # only the run.
             return
         arrival = time.monotonic()
         interrupt_raised_at = None
@@ -198,7 +200,9 @@ class GracefulShutdown:
 
 
 def _machine() -> str:
-    """Return an id of the machine or container, because two machines can have equal host names."""
+    """Return an id of the machine or container. The host name is not enough, because two machines can have
+    equal host names.
+    """
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -210,7 +214,7 @@ _LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:
-    """Reset the signal handlers in a forked process, because libraries end their worker processes by
+    """Reset the signal handlers in a forked process, because libraries end their worker processes with
     signals.
     """
     for stop in _LISTENING:

@@ -1,8 +1,8 @@
 """`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-run.py builds the trainer. The path from the encoded corpus to the loss is: `_train_batches` and
-`get_train_dataloader` make batches with data/batching.py, `training_step` computes a batch, and
-`compute_loss` calls the model, whose `forward` returns the loss (model/modeling_vaswani.py).
+run.py builds the trainer. The methods between the encoded corpus and the loss are: `_train_batches` and
+`get_train_dataloader` make batches with data/batching.py; `training_step` computes a batch; `compute_loss`
+calls the model; and `forward` of the model (model/modeling_vaswani.py) returns the loss.
 """
 
 import contextlib
@@ -54,13 +54,13 @@ from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 from .training_step import enable_gradient_checkpointing
 
-# On a CPU, the trainer divides a batch into smaller batches (`parts`). `MAX_PART_SIZE` limits the size of a
-# part: the number of source positions (or of target positions) times `d_model`. Small parts need less padding
-# and less memory, but each additional part costs time.
+# On a CPU, the trainer divides a large batch into smaller batches, the parts. `MAX_PART_SIZE` is the largest
+# size of a part: the number of source positions (or of target positions) times `d_model`. Small parts need
+# less padding and less memory, but each additional part costs time.
 MAX_PART_SIZE = 2**19
 
-# Register the device "cpu:0", because `torch.load` does not know this device. transformers 5.17 loads the
-# optimizer to "cpu:0" if several processes train on a CPU.
+# Register the device "cpu:0", because `torch.load` does not know "cpu:0". If several processes train on a
+# CPU, transformers 5.17 loads the optimizer to "cpu:0".
 try:
     torch.serialization.default_restore_location(torch.UntypedStorage(), "cpu:0")
 except RuntimeError:
@@ -72,26 +72,26 @@ except RuntimeError:
 
 
 class DivergedRunError(Exception):
-    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded.
+    """Raised if the loss or the gradient is infinite or NaN, or if the loss has exploded.
 
     The error message names the step and a remedy.
     """
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of source positions (and of target positions) that a CPU computes at the same
-    time. Return None if batches are not divided.
+    """Return the largest number of source positions (and of target positions) in a part of a batch on a CPU.
+    Return None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # Do not divide batches for a compiled model, because the parts of a batch have many different shapes, and
-    # each shape needs a compilation.
+    # Do not divide batches for a compiled model, because parts have many different shapes, and each shape
+    # needs a compilation.
     return positions if is_large and not training.torch_compile else None
 
 
 def _ignore_signals(worker: int) -> None:
-    # Ignore signals in data workers, because Ctrl-C and launchers signal all processes, and the trainer needs
-    # its data workers to finish the current step.
+    # Ctrl-C and launchers send a signal to all processes. Data workers ignore the signal, because the trainer
+    # needs its data workers to finish the current step.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -99,7 +99,7 @@ def _ignore_signals(worker: int) -> None:
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
 
-    `checkpoint` is the checkpoint that the run continues from. `kwargs` are additional arguments of
+    `checkpoint` is the checkpoint from which the run continues. `kwargs` are additional arguments of
     Seq2SeqTrainer.
     """
 
@@ -125,18 +125,18 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.task = task
         self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
-        # The number of batches that each process has computed.
+        # The number of batches that this process has computed in all steps.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # Keep the next three values as tensors on the device, because converting a tensor to a Python number
-        # forces a CUDA synchronisation.
+        # The target tokens, the loss and the gradient norms of a step stay tensors on the device, because
+        # converting a tensor to a Python number forces a CUDA synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The step since which all losses have been too high (see `DivergenceDetector`); None if the latest
-        # loss is not too high.
+        # The step since which each loss has been too high (see `DivergenceDetector`); None if the latest loss
+        # is not too high.
         self.suspect_since: int | None = None
         self.stop = stop or GracefulShutdown()
-        # True if a signal prevented the validation of this step.
+        # True if a signal prevented the validation at the current step.
         self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         prepare_sharding(self.accelerator, checkpoint, training)
@@ -159,14 +159,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches in an optimizer step, summed over all processes."""
+        """The number of batches in an optimizer step, as the sum over all processes."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     @property
     def loss_name(self) -> str:
         """The name of the training loss in the log.
 
-        The name mentions label smoothing and the regulariser, because the validation loss includes neither.
+        The name mentions label smoothing and the regulariser, because the validation loss includes neither of
+        them.
         """
         terms = []
         if smoothing := self.model.config.label_smoothing:
@@ -220,28 +221,28 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def get_batch_samples(self, *args, **kwargs):
-        """Return the batches of one step, and add their target tokens to `target_tokens_seen`."""
+        """Return the batches of one optimizer step, and add their number of target tokens to
+        `target_tokens_seen`.
+        """
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
         return batches, num_items
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Compute the loss and the gradients of one batch. On a CPU, divide a large batch into smaller
-        batches.
-        """
+        """Compute the loss and the gradients of one batch. On a CPU, divide a large batch into parts."""
         self._seed_batch()
         step = super().training_step
         # Pass `non_blocking=True`, so that the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
-        # Divide the batch only if the number of target tokens of the whole step is known, because the loss is
-        # a mean over all target tokens of the step.
+        # Divide the batch only if the number of target tokens in the step is known, because the loss is a
+        # mean over all target tokens of the step.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
-            # Sum the gradients over the processes only once per batch, after the last part of the batch.
+            # The processes sum their gradients once per batch: after the last part of the batch.
             with self.accelerator.no_sync(model):
                 loss = loss + step(model, part, num_items_in_batch)
         loss = loss + step(model, parts[-1], num_items_in_batch)
@@ -250,29 +251,32 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of source positions (and of target positions) in a part of a batch; None if
-        batches are not divided. The value does not depend on the number of processes, because the dropout
-        masks depend on the sizes of the parts. Batches are not divided with DeepSpeed, because DeepSpeed
-        would take an optimizer step after each part.
+        """The largest number of source positions (and of target positions) in a part of a batch; None if the
+        trainer does not divide batches. The size of a part does not depend on the number of processes,
+        because the dropout masks depend on the sizes of the parts. With DeepSpeed, the trainer does not
+        divide batches, because DeepSpeed would take an optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
         return largest_part(self.training, self.model.config.d_model)
 
     def _seed_batch(self) -> None:
-        """Seed PyTorch with the number of the next batch among all batches of the run.
+        """Seed PyTorch with the seed of the run and the number of the next batch among all batches of the
+        run.
 
-        With this seed, the random masks of dropout and SimCut depend only on the batch. The masks do not
-        depend on the number of processes, and an interruption does not change the masks.
+        Therefore the random masks of dropout and SimCut depend only on the batch. Neither the number of
+        processes nor an interruption changes the masks.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # Hash both numbers into 32 bits, because PyTorch's CPU generator uses only 32 bits of a seed.
+        # Hash the two numbers into 32 bits, because PyTorch's CPU generator uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """Return the loss of a batch: the loss of the model, or the loss of the regulariser during training."""
+        """Return the loss of a batch. During training, a regulariser replaces the loss of the model by its
+        own loss.
+        """
         if self.regularized_loss is not None and self.model.training:
             model = partial(self.regularized_loss, model)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -293,7 +297,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
-        """Return the schedule of the recipe. The default is the schedule of the paper (Section 5.3)."""
+        """Return the learning rate schedule of the recipe. The default is the schedule of the paper (Section
+        5.3).
+        """
         if self.lr_scheduler is None:
             width = self.model.config.d_model
             self.lr_scheduler = scheduler_of(
@@ -304,15 +310,16 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # If the gradients are sharded, the norm is a DTensor; `full_tensor` computes the norm over all
-            # processes.
+            # If the gradients are sharded, the norm is a DTensor. `full_tensor` then computes the norm over
+            # all processes.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.norms_of_step = self.norms_of_step + whole
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return a tensor [2] on the device: 1.0 if a loss or gradient since the last call was not finite
-        (otherwise 0.0), and the sum of the losses since the last call.
+        """Return a tensor [2] on the device about the batches since the last call of `take_losses`. The first
+        number in the tensor is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number
+        is the sum of the losses.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -335,25 +342,24 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Save into a staging folder, and rename the complete checkpoint to checkpoint-STEP."""
+        """Save a checkpoint into a staging folder, and move the complete checkpoint into the output folder."""
         folder = Path(self.args.output_dir)
         self.processes.run_on_main(self._make_room, folder)
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
-            # Call `_save_checkpoint` in all processes, because each process writes the state of its random
+            # All processes call `_save_checkpoint`, because each process writes the state of its random
             # generators.
             save = super()._save_checkpoint
             self.processes.run_all_or_exit(lambda: save(model, trial))
             self.args.output_dir = str(folder)
             self.processes.run_on_main(self._complete_checkpoint, folder)
         except Exception:
-            # If the run was replacing an earlier checkpoint of the same step, restore the earlier checkpoint.
-            # Delete the incomplete checkpoint, because the incomplete checkpoint takes disk space. If the
-            # output folder has been deleted, there is nothing to delete. After the cleanup, raise the error
-            # that interrupted the save.
+            # Restore an earlier checkpoint of the same step that the run was replacing. Delete the incomplete
+            # checkpoint, because it takes disk space. Ignore errors of this cleanup, because the output
+            # folder may have been deleted.
             with contextlib.suppress(OSError):
-                # Do not delete files in the folder of another run.
+                # Do not change a folder that is no longer the folder of this run.
                 refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -377,8 +383,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # True if `save_steps` schedules a checkpoint at this step, and the validation of the step was not
-            # interrupted.
+            # True if `save_steps` schedules a checkpoint at this step, and if no signal interrupted the
+            # validation of the step.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -389,16 +395,16 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         if self.suspect_since is None:
-            # Delete old checkpoints only if the latest losses are not too high, because a checkpoint of a
+            # Delete old checkpoints only if the latest loss is not too high, because the new checkpoint of a
             # diverging model may be useless.
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """Return the scores on the validation split: unsmoothed loss per token, perplexity, scores of the
-        task.
+        """Return the scores on the validation split: the unsmoothed loss per token (nats), the perplexity,
+        and the scores of the task.
 
-        If the run or its optimizer averages the weights, the scores belong to the averaged weights, and the
-        scores of the weights themselves have names such as `eval_raw_loss`.
+        If the run or its optimizer averages the weights, the scores are scores of the averaged weights. The
+        scores of the trained weights have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -416,9 +422,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return metrics
 
     def _validate(self) -> dict[str, float]:
-        """Return the validation scores of the current weights; empty if a signal arrived."""
+        """Return the validation scores of the current weights, or an empty dict if a signal arrived."""
         # Use the model without its wrapper for several processes, because the processes may have different
-        # numbers of batches.
+        # numbers of validation batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
             shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
@@ -446,14 +452,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
             PairRows(self.corpus.validation),
-            # Divide the batches among the processes.
+            # Divide the validation batches among the processes.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
         )
 
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """Call `compute` in each process, and return the list of all results. If a signal arrived, return an
-        empty list, because all processes then save a checkpoint and end.
+        """Call `compute` in each process, and return the list of the results of all processes. If a signal
+        arrived in any process, return an empty list. After a signal, all processes save a checkpoint and end.
         """
         was_training = self.model.training
         try:
@@ -470,8 +476,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """Return the outputs for the part of the validation split that this process computes, with the index
-        of each row.
+        """Compute the outputs for this process's part of the validation split. Return each output with the
+        index of its row.
         """
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
@@ -486,7 +492,7 @@ def training_arguments(
     validates: bool,
     publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Convert sections of the recipe of a run to the arguments of the Trainer of transformers."""
+    """Convert the sections `training` and `publishing` of a recipe to the arguments of transformers' Trainer."""
     publishing = publishing or PublishingSettings()
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:
@@ -507,15 +513,15 @@ def training_arguments(
         max_steps=training.max_steps or 1,
         seed=seed,
         report_to=training.report_to or "none",
-        # Trackio makes its Space private if `hub_private_repo` is true.
+        # If `hub_private_repo` is true, the reporting tool Trackio makes its Space private.
         hub_private_repo=publishing.hub_private_repo or None,
         **publishing.trackio,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
-        # Log infinite and NaN losses, because infinite and NaN losses end the run.
+        # Log infinite and NaN losses too, because an infinite or NaN loss ends the run.
         logging_nan_inf_filter=False,
-        # Prevent the Trainer from skipping batches, because the loader of this class already begins after the
-        # batches of the checkpoint.
+        # The Trainer must not skip batches in a resumed run, because `get_train_dataloader` already begins
+        # after the batches of the checkpoint.
         ignore_data_skip=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

@@ -1,5 +1,5 @@
-"""A training step without the Trainer and without a corpus. step_cost.py counts the cost of the step, and
-measure.py measures the time of the step.
+"""Parts of a training step without the Trainer and without a corpus. step_cost.py counts the cost of such a
+step, and measure.py measures its time.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,9 @@ from .initialization import freeze
 
 
 def set_up_training(model: PreTrainedModel, training: AnyTraining) -> None:
-    """Switch a model to training: no key-value cache, frozen weights, and gradient checkpointing."""
+    """Prepare a model for training: turn the key-value cache off, freeze the weights in `training.frozen`,
+    and turn on gradient checkpointing if the recipe asks for it.
+    """
     model.train()
     model.config.use_cache = False
     freeze(model, training.frozen)
@@ -24,9 +26,11 @@ def set_up_training(model: PreTrainedModel, training: AnyTraining) -> None:
 
 
 def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
-    """Compute the activations of the layers again in the backward pass instead of storing them."""
-    # Use the method under either of its names, because transformers 5.23 has renamed
-    # `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
+    """Turn on gradient checkpointing: the backward pass computes the activations of the layers again instead
+    of reading stored activations.
+    """
+    # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`. Call
+    # the method by the name that exists.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)()
 
@@ -51,7 +55,9 @@ def loss_function(
 
 
 def full_batch(source: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a batch without padding. `source` [B, S] and `labels` [B, T] are token ids (int64)."""
+    """Return a batch without padding for `model.forward`. `source` [B, S] and `labels` [B, T] are token ids
+    (int64).
+    """
     return {
         "input_ids": source,
         "attention_mask": torch.ones_like(source),

@@ -1,5 +1,5 @@
-"""Translates and scores texts: loads checkpoints by name, chooses the dtype, and supports int8 weights,
-CTranslate2 and several processes.
+"""Translates and scores texts: loads checkpoints by name, chooses the dtype, and translates with int8
+weights, with CTranslate2 or in several processes.
 """
 
 from .translator import Translator

@@ -1,5 +1,5 @@
-"""Defines the calibration of a checkpoint. A calibration converts the token probabilities of a translation to
-the probability that the translation is good.
+"""Defines the calibration of a checkpoint. A calibration estimates from the token probabilities of a
+translation the probability that the translation is good.
 """
 
 import json
@@ -21,8 +21,8 @@ def features_of(translation: Translation) -> list[float]:
 
 
 class Calibration:
-    """Estimates the probability that a translation is good. The estimate is a logistic regression on the
-    features that `features_of` returns.
+    """Estimates the probability that a translation is good, with a logistic regression on the features that
+    `features_of` returns.
     """
 
     def __init__(self, weights: list[float]):
@@ -32,13 +32,13 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # Return 1 if the translation has no tokens. Only the translation of a blank source text has no
-            # tokens, and this empty translation is correct.
+            # Return 1 if the translation has no tokens, because only the translation of a blank source text
+            # has no tokens, and an empty translation of a blank text is correct.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)
-        # Limit the logit to the range from -30 to 30, because `math.exp` raises an OverflowError for large
-        # numbers.
+        # Limit the logit of the probability to the range from -30 to 30, because `math.exp` raises an
+        # OverflowError for large numbers.
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
 
 

@@ -1,35 +1,41 @@
 """The CTranslate2 backend of `Translator`. The backend loads a folder that `vaswani export --format
 ctranslate2` wrote.
 
-`convert.ctranslate2` writes the folder. The backend for PyTorch models is `PyTorchBackend` in
-`model.backend_vaswani`. The search settings have the same names and meanings as in `generate`. The search
-of CTranslate2 differs from the search of this package in these points:
+The file convert/ctranslate2.py writes the folder. The backend for PyTorch models is `PyTorchBackend` in
+model/backend_vaswani.py. The search settings have the same names and meanings as in `generate`. The search of
+CTranslate2 differs from the search of this package in these points:
 
-- With `early_stopping="never"`, the two searches find the same translations. CTranslate2 has no such search.
-  Therefore this backend lets CTranslate2 search up to a number of tokens, and receives all finished
-  translations and the beams that have not ended. If a beam that has not ended could still become a better
-  translation, the backend searches the sentence again, up to a larger number of tokens. This search is slower
-  than CTranslate2's own search.
+- CTranslate2 has no search with `early_stopping="never"`. Therefore this backend lets CTranslate2 search up
+  to a limited number of tokens. CTranslate2 returns all finished translations and the beams that have not
+  ended. If a beam that has not ended could still become a better translation, the backend searches the
+  sentence again, up to a larger number of tokens. The repeated searches find the same translations as the
+  search of this package, but are slower than CTranslate2's own search.
+
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
-  results differ if a better translation would finish after CTranslate2 has stopped. The larger
-  `length_penalty` is, the more often the results differ. The searches were compared on 300 Multi30k sentences
-  with 5 beams and a model after a short training. With `length_penalty` 0.6, all translations were the same.
-  With `length_penalty` 1.4, 52 translations differed. The scores of the 5 translations that were examined
-  were higher in the search of this package.
+  translations differ if a better translation would finish after CTranslate2 has stopped. The larger
+  `length_penalty` is, the more often the translations differ. The two searches were compared on 300 Multi30k
+  sentences with 5 beams and a model after a short training. With `length_penalty` 0.6, all translations were
+  the same. With `length_penalty` 1.4, 52 of the 300 translations differed. The scores of 5 of the 52
+  translations were examined, and were higher in the search of this package.
+
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities of the translations from the scores, and ranks the translations with the length penalty
   and the coverage penalty of this package.
-- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
-  of the sentences in the batch. If a translation is longer than the limit of its own sentence, the backend
-  translates the sentence again with the limit of the sentence.
-- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 increases the probabilities of the
-  other tokens, so that their sum is 1 again. The search of this package leaves the probabilities of the other
-  tokens unchanged.
-- CTranslate2 can end a translation directly after the target prefix only if `</s>` is the most probable token
-  there.
-- CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
-  last layer.
+
+- CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
+  length limit of the sentences. If a translation is longer than the limit of its own sentence, the backend
+  translates the sentence again with this limit.
+
+- If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
+  allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
+  of the allowed tokens.
+
+- In CTranslate2, a translation can end directly after the target prefix only if `</s>` is the most probable
+  token after the prefix.
+
+- CTranslate2 returns only the attention of the last decoder layer. Therefore this backend aligns words by the
+  attention of the last layer.
 
 In array shapes, B is the number of sentences, S the source length in tokens, and T the target length in
 tokens, `</s>` included.
@@ -67,20 +73,21 @@ logger = logging.get_logger(__name__)
 
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
-# With `early_stopping="never"`, the first search of a sentence goes up to this number of tokens for each source
-# token. The backend doubles the number of tokens if a better translation is still possible.
+# With `early_stopping="never"`, the first search of a sentence goes up to `_FIRST_LENGTH` target tokens for
+# each source token. The backend doubles the number of target tokens if a better translation is still
+# possible.
 _FIRST_LENGTH = 2
 
 
 @dataclass(frozen=True)
 class _Sentence:
-    """The inputs of CTranslate2 for one segment.
+    """The inputs of CTranslate2 for one segment (a sentence or a part of a sentence).
 
     Attributes:
         source: The source tokens.
         prefix: The tokens with which the translation must begin.
         limit: The maximum number of tokens of the translation, including the prefix.
-        num_counted: The number of tokens of the prefix that the length penalty counts.
+        num_counted: The number of prefix tokens that the length penalty counts.
         first_attention: The attention [S] of the first target token; None without attention.
     """
 
@@ -101,7 +108,7 @@ def load_ctranslate2_translator(
 ) -> Translator:
     """Load a folder that `vaswani export --format ctranslate2` wrote.
 
-    `dtype` and `quantization` must be None, because the dtype of the exported weights is fixed.
+    `dtype` and `quantization` must be None, because the export has already fixed the dtype of the weights.
     """
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
@@ -119,14 +126,14 @@ def load_ctranslate2_translator(
 
 class CTranslate2Backend:
     """A CTranslate2 model with its tokenizers and generation settings. `CTranslate2Backend` implements the
-    interface `Backend` of `model.backend_vaswani`.
+    interface `Backend` of model/backend_vaswani.py.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
-        device (str): "cpu", "cuda", "cuda:1" …, or "auto", which is a GPU if CTranslate2 finds a GPU, else
+        device (str): "cpu", "cuda", "cuda:1" …, or "auto". "auto" is a GPU if CTranslate2 finds a GPU, else
             the CPU.
-        num_threads (int, optional): The number of CPU threads. By default the number of threads that torch
-            uses.
+        num_threads (int, optional): The number of CPU threads. The default is the number of threads that
+            torch uses.
 
     Raises:
         ValueError: If CTranslate2 is not installed, or if the model in the folder is missing or damaged.
@@ -150,7 +157,8 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # Ignore an entry of `bad_words_ids` that consists only of `</s>`, as `generate` does.
+        # Ignore an entry of `bad_words_ids` that consists only of `</s>`, because `generate` also ignores
+        # such an entry.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -159,7 +167,7 @@ class CTranslate2Backend:
         )
         self._translator = self._load(num_threads or torch.get_num_threads())
         # `_seed` is the random seed for the next call with sampling. `_sampler` is a second CTranslate2
-        # translator that is used only for sampling.
+        # translator, only for sampling.
         self._seed: int | None = None
         self._sampler: Any = None
 
@@ -212,8 +220,7 @@ class CTranslate2Backend:
             # Avoid the seed 2**32 - 1, because CTranslate2 replaces this seed by a random seed.
             ctranslate2.set_random_seed(self._seed % (2**32 - 1))
             # Sample in one thread, because CTranslate2 gives each thread its own random generator. With
-            # several threads, the result for a sentence would depend on the thread that translates the
-            # sentence.
+            # several threads, a sampled translation would depend on the thread that translates the sentence.
             self._sampler = self._load(1)
             self._seed = None
         return self._sampler or self._translator
@@ -234,11 +241,13 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a number of tokens to the sentences that are searched up to this number of tokens.
+        # Maps a number of tokens to the indices of the sentences that CTranslate2 must search up to this
+        # number of tokens.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
-            # Only the exact search respects the length limit of each sentence in the first search.
+            # Only the exact search (`early_stopping="never"`) uses the length limit of each sentence in the
+            # first search.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -265,7 +274,6 @@ class CTranslate2Backend:
     def _sentences(
         self, segments: list[Segment], config: SearchSettings, with_attention: bool
     ) -> list[_Sentence]:
-        """Return the inputs of CTranslate2 for the segments."""
         source = self._source([segment.token_ids for segment in segments])
         prefixes = self._target([[*language_token(segment), *segment.prefix] for segment in segments])
         firsts = self._first_attention(source) if with_attention else [None] * len(source)
@@ -278,8 +286,8 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`. The returned attention [1, T, S] is stored in the hypothesis if the search was
-        asked for attention. Otherwise it is None.
+        """See `Backend.score`. The returned attention [1, T, S] is the attention that the search stored in
+        the hypothesis, or None if the search stored no attention.
         """
         # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
         targets = [
@@ -319,8 +327,8 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return the search settings of a call with a value for each setting. A value comes from the call,
-        else from the generation config of the checkpoint, else from the defaults of `SearchSettings`.
+        """Return a value for each search setting. The value comes from the call, else from the generation
+        config of the checkpoint, else from the defaults of `SearchSettings`.
         """
         for name in settings:
             if name not in DECODING_SETTINGS:
@@ -365,8 +373,8 @@ class CTranslate2Backend:
         return max(min(limits), prefix_length + 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """Compute the attention of the first target token by greedy search, because CTranslate2's beam search
-        would assign this attention to the wrong sentences.
+        """Compute the attention of the first target token with a greedy search, because CTranslate2's beam
+        search returns the first attention of wrong sentences.
         """
         results = self._translator.translate_batch(
             source,
@@ -381,12 +389,12 @@ class CTranslate2Backend:
     def _hypotheses(
         self, result: Any, exponent: float, sentence: _Sentence, config: SearchSettings
     ) -> list[tuple[Hypothesis, float]]:
-        """Return the finished translations of a sentence, and the beams that have not ended, in the order of
-        CTranslate2. Each hypothesis comes with its summed log-probability.
+        """Convert a result of CTranslate2: the finished translations of a sentence, and the beams that have
+        not ended. Return each hypothesis with its summed log-probability.
 
         CTranslate2 divides the log-probability of a translation by its length to the power of `exponent`. The
-        score of a hypothesis is the score of this package's search: the log-probability of the tokens after
-        the prefix, divided by the length penalty, plus the coverage penalty.
+        score of a returned hypothesis is the score of this package's search: the log-probability divided by
+        the length penalty, plus the coverage penalty.
         """
         first = sentence.first_attention
         hypotheses = []
@@ -416,8 +424,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the number of tokens up to which the sentence must be searched again. Return None if the
-        search up to `limit` tokens has found the best translations.
+        """Return the number of tokens up to which CTranslate2 must search the sentence again. Return None if
+        the search up to `limit` tokens has found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -436,7 +444,8 @@ class CTranslate2Backend:
             return True
         unfinished = [(one, log_prob) for one, log_prob in hypotheses if one.token_ids[-1] not in self._ends]
         if not unfinished:
-            # CTranslate2 returns no beam if all beams ended at the last step of the search.
+            # If all beams ended at the last step of the search, CTranslate2 returns no unfinished beam. A
+            # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
         # The length penalty counts the tokens after the prefix, and the first `num_counted` tokens.
@@ -449,8 +458,8 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations of a sentence, best first. Unless the search is complete, leave out the
-        beams that have not ended.
+        """Return the best translations of a sentence, best first. If the search did not reach the length
+        limit, leave out the beams that have not ended.
         """
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
@@ -458,12 +467,13 @@ class CTranslate2Backend:
         return hypotheses[: config.num_return_sequences]
 
     def _options(self, config: SearchSettings, longest: int, with_attention: bool) -> dict[str, Any]:
-        """Convert search settings to arguments of CTranslate2's `translate_batch`. `longest` is the largest
-        length limit of the sentences.
+        """Convert search settings to arguments of CTranslate2's method `translate_batch`. `longest` is the
+        largest length limit of the sentences.
         """
         options: dict[str, Any] = {
             "beam_size": config.num_beams,
-            # With a length penalty of 0, CTranslate2 would stop by another rule than the exact search needs.
+            # The exact search needs a length penalty above 0, because CTranslate2 has another stopping rule
+            # for a length penalty of 0.
             "length_penalty": 1 if _is_exact(config) else config.length_penalty,
             "no_repeat_ngram_size": config.no_repeat_ngram_size,
             "return_end_token": True,
@@ -471,14 +481,14 @@ class CTranslate2Backend:
             "return_attention": with_attention,
             "end_token": [self._target_tokens[i] for i in self._ends],
             "suppress_sequences": self._target(self._bad_words),
-            # Set `max_input_length`, because CTranslate2 would cut long sources by default. Set
-            # `min_decoding_length`, because CTranslate2 would forbid empty translations by default.
+            # By default, CTranslate2 cuts long sources (`max_input_length`), and forbids empty translations
+            # (`min_decoding_length`).
             "max_input_length": 0,
             "min_decoding_length": 0,
         }
         if config.num_beams > 1:
-            # A search has at most `num_beams` translations of each length. With `patience=longest`, CTranslate2
-            # does not stop before `max_decoding_length`.
+            # At most `num_beams` translations of each length can finish. Therefore, with `patience=longest`,
+            # CTranslate2 does not stop before `max_decoding_length`.
             patience = 1 if config.early_stopping is True else _PATIENCE
             if _is_exact(config):
                 patience = longest
@@ -494,5 +504,7 @@ class CTranslate2Backend:
 
 
 def _is_exact(config: SearchSettings) -> bool:
-    """Return True if the search must go on until no better translation is possible."""
+    """Return True for the exact search: the beam search that ends only when no better translation is
+    possible.
+    """
     return config.num_beams > 1 and config.early_stopping == "never"

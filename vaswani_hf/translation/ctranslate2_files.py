@@ -1,7 +1,7 @@
 """Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
 
-CTranslate2 does not validate the files. If a file is damaged, CTranslate2 may crash the process or write
-wrong translations.
+CTranslate2 does not validate the files that it loads. If a file is damaged, CTranslate2 may crash the process
+or write wrong translations.
 """
 
 import struct
@@ -18,17 +18,17 @@ from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# A folder with one of these files is a CTranslate2 folder.
+# A folder that contains a vocabulary file with one of these names is a CTranslate2 folder.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of CTranslate2's binary format that `_shapes` can read. The shapes in files of other versions
-# are not checked.
+# The version of CTranslate2's binary format that `_shapes` can read. In files of other versions, the shapes
+# of the weights are not checked.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """The files of a CTranslate2 folder as Python objects, without the weights. Each list of tokens is sorted
-    by token id.
+    """The content of a CTranslate2 folder without the weights. The tokens in each list are sorted by token
+    id.
     """
 
     tokenizers: tuple
@@ -96,7 +96,9 @@ def _unpack(file: BinaryIO, kinds: str) -> tuple[int, ...]:
 
 
 def _text(file: BinaryIO) -> str:
-    """Read a name from the file, without the zero byte that ends each name."""
+    """Read a name from a CTranslate2 model file. Each name ends with a zero byte, and the zero byte is not
+    returned.
+    """
     (length,) = _unpack(file, "H")
     return struct.unpack(f"{length}s", file.read(length))[0].removesuffix(b"\0").decode()
 
@@ -108,8 +110,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # Read the last byte of the values, to check that the file is long enough. `seek` would raise no error for
-    # a position after the end of the file.
+    # Read the last byte of the weight, to check that the file is long enough. `seek` raises no error for a
+    # position after the end of the file.
     _unpack(file, "B")
     return name, shape
 
@@ -151,7 +153,6 @@ def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | Non
 
 
 def _generation_config(folder: Path, num_classes: int) -> GenerationConfig:
-    """Read and validate the generation config."""
     read_json_object(folder, GENERATION_FILE, folder)
     try:
         config = GenerationConfig.from_pretrained(folder)

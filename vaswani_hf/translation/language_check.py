@@ -9,16 +9,18 @@ from typing import Any, Literal
 from ..model.inputs_vaswani import Request
 from ..version import install_command
 
-# Returns the probability of each language for a text. The languages are codes of ISO 639-1, such as "en".
+# A function that returns the probability of each language for a text. The languages are codes of ISO 639-1,
+# such as "en".
 LanguageDetector = Callable[[str], Mapping[str, float]]
 
 # A text counts as a text in another language if the detector gives the source language a probability below
-# this limit. The limit was tested with py3langid 0.4.0 (scripts/benchmarks/serving.md). In the source
-# language, 0 % of 1,000 sentences and 0.6 % of 1,000 texts of two words were wrongly classified as another
-# language. In another language, 98.5 % of 2,000 sentences and 71.6 % of 1,000 texts of two words were
-# correctly classified as another language.
+# `_LEAST_PROBABILITY`. The limit was tested with py3langid 0.4.0 (scripts/benchmarks/serving.md). Of texts in
+# the source language, 0 % of 1,000 sentences and 0.6 % of 1,000 texts of two words were wrongly classified as
+# another language. Of texts in another language, 98.5 % of 2,000 sentences and 71.6 % of 1,000 texts of two
+# words were correctly classified as another language.
 _LEAST_PROBABILITY = 0.01
-# A text with fewer letters is not checked, because many languages have the same short words, such as "OK".
+# The language of a text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have
+# the same short words, such as "OK".
 _LEAST_LETTERS = 5
 
 
@@ -28,7 +30,7 @@ def has_detector() -> bool:
 
 
 def load_detector() -> LanguageDetector:
-    """Return the language detector of py3langid. The first call of the detector loads the model, because
+    """Return the language detector of py3langid. The detector loads its model in the first call, because
     decompressing the model takes 0.4 s. The wheel of py3langid contains the model, so nothing is downloaded.
     """
     if not has_detector():
@@ -40,7 +42,6 @@ def load_detector() -> LanguageDetector:
 
 @cache
 def _identifier() -> Any:
-    """Load the model of py3langid."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -50,9 +51,9 @@ class LanguageCheck:
     """Checks whether texts are in the source language of a model.
 
     Args:
-        language (str): The source language.
-        action (str): "pass" returns a text in another language untranslated. "refuse" raises a
-            ValueError for a text in another language.
+        language (str): The source language of the model, such as "en".
+        action (str): What to do with a text in another language. "pass" returns the text untranslated.
+            "refuse" raises a ValueError.
         detector (callable): A function that returns the probability of each language for a text.
 
     Raises:
@@ -70,9 +71,9 @@ class LanguageCheck:
         self._detector = detector
 
     def __call__(self, request: Request) -> Request:
-        """Return the request if its text is in the source language. Otherwise raise a ValueError (action
-        "refuse"), or return a copy of the request with `is_copied` set, so that the text is not translated
-        (action "pass").
+        """Return the request if its text is in the source language. If the text is in another language, raise
+        a ValueError (action "refuse"), or return a copy of the request with `is_copied` set (action "pass").
+        The translator does not translate such a copy.
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request

@@ -1,6 +1,6 @@
-"""Chooses the dtype in which a translator computes. The dtype "auto" means bfloat16 if bfloat16 is fast on
-the device, and if the first texts have the same translations in bfloat16 as in float32. Otherwise it means
-float32.
+"""Chooses the dtype in which a translator computes. The dtype "auto" chooses bfloat16 if bfloat16 is fast on
+the device, and if the first texts have the same translations in bfloat16 and in float32. Otherwise, "auto"
+chooses float32.
 """
 
 import copy
@@ -20,12 +20,12 @@ from ..model.translator_vaswani import BaseTranslator
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# To choose the dtype, this number of texts is translated in float32 and in bfloat16, and the translations are
-# compared. A few texts are enough to detect a model for which bfloat16 is not precise enough. With 100 texts,
-# bfloat16 would be rejected even for suitable models: if two hypotheses have almost the same score, rounding
-# can change the translation.
+# To choose the dtype, `choose_dtype` compares the translations of at most `NUM_COMPARED` texts in float32 and
+# in bfloat16. A few texts are enough to detect a model for which bfloat16 is not precise enough. With 100
+# texts, bfloat16 would be rejected even for suitable models, because rounding can change a translation if two
+# hypotheses have almost the same score.
 NUM_COMPARED = 8
-# Use a lock, because several threads may use one translator. Only the first thread chooses the dtype.
+# Only one thread chooses the dtype of a translator, because several threads may use the translator.
 _DECIDING = threading.Lock()
 
 
@@ -46,7 +46,7 @@ def choose_dtype(
     """Change a translator from float32 to bfloat16 if both dtypes give the same translations of the first
     texts.
 
-    If the texts of all requests are blank, nothing can be compared, and the next call chooses the dtype.
+    If all texts are blank, `choose_dtype` compares nothing, and the next call chooses the dtype.
     """
     with _DECIDING:
         compared: list[Any] = [request for request in requests if has_text(request)][:NUM_COMPARED]
@@ -80,8 +80,8 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """Translate requests with both translators, without sampling. Return the number of requests whose
-    translations are equal in both dtypes.
+    """Translate requests with the float32 translator and with the bfloat16 translator, without sampling.
+    Return the number of equal translations.
     """
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
@@ -100,16 +100,16 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # If the translation in bfloat16 raises an error, use float32. If float32 has the same error, the
-            # user sees it when the texts are translated again.
+            # If a translation raises an error, use float32. If float32 raises the same error, the user sees
+            # the error when the texts are translated again.
             return 0
     return sum(map(str.__eq__, expected, found))
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Suppress warnings while the dtypes are compared. The same texts are translated again afterwards, and
-    give the same warnings.
+    """Suppress warnings during the comparison of the dtypes, because the translator translates the same texts
+    again and then logs the same warnings.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

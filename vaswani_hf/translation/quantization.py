@@ -1,9 +1,9 @@
-"""Replaces the weights of linear layers by int8 weights, for translation on the CPU. torchao quantizes the
-weights, and int8 kernels of PyTorch multiply the matrices.
+"""Replaces the weights of linear layers by int8 weights, for translation on the CPU. The library torchao
+quantizes the weights, and int8 kernels of PyTorch multiply the matrices.
 
-If PyTorch has no int8 kernel for the processor, torchao multiplies the matrices. This is slower, because
-torchao needs about twelve operations per layer. On a processor without int8 instructions, torchao is even
-much slower than float32 (scripts/benchmarks/generation.md).
+If PyTorch has no int8 kernel for the processor, torchao also multiplies the matrices. torchao is slower than
+an int8 kernel, because torchao needs about twelve operations per layer. On a processor without int8
+instructions, torchao is much slower than float32 (scripts/benchmarks/generation.md).
 
 In tensor shapes, R is the number of rows of hidden states, I the number of input features of a linear layer,
 and O the number of its output features.
@@ -20,8 +20,9 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only methods that do not read the
-# values (`_HARMLESS`). It supports all attributes except those that return the values (`_VIEWS`).
+# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`,
+# because these methods do not read values, and no attributes in `_VIEWS`, because these attributes return
+# values.
 _HARMLESS = {
     "dim",
     "size",
@@ -44,10 +45,10 @@ _ROW_SCALE = (1 / 127, 128)
 class Int8Weight(nn.Parameter):
     """The int8 weight [O, I] of a linear layer.
 
-    The function `product` computes the output of the layer from the states and the bias. All other operations
-    that need the values of the weight raise an error, so the weight cannot be saved, moved, copied or
-    trained. The layer remains an `nn.Linear`, because the fast code paths of this package expect an
-    `nn.Linear`.
+    The attribute `product` is a function that computes the output of the layer from the states and the bias.
+    All other operations that need the values of the weight raise an error. Therefore an `Int8Weight` cannot
+    be saved, moved, copied or trained. A layer with an `Int8Weight` is still an `nn.Linear`, because the fast
+    code paths of this package expect an `nn.Linear`.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -72,8 +73,8 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Raise an error if the quantization is unknown, or does not work with the dtype, the device or the
-    installed libraries.
+    """Raise an error if the argument `quantization` is unknown, or does not work with the dtype, the device
+    or the installed libraries.
     """
     if quantization is None:
         return
@@ -101,28 +102,27 @@ def quantize(model: Any) -> Any:
     """Replace the weights of the linear layers of a model by int8 weights, and return the same model object.
 
     The model must be in float32 and on the CPU. Embeddings stay in float32, even if an embedding shares its
-    weight with the output layer.
+    weight with the output projection.
     """
     kernel = _kernel()
     for module in model.modules():
-        # Do not quantize layers with only one input feature, because torchao cannot quantize layers with one
-        # input feature. For example, the position encoding class of a user may contain a layer with one input
-        # feature.
+        # torchao cannot quantize a layer with only one input feature. A position encoding class of a user may
+        # contain a layer with one input feature.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Return `_with_fbgemm` or `_with_onednn`, whichever is faster on this processor. Return None if neither
-    works, so that torchao must compute the products.
+    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. If neither function works,
+    return None, so that torchao computes the products.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. If the processor has no AMX,
-    # prefer FBGEMM. On a processor with AVX2, oneDNN needs the same time as FBGEMM for a batch of 64
-    # sentences, but twice the time for one sentence. Check that PyTorch has `quantize_per_channel`. FBGEMM
-    # needs this function, but a later version of PyTorch may remove it.
+    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Otherwise prefer FBGEMM. On a
+    # processor with AVX2, oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the
+    # time for one sentence. `_with_fbgemm` needs the function `quantize_per_channel`, and a later version of
+    # PyTorch may remove `quantize_per_channel`.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -137,8 +137,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # On a processor without VNNI instructions, reduce the weights to 7 bits. Such a processor adds two
-    # products in a 16-bit integer, and with 8 bits the sum could overflow.
+    # Quantize to 7 bits on a processor without VNNI instructions. A processor without VNNI adds two products
+    # in a 16-bit integer, and the sum of two products with 8-bit weights could overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
@@ -148,9 +148,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return the output [..., O] of a linear layer for states [..., I].
 
-    `multiply` multiplies rows [R, I] by the int8 weight. Each row is divided by its own largest absolute
-    value before it is quantized. Therefore the result for a row does not depend on the other rows of the
-    batch.
+    `multiply` multiplies rows [R, I] by the int8 weight. Before the multiplication, each row is divided by
+    its own largest absolute value. Therefore the result for a row does not depend on other rows of the batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -160,8 +159,8 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library FBGEMM. The
-    scales [O] belong to the weight. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library FBGEMM.
+    `scales` [O] are the scales of the weight. The values of the rows must be from -1 to 1.
     """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
@@ -178,14 +177,14 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library oneDNN. The
-    scales [O] belong to the weight. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library oneDNN.
+    `scales` [O] are the scales of the weight. The values of the rows must be from -1 to 1.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
     given: Any = (scale, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
-    # Add 0.5 to round to the nearest integer, because the conversion to uint8 truncates.
+    # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(
         (rows / scale).add_(zero + 0.5).to(torch.uint8), *given
     )

@@ -1,4 +1,6 @@
-"""`Translator` extends `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
+"""Defines `Translator`, which extends `BaseTranslator` with loading by name, the dtype "auto" and int8
+weights.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -33,8 +35,8 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for the class `Parser`, which loads only parsing models. False for `Translator`, which loads only
-    # translation models.
+    # True in the class `Parser`, because `Parser` loads only parsing models. False in `Translator`, because
+    # `Translator` loads only translation models.
     makes_trees = False
     # True if the dtype is "auto", and the translator has not yet chosen between float32 and bfloat16.
     is_undecided = False
@@ -53,24 +55,28 @@ class Translator(BaseTranslator):
         """Load a checkpoint.
 
         Args:
-            name_or_path (str): A local folder, or a repository on the Hub as user/name or user/name@revision.
-            device (str, optional): The device, such as "cpu" or "cuda:1". The default is the GPU if the
-                machine has a GPU and `quantization` is None, else the CPU.
-            ensemble (sequence): The names of more checkpoints with the same vocabulary.
-            dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes
-                in bfloat16 if the device multiplies bfloat16 in hardware and the first texts have the same
-                translations as in float32, else in float32. The default is the dtype of the checkpoint.
+            name_or_path (str): The checkpoint: a local folder, or a repository on the Hub as user/name or
+                user/name@revision.
+            device (str, optional): The device, such as "cpu" or "cuda:1". By default, the device is the GPU
+                if the machine has a GPU and `quantization` is None, else the CPU.
+            ensemble (sequence): The names of more checkpoints with the same vocabulary. The translator
+                averages the probabilities of all models.
+            dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" chooses
+                bfloat16 if the device multiplies bfloat16 in hardware, and if the first texts have the same
+                translations as in float32. Otherwise, "auto" chooses float32. The default is the dtype of the
+                checkpoint.
             quantization (str, optional): "int8" loads int8 weights for the CPU. int8 weights need the library
                 torchao.
             **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only` and `force_download`, as in
                 `snapshot_download`. `revision` applies to names without @revision.
 
         Returns:
-            Translator: The translator, with its models in eval mode.
+            Translator: A translator whose models are in eval mode.
 
         Raises:
-            ValueError: If the checkpoint, device, dtype or quantization does not exist, if the vocabularies
-                differ, or if a checkpoint is damaged or is not a translation model.
+            ValueError: If the checkpoint, device, dtype or quantization does not exist. A ValueError is also
+                raised if the vocabularies of an ensemble differ, or if a checkpoint is damaged or is not a
+                translation model.
             HubError: If a repository cannot be downloaded, or if a downloaded file differs from the file on
                 the Hub.
         """
@@ -110,8 +116,8 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """If the dtype is "auto", choose float32 or bfloat16 by translating the first requests that have
-        text.
+        """If the dtype is "auto", translate the first requests that have text, and choose float32 or
+        bfloat16.
         """
         if self.is_undecided:
             choose_dtype(self, requests, options)
@@ -122,8 +128,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # If the texts of all requests so far are blank, read `options.window` more requests. The choice of
-        # the dtype needs at least one text to translate.
+        # If all texts so far are blank, read `options.window` more requests, because the choice of the dtype
+        # needs a text to translate.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

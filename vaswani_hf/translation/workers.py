@@ -1,4 +1,4 @@
-"""Translates in several processes. Each process loads its own translator."""
+"""Translates texts in several worker processes. Each worker process loads its own translator."""
 
 import multiprocessing
 import pickle
@@ -17,9 +17,9 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The maximum number of windows per worker process that have been sent to the workers, but whose translations
-# have not yet been yielded. The number is above 1, so that workers are not idle while the iterator waits for
-# an earlier window.
+# At most `_WINDOWS_PER_WORKER` windows of requests per worker process are in progress: sent to a worker
+# process, but not yet yielded. `_WINDOWS_PER_WORKER` is above 1, so that a worker process is not idle while
+# the iterator waits for an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -34,15 +34,15 @@ def translate_in_processes(
     """Translate windows of requests in several processes. Yield the translations in the order of the
     requests.
 
-    There are at most as many worker processes as windows. `load` is a picklable function that loads the
-    translator. Each worker process calls `load`. The CPU threads of the calling process are divided among the
-    worker processes. The worker processes end when the iterator ends. A caller that does not read the
-    iterator to its end must close the iterator. A script must call this function under `if __name__ ==
-    "__main__":`, because each worker process imports the script.
+    The function starts at most as many worker processes as there are windows. `load` is a picklable function
+    that loads the translator. Each worker process calls `load`. The worker processes share the CPU threads of
+    the calling process, and end when the iterator ends. A caller that does not read the iterator to its end
+    must close the iterator. A script must call `translate_in_processes` under `if __name__ == "__main__":`,
+    because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
     # Read the first windows before the worker processes start. If there are fewer windows than `num_workers`,
-    # the function starts fewer processes.
+    # start fewer worker processes.
     first = list(islice(windows, num_workers))
     if not first:
         return
@@ -60,8 +60,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Let the worker processes ignore Ctrl-C (SIGINT), which a terminal sends to all processes. The main
-    # process then ends the worker processes.
+    # A terminal sends Ctrl-C (SIGINT) to all processes. The worker processes ignore SIGINT, and the main
+    # process ends the worker processes.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -70,8 +70,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the worker's end of the pipe in the main process. Otherwise the main process would not
-            # notice when the worker process ends.
+            # Close the worker's end of the pipe in the main process, because otherwise the main process would
+            # not notice the end of the worker process.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -83,8 +83,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 def _work(
     connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
 ) -> None:
-    """The main function of a worker process. The worker process receives windows of requests from
-    `connection`, and translates them until `connection` is closed.
+    """The main function of a worker process: translate the windows of requests from `connection`, until the
+    main process closes the connection.
 
     `user_files` are Python files in which the user has registered classes.
     """
@@ -100,7 +100,8 @@ def _work(
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # If a request fails, send the translations of the earlier requests together with the error.
+        # If a request fails, send the translations of the earlier requests in the window together with the
+        # error.
         done, failure = [], None
         try:
             translator = translator or load()
@@ -116,7 +117,7 @@ def _work(
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return an error that can be sent to the main process: `error` itself or, if it cannot be pickled, a
+    """Return `error` if `error` can be pickled and sent to the main process. Otherwise, return a
     `ChildProcessError` with the same message.
     """
     try:
@@ -145,7 +146,7 @@ def _in_order(
     is_read = False
     while not is_read or busy or finished:
         if num_given in finished:
-            # Yield finished translations before more requests are read, because reading blocks while a user
+            # Yield finished translations before reading more requests, because reading blocks while a user
             # types.
             translations, failure = finished.pop(num_given)
             yield from translations
@@ -162,7 +163,7 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        # Do not call `wait` with an empty list, because the call would never return.
+        # Do not call `wait` with an empty list of connections, because `wait` would never return.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
