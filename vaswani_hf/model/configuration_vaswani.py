@@ -237,7 +237,7 @@ class VaswaniConfig(PreTrainedConfig):
             fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use
             `position_offset`.
         max_position_embeddings (int): Number of learned positions. A model with learned positions cannot read
-            a longer sequence. Sinusoidal positions ignore `max_position_embeddings`.
+            a sequence with more tokens. Sinusoidal positions ignore `max_position_embeddings`.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
         share_encoder_decoder_embeddings (bool): True if the source embedding and the target embedding share
             one matrix (Section 3.4).
@@ -258,11 +258,12 @@ class VaswaniConfig(PreTrainedConfig):
             `attention_score`.
         attention_window (int or list, optional): The number r of neighbouring tokens to which a token may
             attend. A token of the encoder attends to r tokens on each side. A token of the decoder attends to
-            the r tokens before. None means no limit. The paper mentions such restricted self-attention in
-            Section 4, but does not use restricted self-attention. A window of r tokens needs time and memory
-            O(r n d) for n tokens of width d. The maximum path length between two tokens is O(n/r) layers. A
-            list of windows contains r or None for each layer. The list either applies to both stacks, or
-            contains first the windows of the encoder layers and then the windows of the decoder layers.
+            the r tokens before the token. None means no limit. The paper mentions such restricted
+            self-attention in Section 4, but does not use restricted self-attention. A window of r tokens
+            needs time and memory O(r n d) for n tokens of width d. The maximum path length between two tokens
+            is O(n/r) layers. A list of windows contains r or None for each layer. The list either applies to
+            both stacks, or contains first the windows of the encoder layers and then the windows of the
+            decoder layers.
         attention_bias (bool): True if the projections of attention layers have biases. Biases differ from the
             paper.
         initializer_range (float, optional): Standard deviation of the initial weights, which are then drawn
