@@ -1,8 +1,9 @@
 """Imports transformers without two slow modules of PyTorch, for commands that neither train nor compile a
 model.
 
-`torch.distributed.tensor` is for training on several devices, and `torch._dynamo` is for `torch.compile`. The
-two modules import SymPy, and take a large part of the time of `import transformers`.
+`torch.distributed.tensor` is for training on several devices, and `torch._dynamo` is for `torch.compile`.
+`torch.distributed.tensor` and `torch._dynamo` import SymPy, and take a large part of the time of `import
+transformers`.
 """
 
 import gc
@@ -18,8 +19,8 @@ _INDEX_MODE = "torch._dynamo._trace_wrapped_higher_order_op"
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces the module `torch._dynamo`. Its decorators return the decorated function unchanged. Access to
-    another attribute imports the real module.
+    """Replaces the module `torch._dynamo`. The decorators of `_DeferredDynamo` return the decorated function
+    unchanged. Access to another attribute imports the real module.
     """
 
     @staticmethod

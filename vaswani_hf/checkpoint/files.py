@@ -229,7 +229,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return True if a folder is empty except for a lock file of a killed run. Delete this lock file."""
+    """Return True if a folder is empty except for the lock file of a killed run, and delete the lock file."""
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():

@@ -160,8 +160,8 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     # integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Sort by target length first. Then sort by source length, in ascending order for even target lengths and
-    # in descending order for odd target lengths, so that neighbouring pairs have similar source lengths.
+    # Sort by target length first, and then by source length: in ascending order for even target lengths, and
+    # in descending order for odd target lengths. Neighbouring pairs then have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 

@@ -104,6 +104,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The result is also True for some of the bytes of a character, because the decoder writes one replacement
-    # character for incomplete bytes.
+    # Also return True for a pair with only some of the bytes of a character. The decoder writes one
+    # replacement character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

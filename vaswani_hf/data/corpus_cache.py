@@ -20,8 +20,8 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The number of sentence pairs of a stream that are hashed. The number is small, because each run reads and
-# hashes these pairs again when it starts.
+# The number of sentence pairs of a stream that are hashed. Hash only few pairs of a stream, because each run
+# hashes the pairs again when the run starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 

@@ -52,8 +52,8 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """Return the commit of a dataset of the Hub, and the licence in its card. Each of the two results is None
-    if unknown.
+    """Return the commit of a dataset of the Hub, and the licence in its card. Return None for an unknown
+    commit or an unknown licence.
     """
     if not is_on_hub(dataset):
         raise ValueError(

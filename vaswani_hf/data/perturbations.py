@@ -136,7 +136,7 @@ def _sample(items: list, text: str, rng: Random) -> list:
 
 def _with_typo(word: str, rng: Random) -> str:
     """Add one typo to a word: exchange two letters, leave out a letter, double a letter, or replace a letter
-    by the next letter. The first letter stays unchanged.
+    by the next letter. A typo never changes the first letter of a word.
     """
     place = rng.randrange(1, len(word) - 1)
     before, first, second, after = word[:place], word[place], word[place + 1], word[place + 2 :]

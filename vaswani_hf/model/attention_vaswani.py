@@ -63,8 +63,8 @@ from transformers.utils import is_tracing
 from .configuration_vaswani import VaswaniConfig
 from .extension_vaswani import ATTENTIONS
 
-# A mask function. The arguments are query positions and key positions (broadcastable int64 tensors). The
-# result is True where the query may attend to the key.
+# A mask function. The arguments of a mask function are query positions and key positions (broadcastable int64
+# tensors). A mask function returns True where the query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -330,9 +330,9 @@ class AttentionRecorder:
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
     """Return the attention mask [B, S] bool for `input_ids` [B, S]. The mask is False for padding.
 
-    If `<pad>` and `</s>` have the same id, pass `shared_with="end"`. The first `<pad>` after a token then
-    counts as `</s>`. If `<pad>` and the start token of the decoder have the same id, pass
-    `shared_with="start"`. The last `<pad>` before the first token then counts as the start token.
+    `shared_with="end"` is for models whose `<pad>` and `</s>` have the same id: the first `<pad>` after a
+    token counts as `</s>`. `shared_with="start"` is for models whose `<pad>` and start token have the same
+    id: the last `<pad>` before the first token counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -546,9 +546,9 @@ class VaswaniAttention(nn.Module):
     """
 
     # A subclass may define a method `local_mask(query_positions, key_positions)` that restricts
-    # self-attention to some pairs of tokens. The arguments are broadcastable int64 tensors. The result may
-    # depend only on the difference between query position and key position, because padding shifts the
-    # positions of a row.
+    # self-attention to some pairs of tokens. The arguments are broadcastable int64 tensors. The result of
+    # `local_mask` may depend only on the difference between query position and key position, because padding
+    # shifts the positions of a row.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -611,7 +611,8 @@ class VaswaniAttention(nn.Module):
         """Return the attention weights: the softmax [B, H, T, S] of the masked scores, in float32 or float64.
         The weights of each query add up to 1.
 
-        `attention_mask` is boolean or additive. Its shape is [B, S], or broadcasts to [B, H, T, S].
+        `attention_mask` is boolean or additive. `attention_mask` has the shape [B, S], or a shape that
+        broadcasts to [B, H, T, S].
         """
         scores = self.scores(query, key)  # [B, H, T, S]
         expected = (*query.shape[:3], key.shape[2])

@@ -91,8 +91,7 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens of a segment; infinite if the model has no limit.
 
-        The value is None for models of other libraries. If the value is None, the translator does not divide
-        long texts.
+        `max_positions` is None for models of other libraries. The translator then does not divide long texts.
         """
         ...
 
@@ -175,7 +174,9 @@ class PyTorchBackend:
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each segment, see `Backend.search`. `with_attention` has no effect."""
+        """Return the hypotheses of each segment, see `Backend.search`. `PyTorchBackend` ignores
+        `with_attention`.
+        """
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
@@ -359,8 +360,8 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 
 
 def language_token(segment: Segment) -> list[int]:
-    """Return the token of the target language with which the translation of a segment begins. The list is
-    empty if there is no such token.
+    """Return the token of the target language with which the translation of a segment begins. Return an empty
+    list if the search forces no token of a target language.
     """
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]

@@ -115,8 +115,8 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the scores [...] of translations. `log_probs` [...] are their summed log-probabilities
-        (nats).
+        """Return the scores [...] of translations. `log_probs` [...] are the summed log-probabilities of the
+        translations (nats).
 
         `length` is the number of new tokens, including `</s>`. `coverage` [...] is the result of
         `coverage_score`, or None without a coverage penalty.
@@ -345,7 +345,7 @@ class BeamSearch:
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
         # For each beam, the index [N, K] int64 of the beam of the previous step that the beam extends. The
-        # first step sets `parents`.
+        # first step of the search sets `parents`.
         self.parents: torch.Tensor
 
         self.is_over = False
@@ -661,8 +661,8 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """Return the id of the token that fills a row after the end of a translation. The choice is the same as
-    in transformers.
+    """Return the id of the token that fills a row after the end of a translation. transformers fills rows
+    with the same token.
     """
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor

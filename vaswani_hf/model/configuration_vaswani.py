@@ -219,9 +219,9 @@ class VaswaniConfig(PreTrainedConfig):
         norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
             Different norm positions in the encoder and the decoder differ from the paper. Models converted
             from JoeyNMT may have a "pre" encoder and a "post" decoder.
-        final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. The default is
-            True for a "pre" stack and False for a "post" stack. True for a "post" stack differs from the
-            paper, but models of torch.nn.Transformer need the value True.
+        final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
+            "pre" stack has a final LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with
+            a final LayerNorm differs from the paper, but models of torch.nn.Transformer have such stacks.
         layer_norm_eps (float): The epsilon that LayerNorm adds to the variance. The paper gives no value.
             tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
@@ -232,9 +232,9 @@ class VaswaniConfig(PreTrainedConfig):
             10000^(i/(d_model/2-1)). "tensor2tensor" differs from the paper, but models converted from
             tensor2tensor, Marian or fairseq need "tensor2tensor". Only "sinusoidal" positions use
             `position_timescales`.
-        position_offset (int): The position of the first token in sinusoidal position encodings. The first
-            position of the paper is 0. Values above 0 differ from the paper, but models converted from
-            fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use
+        position_offset (int): The position of the first token in sinusoidal position encodings. In the paper,
+            the first position is 0. A `position_offset` above 0 differs from the paper, but models converted
+            from fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use
             `position_offset`.
         max_position_embeddings (int): Number of learned positions. A model with learned positions cannot read
             a sequence with more tokens. Sinusoidal positions ignore `max_position_embeddings`.
@@ -246,10 +246,10 @@ class VaswaniConfig(PreTrainedConfig):
         lm_head_bias (bool): True if the output projection has a bias. A bias differs from the paper, but
             models converted from Marian and other libraries have an output bias.
         zero_start_embedding (bool): True if decoding starts with `<pad>`, and the embedding of `<pad>` is a
-            vector of zeros that training does not change. The value True requires equal `pad_token_id` and
-            `decoder_start_token_id`, and gives `<pad>` the probability 0 in the label-smoothed loss. The
-            value True differs from the paper, but models converted from Marian or tensor2tensor need the
-            value True.
+            vector of zeros that training does not change. `zero_start_embedding` requires equal
+            `pad_token_id` and `decoder_start_token_id`, and gives `<pad>` the probability 0 in the
+            label-smoothed loss. `zero_start_embedding` differs from the paper, but models converted from
+            Marian or tensor2tensor have such an embedding.
         attention_score (str): The function that computes an attention score from a query and a key. The paper
             uses "scaled_dot" (Equation 1). The names "dot", "dot_mean", "general", "additive_linear",
             "additive" (see attention_vaswani), and the names that `register_attention` has added, differ from
@@ -261,9 +261,9 @@ class VaswaniConfig(PreTrainedConfig):
             the r tokens before the token. None means no limit. The paper mentions such restricted
             self-attention in Section 4, but does not use restricted self-attention. A window of r tokens
             needs time and memory O(r n d) for n tokens of width d. The maximum path length between two tokens
-            is O(n/r) layers. A list of windows contains r or None for each layer. The list either applies to
-            both stacks, or contains first the windows of the encoder layers and then the windows of the
-            decoder layers.
+            is O(n/r) layers. A list of windows contains r or None for each layer. A list of windows either
+            applies to both stacks, or contains first the windows of the encoder layers and then the windows
+            of the decoder layers.
         attention_bias (bool): True if the projections of attention layers have biases. Biases differ from the
             paper.
         initializer_range (float, optional): Standard deviation of the initial weights, which are then drawn

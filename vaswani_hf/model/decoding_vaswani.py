@@ -3,13 +3,13 @@ once.
 
 The two decoders return the same logits. `SearchTask` of beam_search_vaswani chooses a decoder:
 
-- `TreeAttentionDecoder` is fast. It stores the tokens of all beams of a sentence in one sequence, the tree.
-  The tree stores the keys and values of a target token once, even if several beams contain the token. A mask
-  hides the tokens of other beams from each beam. The keys and values of the source are stored once per
-  sentence, not once per beam.
-- `RowDecoder` is general. It calls the model's `forward` with one row per beam. `RowDecoder` supports every
-  cache class, every attention implementation, and `generate` calls that return attention weights or hidden
-  states.
+- `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence in one
+  sequence, the tree. The tree stores the keys and values of a target token once, even if several beams
+  contain the token. A mask hides the tokens of other beams from each beam. The keys and values of the source
+  are stored once per sentence, not once per beam.
+- `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
+  supports every cache class, every attention implementation, and `generate` calls that return attention
+  weights or hidden states.
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
@@ -54,8 +54,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The largest number of tokens of a sentence that still belong to a beam. The value is `sys.maxsize`
-        # until the search has counted these tokens.
+        # The largest number of tokens of a sentence that still belong to a beam. `num_living` is
+        # `sys.maxsize` until the search has counted these tokens.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None

@@ -503,7 +503,7 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model as the `self` of `compute_transition_scores` of transformers.
+    """Replaces the model in a call of `compute_transition_scores` of transformers.
     `compute_transition_scores` reads only `config.get_text_config().vocab_size`, and needs the size of the
     target vocabulary. The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
@@ -842,8 +842,8 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R]. The first is True for rows without a token to choose, the second
-        for rows to mark.
+        """Return two bool tensors [B * R]: True for rows in which no token can be chosen, and True for rows
+        to mark.
         """
         raise NotImplementedError
 

@@ -36,8 +36,8 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, 
 _FILE = "language_models_vaswani"
 # The default of `max_new_tokens`, as in transformers.
 _NEW_TOKENS = 20
-# The second parts of config fields that exist for each stack, such as `encoder_layers` and `decoder_layers`.
-# In a model with one stack, the encoder field and the decoder field have the same value.
+# The names of config fields without `encoder_` or `decoder_`, such as the name of `encoder_layers` and
+# `decoder_layers`. In a model with one stack, the encoder field and the decoder field have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -285,7 +285,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
                 batches. If given, the loss is a sum divided by this number.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
-                memory. The default is True in training with labels.
+                memory. By default `skip_logits` is True in training with labels.
             cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
                 functions. A call with `output_attentions=True` uses eager attention, because fused kernels
@@ -457,7 +457,7 @@ class VaswaniForMaskedLM(_LanguageModel):
             num_items_in_batch (torch.Tensor or int, optional): The number of labels in all accumulated
                 batches. If given, the loss is a sum divided by this number.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
-                memory. The default is True in training with labels.
+                memory. By default `skip_logits` is True in training with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
                 functions. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no attention weights.

@@ -37,8 +37,8 @@ _DROPOUT = nn.functional.dropout
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Dropout (Section 5.4). On a CPU, drawing the mask takes a quarter of the time of PyTorch's dropout,
-    because one draw of 64 random bits serves four elements. Therefore a CPU rounds `p` to a multiple of
-    1/65,536. The random numbers come from PyTorch's generator.
+    because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore rounds `p` to a
+    multiple of 1/65,536. The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1

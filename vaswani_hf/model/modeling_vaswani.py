@@ -66,8 +66,8 @@ from .loss_vaswani import (
     smoothed_cross_entropy,
 )
 
-# The attention implementations without flash kernels that support `attention_window`. Flash kernels also
-# support `attention_window`.
+# The attention implementations that support `attention_window`. Implementations with "flash" in their names
+# also support `attention_window`.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
@@ -345,7 +345,7 @@ class FromRepository:
     """Mixin of models: `from_pretrained` stores the folder of the loaded model in `origin`."""
 
     # The folder from which `from_pretrained` has loaded the model: a local folder, or the folder of a commit
-    # in the cache of huggingface_hub. None for a model that was not loaded.
+    # in the cache of huggingface_hub. `origin` is None for a model that was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -518,8 +518,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        To resize the source embedding, call `resize_token_embeddings`. The two methods have the same
-        arguments.
+        To resize the source embedding, call `resize_token_embeddings` with the same arguments.
 
         Returns:
             nn.Embedding: The target embedding.
@@ -1088,7 +1087,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
                 batches. If given, the loss is a sum divided by this number.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
-                memory. The default is True in training with labels.
+                memory. By default `skip_logits` is True in training with labels.
             cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
                 functions. A call with `output_attentions=True` uses eager attention, because fused kernels

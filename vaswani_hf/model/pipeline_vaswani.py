@@ -73,8 +73,8 @@ class TranslationPipeline(Pipeline):
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
                 default, a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
                 `target_tokenizer` of the checkpoint, and any other model uses `tokenizer` for both languages.
-            task (str): "translation" or "translation_XX_to_YY". In the second form, XX becomes the default of
-                `src_lang`, and YY the default of `tgt_lang`.
+            task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default
+                of `src_lang`, and YY the default of `tgt_lang`.
             local_files_only (bool): If True, never download the target tokenizer.
             **kwargs: Arguments of `transformers.Pipeline`, and defaults for the arguments of a call.
 
@@ -299,8 +299,9 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return one constraint for each text. `value` is a list with one constraint for each text, or a single
-    constraint; in the second case the result is an endless iterator of this constraint.
+    """Return one constraint for each text: a target prefix or a list of phrases. `value` is a list with one
+    constraint for each text, or a single constraint; in the second case the result is an endless iterator of
+    this constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

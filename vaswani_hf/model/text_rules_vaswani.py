@@ -271,8 +271,8 @@ def align_words(
     Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
     `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
     a word. The attention to a source word is the maximum over the tokens of the source word. The attention
-    from a target word is the sum over the tokens of the target word. Without source words, the result is
-    empty.
+    from a target word is the sum over the tokens of the target word. Without source words, `align_words`
+    returns an empty list.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -351,10 +351,11 @@ def ngram_size_without_loops(source: str) -> int:
     """Return the `no_repeat_ngram_size` for a second translation of `source`, after the first translation was
     a loop.
 
-    The result is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The
-    result is 2 for short texts, because of a measurement with a small Multi30k model that produced loops for
-    20 of 950 short inputs. 19 of the 20 second translations with `no_repeat_ngram_size` 3 repeated a word or
-    phrase three times in a row, but only 2 of the 20 second translations with `no_repeat_ngram_size` 2.
+    `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
+    tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
+    model that produced loops for 20 of 950 short inputs. 19 of the 20 second translations with
+    `no_repeat_ngram_size` 3 repeated a word or phrase three times in a row, but only 2 of the 20 second
+    translations with `no_repeat_ngram_size` 2.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

@@ -48,8 +48,8 @@ class Optimizer:
         averages_weights (bool): True if the optimizer computes an average of the weights. Validations and the
             final checkpoint use the average. The method `eval` of the optimizer puts the averaged weights
             into the model, and the method `train` restores the trained weights.
-        check (Callable): A function that receives the section `training` of a recipe with this optimizer. The
-            function raises a ValueError if the optimizer does not work with the other keys.
+        check (Callable): A function that receives the section `training` of a recipe with this optimizer.
+            `check` raises a ValueError if the optimizer does not work with the other keys.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Regularizer:
         needs_encoder_decoder (bool): True if the regulariser works only with encoder-decoder models. Recipes
             of language models then lack the keys of the regulariser.
         check (Callable): A function that receives the sections `training` and `model` of a recipe with this
-            regulariser. The function raises a ValueError if the regulariser would have no effect.
+            regulariser. `check` raises a ValueError if the regulariser would have no effect.
     """
 
     name: str

@@ -47,8 +47,8 @@ class TrainingSettings(_EntryKeys):
 
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
-    Only the code of an optimizer may read the keys of the optimizer, because these keys have no meaning if a
-    recipe selects another optimizer. The same applies to the keys of schedules and regularisers.
+    Only the code of an optimizer, schedule or regulariser may read its keys, because the keys have no meaning
+    in a recipe that does not select it.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -63,9 +63,9 @@ def load_recipe(
             "value"]`. A key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because
             the plan of a run reads no data.
-        is_record (bool): True if the file is a recipe.yaml that a run has written. Then keys of other tasks
-            are ignored, the tokenizer of BLEU may be missing on this machine, and the Python file of
-            `model.code` is not executed.
+        is_record (bool): True if the file is a recipe.yaml that a run has written. If `is_record` is True,
+            keys of other tasks are ignored, the tokenizer of BLEU may be missing on this machine, and the
+            Python file of `model.code` is not executed.
 
     Returns:
         Recipe: The recipe. The class of the recipe depends on the task of the recipe.
