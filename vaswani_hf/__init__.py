@@ -1,4 +1,4 @@
-"""The 2017 Transformer as a Hugging Face model. The following lines use the main functions of the package.
+"""The 2017 Transformer as a Hugging Face model. The following lines show the main functions of the package.
 
     from vaswani_hf import Translator, evaluate, export, load_recipe, push, train
     recipe = load_recipe("numbers")  # a YAML file, or the name of a recipe that `vaswani recipes` lists
@@ -9,7 +9,7 @@
     export(recipe.output_dir, "exported", "marian")
     push(recipe.output_dir, "user/numbers")
 
-The import registers the models with `AutoModel` and the task "translation" with `pipeline`. `Parser` parses.
+`import vaswani_hf` registers the models with `AutoModel`, and the task "translation" with `pipeline`.
 """
 
 import sys
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from .training.run import train as train
     from .translation.translator import Translator as Translator
 
-# Maps each public name to its module. A name is imported when it is first used, because some modules take
-# seconds to import.
+# Maps each public name to its module. A module is imported at the first use of a name, because the import of
+# some modules takes seconds.
 _MODULES = {
     "Parser": "parsing.parser",
     "TranslationPipeline": "registration",
@@ -113,15 +113,14 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Return True if this process runs the command `vaswani`. If this process runs the command `vaswani`, the
-    package does not import registration.py, because registration.py imports torch, and the import of torch
-    takes seconds. The command imports registration.py after the command has checked its options. Therefore
-    the command `vaswani` prints its help and messages about invalid options immediately.
+    """Return True if this process runs the command `vaswani`. The command imports registration.py only after
+    checking its options, because registration.py imports torch, and the import of torch takes seconds.
+    Therefore the command prints its help and messages about invalid options immediately.
     """
     if sys.argv[:1] == ["-m"]:
-        # With `python -m`, Python runs this file first, and then replaces "-m" in `sys.argv` by the path of
-        # the module. In the command line `python -m NAME ARGUMENTS`, the name of the module is the last word
-        # before the arguments, so its index in `sys.orig_argv` is `-len(sys.argv)`.
+        # With `python -m NAME ARGUMENTS`, Python runs this file before it replaces "-m" in `sys.argv` by the
+        # path of the module. NAME is the last word before ARGUMENTS, so its index in `sys.orig_argv` is
+        # `-len(sys.argv)`.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

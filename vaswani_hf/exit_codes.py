@@ -1,4 +1,4 @@
-"""The exit codes of a failed command. docs/commands.md explains the exit codes."""
+"""The exit codes of a failed command. docs/commands.md explains each exit code."""
 
 FAILURE = 1
 USAGE_ERROR = 2

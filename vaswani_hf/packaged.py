@@ -1,5 +1,4 @@
-"""Finds the files of the repository that are part of the package: the recipes and the template of model
-cards.
+"""Finds the recipes and the template of model cards, which are part of the package.
 
 This module imports no other module of the package, so that `vaswani recipes` answers without importing torch.
 """
@@ -12,22 +11,24 @@ from typing import Any
 import yaml
 
 _PACKAGE = Path(__file__).parent
-# Folders with YAML files that are not recipes.
+# The folders of `configuration` with YAML files that are not recipes.
 _OTHER_FOLDERS = ("ablations", "accelerate")
 
 
 def packaged_folder(name: str) -> Path:
     """Return the path of the folder `configuration` or `model_cards`.
 
-    In an installed package, the folders `configuration` and `model_cards` are inside the package. In a clone
-    of the repository, the two folders are next to the package.
+    The folder is inside an installed package. In a clone of the repository, the folder is next to the
+    package.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
 def packaged_recipes() -> dict[str, Path]:
-    """Return the paths of the recipes of the package by name, such as "numbers" and "wmt14/base_en_de"."""
+    """Return a dict that maps the name of each recipe of the package to its path. Names are, for example,
+    "numbers" and "wmt14/base_en_de".
+    """
     folder = packaged_folder("configuration")
     names = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml")]
     names = [name for name in names if name.parts[0] not in _OTHER_FOLDERS]
@@ -39,7 +40,7 @@ def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
     """Return the path of a recipe. `name` is a path relative to `folder`, or the name of a recipe of the
     package.
 
-    If both a file and a recipe of the package have the name `name`, return the path of the file.
+    A file has priority over a recipe of the package with the same name.
     """
     path = folder / name
     if path.is_file():
@@ -48,9 +49,7 @@ def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
 
 
 def similar_recipes(name: str | Path) -> list[str]:
-    """Return the names of the recipes of the package that are similar to `name`, the most similar name
-    first.
-    """
+    """Return the names of recipes of the package that are similar to `name`, the most similar name first."""
     stem = str(name).removeprefix("configuration/").removesuffix(".yaml")
     return difflib.get_close_matches(stem, packaged_recipes(), n=3)
 
@@ -65,8 +64,7 @@ def describe_recipes() -> list[dict[str, str]]:
 
 def _description(text: str, path: Path) -> dict[str, str]:
     content = _content(path)
-    # Skip the first line of a recipe, because the first line names the JSON schema. The next comment
-    # describes the recipe.
+    # The first line of a recipe names the JSON schema. The comment after the first line describes the recipe.
     comment = re.findall(r"^# (?!yaml-language-server)(.*)", text.split("\n\n")[1], re.MULTILINE)
     first_sentence = re.split(r"(?<=\.)\s(?!\d)", " ".join(comment), maxsplit=1)[0]
     return {
@@ -77,8 +75,8 @@ def _description(text: str, path: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the keys of a recipe of the package. If the recipe extends another recipe, the section `data`
-    includes the keys of both recipes.
+    """Return the content of a recipe of the package. If the recipe extends another recipe, the section `data`
+    contains the keys of the two recipes.
     """
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "extends" in content:

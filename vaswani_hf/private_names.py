@@ -1,7 +1,8 @@
-"""Lists the undocumented names of other libraries that the package uses, and warns about missing names.
+"""Lists undocumented names of other libraries that the package uses, and warns if an installed library lacks
+a name.
 
-Any new version of a library may remove the listed names. CONTRIBUTING.md describes how to adopt a new release
-of transformers.
+A new version of a library may remove the listed names without notice. CONTRIBUTING.md describes how to adopt
+a new release of transformers.
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ TESTED = {
     "evaluate": "0.4.6",
 }
 
-# Maps each module to the names that begin with an underscore.
+# Maps each module to the names in the module that begin with an underscore.
 PRIVATE = {
     "transformers.generation.utils": """
         _eos_token_tensor _expand_inputs_for_generation _has_unfinished_sequences _pad_token_tensor _prefill
@@ -44,13 +45,12 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    # `torch._check` begins with an underscore, but is public: the documentation of `torch.export` describes
-    # `torch._check`.
+    # `torch._check` is public in spite of the underscore, because the documentation of `torch.export`
+    # describes `torch._check`.
     "torch": "_check _dynamo",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    # The classes `TorchDispatchMode` and `FakeTensorMode` are documented, but the modules of these classes
-    # have private names. The names that begin with `_scaled` are attention kernels of
-    # `scaled_dot_product_attention`.
+    # The classes `TorchDispatchMode` and `FakeTensorMode` are documented, but are in modules with private
+    # names. The names that begin with `_scaled` are kernels of `scaled_dot_product_attention`.
     "torch._subclasses.fake_tensor": "_subclasses",
     "torch.utils.flop_counter": """
         _python_dispatch _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
@@ -60,7 +60,7 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Names that do not begin with an underscore, but are in internal or undocumented modules.
+# Maps each internal or undocumented module to names that do not begin with an underscore.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
@@ -84,7 +84,7 @@ INSIDES = {
 def missing_names(library: str) -> list[str]:
     """Return the listed names that the installed version of a library lacks, as `module.name`.
 
-    The function searches the source files of the library, because the import of all modules takes seconds.
+    `missing_names` searches the source files of the library, because the import of all modules takes seconds.
     """
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
@@ -102,7 +102,7 @@ def missing_names(library: str) -> list[str]:
 
 
 def warn_of_missing_names() -> None:
-    """Warn if a library has another version than the tested version, and lacks a listed name."""
+    """Warn if an installed library is not the tested version and lacks a listed name."""
     for library, tested in TESTED.items():
         installed = version(library)
         if installed.split("+")[0] == tested:

@@ -1,5 +1,5 @@
-"""Determines whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is
-faster.
+"""Determines whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is faster
+than in float32.
 """
 
 import platform
@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
-# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a number of FLOPs. If the
-# matrix products of a batch need at least this number of FLOPs, a training step in bfloat16 is at least 1.15
-# times as fast as in float32.
-# With fewer FLOPs, the conversions between dtypes take more time than the faster products save.
+# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a minimum number of FLOPs.
+# If the matrix products of a batch need at least the minimum, a training step in bfloat16 is at least 1.15
+# times as fast as in float32. With fewer FLOPs, the conversions between dtypes take more time than the faster
+# matrix products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most
-# 1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9 FLOPs
-# on.
+#   1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9
+#   FLOPs on.
 # - amx_bf16 and Arm's bf16: not measured. The package uses the threshold of avx512_bf16 for both.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """Return the value of a processor property, such as "avx512_bf16". Return None if PyTorch does not report
-    the property.
+    """Return the value of a processor property, such as "avx512_bf16", or None if PyTorch does not report the
+    property.
     """
     # Use `getattr`, because older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
@@ -29,7 +29,7 @@ def capability(name: str) -> Any:
 
 
 def processor_name() -> str:
-    """Return the name of the processor."""
+    """Return the name of the processor of this machine."""
     # Read /proc/cpuinfo, because on Linux the module `platform` gives only the architecture.
     path = Path("/proc/cpuinfo")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
@@ -40,7 +40,7 @@ def processor_name() -> str:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Return True if a device multiplies bfloat16 in hardware."""
+    """Return True if a device has instructions for bfloat16 multiplication."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and any(capability(name) for name in _LEAST_FLOPS)
@@ -49,8 +49,8 @@ def has_bfloat16(device: torch.device) -> bool:
 def bfloat16_pays(device: torch.device, flops: float) -> bool:
     """Return True if a training step in bfloat16 is expected to be faster than in float32.
 
-    `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, the function compares `flops`
-    with a measured minimum. On a GPU, the function only checks whether the GPU has bfloat16 instructions.
+    `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, `flops` must reach a measured
+    minimum. On a GPU, bfloat16 instructions are enough.
     """
     if device.type == "cpu":
         return any(capability(name) and flops >= least for name, least in _LEAST_FLOPS.items())

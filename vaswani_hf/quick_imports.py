@@ -1,9 +1,9 @@
 """Imports transformers without two slow modules of PyTorch, for commands that neither train nor compile a
 model.
 
-The two modules are `torch.distributed.tensor`, for training on several devices, and `torch._dynamo`, whose
-decorators control `torch.compile`. Both modules import SymPy. Importing `torch.distributed.tensor` and
-`torch._dynamo` takes a large part of the time of `import transformers`.
+`torch.distributed.tensor` is for training on several devices, and `torch._dynamo` is for `torch.compile`.
+`torch.distributed.tensor` and `torch._dynamo` import SymPy, and take a large part of the time of `import
+transformers`.
 """
 
 import gc
@@ -19,8 +19,8 @@ _INDEX_MODE = "torch._dynamo._trace_wrapped_higher_order_op"
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Access to
-    any other attribute imports the real module.
+    """Replaces the module `torch._dynamo`. The decorators of `_DeferredDynamo` return the decorated function
+    unchanged. Access to another attribute imports the real module.
     """
 
     @staticmethod
@@ -31,8 +31,8 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Do not import the real module for a name such as `__path__`, because Python's import system
-            # reads such names during imports of other modules.
+            # Do not import the real module for a name such as `__path__`, because Python reads such names
+            # during the imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo
@@ -41,8 +41,8 @@ class _DeferredDynamo(ModuleType):
 
 
 class _DeferredIndexMode:
-    """Replaces PyTorch's class `TransformGetItemToIndex`. A call imports the real class, and returns an
-    object of the real class. transformers uses the class for the attention masks of some models.
+    """Replaces PyTorch's class `TransformGetItemToIndex`, which transformers uses for the attention masks of
+    some models. A call imports the real class, and returns an object of the real class.
     """
 
     def __new__(cls) -> Any:
@@ -59,10 +59,10 @@ def _remove(module: ModuleType) -> None:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import transformers faster in the body of the `with` statement.
+    """Context manager in whose body `import transformers` is faster.
 
-    After the `with` statement, `torch.distributed.is_available()` returns False until the process ends,
-    because transformers was imported without `torch.distributed.tensor`.
+    After the body, `torch.distributed.is_available()` returns False until the process ends, because
+    transformers was imported without `torch.distributed.tensor`.
     """
     import torch
 
@@ -84,9 +84,9 @@ def quick_imports() -> Iterator[None]:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Turn the garbage collector off in the body of the `with` statement, because imports create many objects
-    and delete almost none of them. After the `with` statement, the garbage collector ignores the objects that
-    exist at the end of the body.
+    """Context manager for imports: turns the garbage collector off in its body, because imports create many
+    objects and delete almost none. Later, the garbage collector ignores the objects that exist at the end of
+    the body.
     """
     gc.disable()
     try:

@@ -16,18 +16,18 @@ warn_of_missing_names()
 
 from transformers.utils import is_torchao_available
 
-# Hide torchao's log lines about CUDA parts that torchao cannot load.
+# Hide log lines of torchao about CUDA files that torchao cannot load.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. Python shows the warnings at each import if
-# Python cannot write bytecode files.
+# Hide warnings about invalid escape sequences in torchao. If Python cannot write bytecode files, Python shows
+# the warnings at each import.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
 def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """Call the function `flatten_tensor_state_dict` of torchao. torchao is imported only at this call."""
+    """Import torchao, and call its function `flatten_tensor_state_dict`."""
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
     return flatten_tensor_state_dict(*args)
@@ -36,14 +36,12 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports torchao for one function of one quantizer. Avoid the import
-    of torchao, because the import takes a second and prints warnings, and only int8 weights need torchao in
-    this package.
+    transformers imports an installed torchao for one function of one quantizer. The import takes a second and
+    prints warnings, but only int8 weights need torchao in this package.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
-    # Set the entry of torchao to None, because a module whose entry in `sys.modules` is None counts as not
-    # installed.
+    # Set the entry of torchao in `sys.modules` to None, because Python then refuses to import torchao.
     sys.modules["torchao"] = None  # type: ignore[assignment]
     try:
         import transformers.quantizers.quantizer_torchao as quantizer
@@ -81,9 +79,9 @@ from .model.pipeline_vaswani import DIRECTION, TASK
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
-    """Translates texts with any encoder-decoder model that can generate.
+    """Translates texts with any encoder-decoder model that has `generate`.
 
-    The arguments and options are the same as in `pipeline_vaswani.TranslationPipeline`.
+    The arguments are the same as those of `pipeline_vaswani.TranslationPipeline`.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -96,21 +94,21 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        """Push the model with its tokenizers and its code.
+        """Push the model to the Hub, with its tokenizers and its code.
 
-        For a Vaswani model, do the same as `vaswani push`.
+        For a Vaswani model, `push_to_hub` does the same as the command `vaswani push`.
         """
         if self.model.config.model_type != "vaswani":
             return super().push_to_hub(repo_id, **kwargs)
-        # Import publish.push here, because the import is slow.
+        # Import publish.push late, because the import is slow.
         from .publish.push import push_pipeline
 
         return push_pipeline(self, repo_id, **kwargs)
 
 
 class _NoDefault(dict):
-    """Raises an error if transformers looks up the default model of the task, because the task has no default
-    model.
+    """Raises an error if transformers looks up the default model of the task "translation", because the task
+    has no default model.
     """
 
     def __getitem__(self, key: Any) -> Any:
@@ -121,19 +119,19 @@ class _NoDefault(dict):
 
 
 def register_translation_pipeline() -> None:
-    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers lacks the
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline` if transformers lacks these
     tasks.
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # Remove the task from REMOVED_TASKS, because `pipeline` refuses the tasks in REMOVED_TASKS before it
-    # searches the registry. Older versions of transformers have no REMOVED_TASKS.
+    # Remove the task from REMOVED_TASKS, because `pipeline` refuses the tasks in REMOVED_TASKS. Older
+    # versions of transformers have no REMOVED_TASKS.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
     # Remove `_registered_impl`, because `Pipeline.save_pretrained` would otherwise write `custom_pipelines`
-    # into the config of each translation model, for example T5. With `custom_pipelines` in the config,
-    # `pipeline` would require `trust_remote_code` for the saved checkpoint.
+    # into the config of each translation model, for example T5. `pipeline` would then require
+    # `trust_remote_code` for the saved checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

@@ -6,21 +6,22 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-# The files that `run_user_code` has executed in this process. Worker processes execute the same files again.
+# The Python files that `run_user_code` has executed in this process. Worker processes execute the same files
+# again.
 _executed: dict[Path, None] = {}
 
 
 def run_user_code(file: str | Path, option: str) -> None:
     """Execute the Python file of a user. `option` is the recipe key or command-line option that names the
-    file; error messages mention `option`.
+    file, for error messages.
 
-    Only call this function for files that the user names in a recipe or on the command line, never for files
-    of a checkpoint.
+    Call `run_user_code` only for a file that the user names in a recipe or on the command line, never for a
+    file of a checkpoint.
     """
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
-    # Add a hash of the path to the name of the module, because two files may have the same name.
+    # Add a hash of the path to the module name, because two files may have the same name.
     name = f"user_code_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec: Any = spec_from_file_location(name, path)
     module = module_from_spec(spec)
@@ -36,5 +37,5 @@ def run_user_code(file: str | Path, option: str) -> None:
 
 
 def executed_files() -> list[Path]:
-    """Return the files that `run_user_code` has executed in this process."""
+    """Return the Python files that `run_user_code` has executed in this process."""
     return list(_executed)

@@ -2,9 +2,9 @@
 
 __version__ = "0.2.0"
 
-# The README, the manual and the model cards contain `INSTALL_INSTRUCTION`. No text may advise to install the
-# package by its name, because the name is free on PyPI: a stranger could register the name and run code on
-# the machines of users.
+# The instruction in the README, the manual and the model cards. No text may advise installing the package by
+# its name, because the name is free on PyPI. A stranger could register the name, and run code on the machines
+# of users.
 INSTALL_INSTRUCTION = (
     "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 )
@@ -13,11 +13,10 @@ INSTALL_INSTRUCTION = (
 def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
-    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The
-    names of the libraries are in quotes, because zsh needs the quotes.
+    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. Each
+    library is in quotes, because zsh would treat `>` and `[` as special characters.
     """
-    # Import the functions here instead of at the top, because `vaswani --help` imports this file and must be
-    # fast.
+    # Import the functions late, because `vaswani --help` imports this file and must be fast.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

@@ -1,1 +1,1 @@
-"""Finds, loads and checks checkpoints on disk and on the Hub. Loads and saves tokenizers."""
+"""Finds, loads and checks checkpoints on disk and on the Hub, and loads and saves tokenizers."""

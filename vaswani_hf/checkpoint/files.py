@@ -1,5 +1,5 @@
-"""Defines the names of the files in a checkpoint and in the output folder of a run. Also contains functions
-that find files of checkpoints, and functions that write files atomically.
+"""Defines the names of the files in a checkpoint and in the output folder of a run. Finds the files of
+checkpoints, and writes files atomically.
 """
 
 import contextlib
@@ -21,56 +21,58 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# PEFT and transformers treat a folder that contains adapter_config.json as a PEFT adapter. If the folder also
-# contains a model, transformers adds the adapter to the model.
+# PEFT and transformers treat a folder with adapter_config.json as a PEFT adapter. If the folder also contains
+# a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files that are needed to compute with the model. The code, the model card and the recipe are not needed.
-# Patterns with a star must be narrow, because for the Hub a star also matches a slash. A pattern must not
-# match files that a user has added.
+# The files of a checkpoint without which the model cannot run. The code, the model card and the recipe are
+# not among them. A pattern must not match files that a user has added. A star needs care, because a star also
+# matches a slash on the Hub.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-?????-of-?????.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
-# Files that a run writes in addition to the model, such as the model card and the recipe.
+# The files that a run writes in addition to the model, such as the model card and the recipe.
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
-# The Python code that serves the model on Hugging Face Inference Endpoints (the handler), and the list of
-# libraries that this code needs.
+# The handler that serves a model on Hugging Face Inference Endpoints, and the list of libraries that the
+# handler needs.
 HANDLER_FILE = "handler.py"
 REQUIREMENTS_FILE = "requirements.txt"
-# The licences of the model and of its code, in the repository of a model.
+# The file with the licences of a model and of its code, in the repository of the model.
 LICENSE_FILE = "LICENSE"
 CURVE_FILE = "training_curve.png"
 # The picture of the attention weights for one sentence.
 ATTENTION_FILE = "attention.png"
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
-# calibration.json contains the weights that convert the token probabilities of a translation to a confidence,
-# and the reliability curve of this confidence. calibration.png is a picture of the reliability curve.
+# calibration.json contains the weights that convert token probabilities of a translation to a calibrated
+# confidence, and the reliability curve of the confidence. calibration.png is a picture of the reliability
+# curve.
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_PICTURE = "calibration.png"
-# The records of the model that a push uploads unchanged. A push rewrites the model card and the recipe. A push
-# does not upload results.json, but reads results.json for the model card.
+# The records that a push uploads unchanged. A push rewrites the model card and the recipe, and reads
+# results.json for the model card without uploading results.json.
 UNCHANGED_RECORDS = (CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE)
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, *UNCHANGED_RECORDS)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"
 
-# Additional files of a numbered checkpoint (checkpoint-N): the moving average of the weights, the state of
-# the Trainer, the position in a stream of training pairs, and the sizes and hashes of all files.
+# Additional files of a numbered checkpoint (checkpoint-N), in this order: the moving average of the weights,
+# the state of the Trainer, the position in a stream of training pairs, and the manifest with the sizes and
+# hashes of all files.
 AVERAGED_WEIGHTS_FILE = "moving_average.safetensors"
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 MANIFEST_FILE = "manifest.json"
 
-# `new_folder` creates a temporary folder whose name ends in this suffix.
+# The end of the names of the temporary folders that `new_folder` creates.
 _UNFINISHED = ".vaswani-unfinished"
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
-    """Return the numbered checkpoints of a run, oldest first."""
+    """Return the numbered checkpoints in the folder of a run, oldest first."""
     numbered = [(path.name.removeprefix("checkpoint-"), path) for path in Path(folder).glob("checkpoint-*")]
     return [path for step, path in sorted((int(step), path) for step, path in numbered if step.isdecimal())]
 
@@ -78,20 +80,20 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
     # Also look in the parent folder, because the recipe of a numbered checkpoint is in the folder of the run.
-    # Resolve the path first, because "." and links do not show the parent folder.
+    # Resolve the path first, because the path "." and links do not contain the parent folder.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of optimizer steps after which a checkpoint was saved."""
+    """Return the number of optimizer steps after which a numbered checkpoint was saved."""
     return read_state(checkpoint)["global_step"]
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Return the validation scores in the log of the Trainer. The result maps the number of the optimizer
-    step to the score.
+    """Return a dict that maps the number of an optimizer step to the validation score in the log of the
+    Trainer.
 
     `metric` is "loss" or the name of another score, such as "bleu". The loss is multiplied by -1, so that a
     higher value is better for every metric. If the run computes a moving average of the weights, "bleu" is
@@ -102,9 +104,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
 
 def higher_is_better(metric: str, score: float) -> float:
-    """Return the value of a metric, so that a higher value is better: multiply a loss by -1, and return other
-    scores unchanged.
-    """
+    """Multiply a loss by -1, so that a higher value is better. Return other scores unchanged."""
     return -score if metric.removeprefix("raw_") == "loss" else score
 
 
@@ -119,8 +119,8 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the file metrics.jsonl of a run, and return its rows. Skip damaged lines. Return an empty list if
-    the file is missing.
+    """Return the rows of the file metrics.jsonl of a run, or an empty list if the file is missing. Skip
+    damaged lines.
     """
     if not path.exists():
         return []
@@ -136,8 +136,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """Return the names of the weight files of a checkpoint. If the weights are in several files, the list
-    also contains the index file, which says which file contains which weight.
+    """Return the names of the weight files of a checkpoint. For several weight files, the list ends with the
+    index file, which maps each weight to its file.
     """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
@@ -149,7 +149,7 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
         raise ValueError(f"{place} is damaged; copy or download the file again.") from None
     for shard in names:
         # Raise an error for a path with folders, because the path could lead to a file outside the
-        # checkpoint, and this file would be read and published.
+        # checkpoint. The package would read and publish this file.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
@@ -159,8 +159,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
 
 
 def finite(value: Any) -> Any:
-    """Replace each infinite or NaN number by None, also inside dictionaries and lists, because JSON cannot
-    represent these numbers.
+    """Replace infinite and NaN numbers by None, also inside dicts and lists, because JSON cannot represent
+    these numbers.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -170,7 +170,7 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically. After a crash or a power failure, the file has either its old content or its
+    """Write a file atomically: after a crash or a power failure, the file has either its old content or its
     new content.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -191,16 +191,16 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Context manager that creates a folder completely or not at all. The context manager creates a temporary
-    folder in the parent folder of `output`, and yields its path. At the end of the `with` block, the
-    temporary folder is renamed to `output`. If the block raises an error, the temporary folder is deleted. If
-    the disk is full, the error is a `WriteError` that names `output`.
+    """Context manager that creates the folder `output` completely or not at all. The `with` block receives
+    the path of a temporary folder in the parent folder of `output`. At the end of the block, the temporary
+    folder is renamed to `output`. If the block raises an error, the temporary folder is deleted. An error of
+    a full disk becomes a `WriteError` that names `output`.
 
-    Only one process at a time can create `output`. Before it creates the temporary folder, the function
-    deletes temporary folders that killed processes have left.
+    Only one process at a time can create `output`. `new_folder` first deletes temporary folders that killed
+    processes have left.
     """
-    # Make the path absolute, because the name of the temporary folder contains the last part of the path. In
-    # a path such as "." or "x/..", the last part is not a name.
+    # Make the path absolute, because the last part of the path becomes part of a folder name. The last part
+    # of "." or "x/.." is not a name.
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise ValueError(
@@ -216,8 +216,8 @@ def new_folder(output: Path) -> Iterator[Path]:
                 f"`output` must be a new or empty folder, but '{named}' exists and is not an empty folder; "
                 "give another name."
             )
-        # Use a random name for the temporary folder. On a file system without locks, two processes may create
-        # `output` at the same time, and must not share a temporary folder.
+        # Use a random name for the temporary folder, because two processes may create `output` at the same
+        # time on a file system without locks.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
             with naming_the_folder(output):
@@ -229,15 +229,12 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return True if a folder is empty. The function ignores and deletes a lock file that a killed run has
-    left in the folder.
-    """
+    """Return True if a folder is empty except for the lock file of a killed run, and delete the lock file."""
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # Lock the folder, and release the lock at once. The release deletes the lock file that the killed
-            # run has left.
+            # The release of the lock deletes the lock file that the killed run has left.
             pass
     return True
 
@@ -248,8 +245,8 @@ def _put_in_place(folder: Path, output: Path) -> None:
             output.rmdir()
         folder.rename(output)
     except OSError:
-        # A mount point cannot be replaced by another folder. If `output` is an empty mount point, move the
-        # files of the temporary folder into `output`.
+        # Move the files of the temporary folder into `output` if `output` is an empty mount point, because a
+        # folder cannot replace a mount point.
         if not output.is_dir() or any(output.iterdir()):
             raise
         for path in sorted(folder.iterdir()):
@@ -257,7 +254,7 @@ def _put_in_place(folder: Path, output: Path) -> None:
 
 
 def _delete_leftovers(parent: Path) -> None:
-    """Delete the temporary folders that killed processes left in the folder `parent`."""
+    """Delete the temporary folders that killed processes have left in the folder `parent`."""
     for left in parent.glob(f".*.*{_UNFINISHED}"):
         output = parent / left.name.removeprefix(".").removesuffix(_UNFINISHED).rpartition(".")[0]
         with contextlib.suppress(InUseError), locked_output(output, "") as is_locked:
@@ -266,28 +263,26 @@ def _delete_leftovers(parent: Path) -> None:
 
 
 class WriteError(OSError):
-    """Raised if writing into a folder fails. The error message names the folder, and tells the user what to
-    do.
-    """
+    """Raised if writing into a folder fails. The error message names the folder and a remedy."""
 
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Context manager that converts errors of a full or broken disk to a `WriteError`. The message of the
-    `WriteError` names the folder, which the messages of other libraries may not name.
+    """Context manager that converts an error of a full or broken disk to a `WriteError` that names the
+    folder, because the error messages of other libraries may not name the folder.
     """
     try:
         yield
     except WriteError:
         raise
     except Exception as error:
-        # Check also the cause of the exception, because `datasets` wraps an error of the disk in another
+        # Also check the cause of the exception, because `datasets` wraps an error of the disk in another
         # exception.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
-            # For a read-only or broken disk, suggest another folder, because more free space would not help.
+            # Suggest another folder for a read-only or broken disk, because more free space would not help.
             raise WriteError(
                 f"'{folder}' could not be written: {reason}; repair the disk, or give another folder."
             ) from error
@@ -302,8 +297,8 @@ def _why_not_written(error: BaseException | None) -> str | None:
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
     # Search the error message for the error number, because exceptions of libraries in Rust and C++ have no
-    # attribute `errno`. If PyTorch cannot write a file completely, its message has no error number, but
-    # contains the name of a source file of PyTorch, "inline_container".
+    # attribute `errno`. PyTorch's error message about an incomplete file contains no error number, but the
+    # name of a source file of PyTorch, "inline_container".
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

@@ -24,7 +24,7 @@ from huggingface_hub.utils import parse_ratelimit_headers
 
 from ..settings.base import first_line_of
 
-# The number of seconds to wait before each retry of a failed request.
+# The seconds to wait before each retry of a failed request.
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15)
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class HubError(OSError):
-    """Raised if the Hub refuses a request or a transfer fails. The error message is one sentence, and tells
-    the user what to do.
+    """Raised if the Hub refuses a request, or if a transfer fails. The error message is one sentence with a
+    remedy.
     """
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Context manager that converts exceptions of the Hub or of the connection to a `HubError`."""
+    """Context manager that converts an exception of the Hub or of the connection to a `HubError`."""
     try:
         yield
     except HubError:
@@ -58,8 +58,8 @@ def explained() -> Iterator[None]:
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function of huggingface_hub. Repeat the call if the Hub is overloaded or has an internal error.
 
-    huggingface_hub retries failed uploads, listings and requests for the metadata of a file (`http_backoff`).
-    huggingface_hub does not retry other failed requests, such as reading the account or creating a commit.
+    huggingface_hub itself retries failed uploads, listings and requests for the metadata of a file
+    (`http_backoff`), but not other requests, such as reading the account or creating a commit.
     """
     for pause in WAITS:
         try:
@@ -75,8 +75,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the number of seconds (at least `pause`) to wait before the request is sent again. Return None
-    for an error that would occur again.
+    """Return the seconds (at least `pause`) to wait before the next try. Return None for an error that would
+    occur again.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -90,14 +90,14 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     limit = parse_ratelimit_headers(response.headers)
     if limit is None or limit.remaining > 0:
         return pause
-    # Wait one second longer than the header of the Hub's answer says, because the Hub rounds the number of
-    # seconds down.
+    # Wait one second longer than the header of the Hub's answer says, because the Hub rounds the seconds
+    # down.
     return max(pause, limit.reset_in_seconds + 1)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and its causes. The libraries transformers and datasets wrap exceptions of
-    huggingface_hub, so an exception of huggingface_hub may be only a cause.
+    """Return an exception and its causes. An exception of huggingface_hub may be only a cause, because
+    transformers and datasets wrap such exceptions.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -120,23 +120,21 @@ def explain(error: BaseException) -> str | None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Explain any exception in one sentence. If `explain` has no explanation, return the message of the
-    exception without access tokens.
+    """Explain any exception in one sentence. If `explain` returns None, return the message of the exception
+    without access tokens.
     """
     return explain(error) or _without_tokens(" ".join(str(error).split())) or type(error).__name__
 
 
 def is_unknown_name(error: BaseException) -> bool:
-    """Return True if the error means that the repository, the dataset or the revision does not exist on the
-    Hub.
-    """
+    """Return True if an error means that a repository or revision does not exist on the Hub."""
     unknown = (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
     return any(isinstance(link, unknown) and not isinstance(link, GatedRepoError) for link in _chain(error))
 
 
 def has_token(text: str) -> bool:
-    """Return True if a text contains the access token of the user, or a word that looks like an access token
-    of the Hub.
+    """Return True if a text contains the user's access token, or a word that looks like an access token of
+    the Hub.
     """
     return _without_tokens(text) != text
 
@@ -149,15 +147,15 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # If the Hub rejects a model card, use the error message of huggingface_hub unchanged, because it already
+    # Use the error message of huggingface_hub about a rejected model card unchanged, because the message
     # explains what is wrong.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 
 
 def _connection_error(error: BaseException) -> str | None:
-    """Explain that the server cannot be reached, that the connection was lost, or that the server is not a
-    Hub.
+    """Explain an error of the connection: the server cannot be reached, the connection was lost, or the
+    server is not a Hub.
     """
     if isinstance(error, json.JSONDecodeError) and _comes_from(error, "huggingface_hub", "httpx"):
         return (
@@ -179,7 +177,7 @@ def _connection_error(error: BaseException) -> str | None:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """Explain that huggingface_hub did not send a request, or that the Hub refused a request."""
+    """Explain a request that huggingface_hub did not send, or that the Hub refused."""
     if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
         return str(error)
     if not isinstance(error, HfHubHTTPError):
@@ -195,8 +193,8 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # If the request was a download (GET or HEAD), the error message also says that there is no local folder
-    # with this name, because the user may have meant a local folder.
+    # The message about a failed download (GET or HEAD) also says that there is no local folder with this
+    # name, because the user may have meant a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (
@@ -206,7 +204,7 @@ def _refusal(error: BaseException) -> str | None:
 
 
 def _transfer_error(error: BaseException) -> str | None:
-    """Explain built-in exceptions that huggingface_hub or its library hf_xet raises."""
+    """Explain a built-in exception that huggingface_hub or its library hf_xet raises during a transfer."""
     if not isinstance(error, (OSError, RuntimeError)) or not _comes_from(error, "huggingface_hub"):
         return None
     if "No space left" in str(error) or getattr(error, "errno", None) in _NOT_WRITABLE:
@@ -224,6 +222,6 @@ def _transfer_error(error: BaseException) -> str | None:
 
 
 def _comes_from(error: BaseException, *packages: str) -> bool:
-    """Return True if a frame of the exception's traceback belongs to one of `packages`."""
+    """Return True if a frame in the traceback of an exception belongs to one of the packages."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)

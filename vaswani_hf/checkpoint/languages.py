@@ -10,11 +10,11 @@ from .files import RESULTS_FILE, recipe_file
 
 
 def recorded_languages(folder: Path) -> tuple[str, str] | None:
-    """Return the source language and the target language that the files of a checkpoint contain. Return None
-    if the files contain no languages.
+    """Return the source language and the target language that the files of a checkpoint record. Return None
+    if the files record no languages.
 
     `vaswani train` records the languages in recipe.yaml. `vaswani import` records the languages in
-    results.json. This function does not load the recipe as a `Recipe`, because the import of the recipe
+    results.json. `recorded_languages` reads recipe.yaml as plain YAML, because the import of the recipe
     classes takes seconds.
     """
     recipe = recipe_file(folder)
@@ -25,8 +25,7 @@ def recorded_languages(folder: Path) -> tuple[str, str] | None:
         if (folder / RESULTS_FILE).is_file():
             records.append(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
     except (ValueError, yaml.YAMLError):
-        # Raise no error for a damaged file, because the user can name the languages in an option of the
-        # command.
+        # Ignore a damaged file, because the user can name the languages in an option of the command.
         pass
     for record in records:
         data = record.get("data") if isinstance(record, dict) else None

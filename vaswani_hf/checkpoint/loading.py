@@ -31,23 +31,23 @@ from .files import (
 from .hub import HubError, explained, with_retries
 from .tokenizers import read_json_object
 
-# A repository name: user/name or user/name@revision.
+# Matches the name of a repository: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# In the cache of huggingface_hub, the name of each file is the hash of its content. A small file has the
-# SHA-1 hash of git, and a large file has the SHA-256 hash.
+# Matches the name of a file in the cache of huggingface_hub: the SHA-1 hash of git for a small file, or the
+# SHA-256 hash for a large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-# The functions of `torch.nn.init` that the layers of PyTorch call to initialize their weights. While a
-# checkpoint is loaded, these functions do nothing.
+# The functions of `torch.nn.init` that initialize the weights of PyTorch's layers. While a checkpoint is
+# loaded, these functions do nothing.
 _INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "constant_", "zeros_", "ones_")
-# An error message lists at most this number of checkpoints.
+# The maximum number of checkpoints in an error message.
 _MOST_LISTED = 10
 
 
 class Kind(NamedTuple):
-    """Describes a type of model: its class, its name in error messages, and the pipeline that uses models of
-    this type.
+    """Describes a model type: its class, its name in error messages, and the pipeline that uses its
+    models.
     """
 
     model_class: Any
@@ -74,9 +74,8 @@ def checkpoint_folder(
     """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
     checkpoint from the Hub first.
 
-    `option` is the name of the command-line option or argument that has the value `name`. Error messages
-    contain `option`. `files` are the patterns of the files to download. `hub_kwargs` are arguments of
-    `snapshot_download`.
+    `option` is the name of the option or argument with the value `name`, for error messages. `files` are
+    patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -99,7 +98,7 @@ def checkpoint_folder(
     except HubError as error:
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
-        # Mention local folders too, because `name` may be the misspelled name of a local folder.
+        # Also mention local folders, because `name` may be the misspelled name of a local folder.
         raise HubError(
             f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder "
             f"'{name}' here{_nearest_folder(Path(name))}, and {error}"
@@ -117,8 +116,8 @@ def _nearest_folder(path: Path) -> str:
 def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
     """Compare each downloaded file with its hash on the Hub, because huggingface_hub compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # In the cache of the Hub, each file of a checkpoint is a link. The link leads to a file whose name is
-        # the hash of its content.
+        # Each file of a checkpoint in the cache of the Hub is a link to a file whose name is the hash of its
+        # content.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
@@ -145,14 +144,14 @@ def load_model(
     """Load the model of a checkpoint on the CPU, in eval mode. Raise a ValueError if a file is damaged or
     missing.
 
-    `name` is the folder or repository as the user has written it, for error messages. `kinds` are the
-    accepted model types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    `name` is the folder or repository that the user has named, for error messages. `kinds` are the accepted
+    model types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
-        # Read generation_config.json first, because transformers would silently use default settings instead
-        # of a damaged file.
+        # Check generation_config.json first, because transformers silently uses default settings instead of a
+        # damaged file.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     model, report = load_with_report(model_class, folder, **kwargs)
@@ -167,11 +166,11 @@ def load_model(
 
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """Call `from_pretrained`. Return the model, and the report of transformers about missing, unexpected and
-    mismatched weights. transformers does not print the report.
+    mismatched weights.
     """
     logger = logging.getLogger("transformers.modeling_utils")
-    # If the weights do not fit the config, transformers prints a table of these weights. Hide the table,
-    # because the calling function raises an error that lists the same weights.
+    # Hide the table of weights that do not fit the config, because the caller raises an error that lists the
+    # same weights.
     logger.addFilter(_is_no_load_report)
     try:
         with _without_initial_values():
@@ -186,8 +185,9 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 def _without_initial_values() -> Iterator[None]:
     """Prevent PyTorch from initializing the weights of new layers.
 
-    transformers creates the layers on the meta device, initializes missing weights itself, and loads all other
-    weights. On the meta device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
+    PyTorch's initial values are unnecessary, because transformers initializes missing weights itself, and
+    loads all other weights. On the meta device, the functions of `torch.nn.init` would import
+    `torch._dynamo`, and the import takes seconds.
     """
     originals = {name: getattr(torch.nn.init, name) for name in _INITIALIZERS}
     try:
@@ -204,9 +204,7 @@ def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def load_faults(report: dict[str, Any]) -> str:
-    """Return a text that lists the weights that `from_pretrained` could not load. The text is empty if all
-    weights were loaded.
-    """
+    """Return a text that lists the weights that `from_pretrained` could not load, or an empty text."""
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),
@@ -220,9 +218,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Return a list with one text, such as "lm_head.weight and 3 more are missing". `keys` are the names of
-    the weights, and `what` describes what is wrong with these weights, such as "missing". If `keys` is empty,
-    return an empty list.
+    """Return a list with one text, such as "lm_head.weight and 3 more are missing", or an empty list without
+    weights. `keys` are the names of weights, and `what` is their fault, such as "missing".
     """
     found = sorted(keys)
     if not found:
@@ -234,23 +231,22 @@ def _fault(keys: Iterable[str], what: str) -> list[str]:
 def check_config(
     folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,), needed: str = ""
 ) -> str:
-    """Return the model type of a checkpoint. Raise a ValueError if the folder has no checkpoint of an
-    accepted kind.
+    """Return the model type of a checkpoint. Raise a ValueError if the folder contains no checkpoint of an
+    accepted model type.
 
-    `name` is the folder or repository that the user entered; error messages mention `name`. In the error
-    message, `needed` describes the accepted model types. By default, this description consists of the fields
-    `words` of the accepted model types.
+    `name` is the folder or repository that the user has named, for error messages. `kinds` are the accepted
+    model types (keys of `KINDS`). `needed` describes the accepted model types in an error message; by default
+    their fields `words`.
     """
     path = folder / CONFIG_FILE
-    # Raise this error only if the user has given a local folder. For a Hub repository without files, the
-    # cache folder is missing too, but the message "there is no folder" would confuse the user.
+    # Raise this error only if the user has named a local folder. The cache folder of a Hub repository without
+    # files is also missing, but a message about a missing folder would confuse the user.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
         )
     if (folder / ADAPTER_FILE).exists():
-        # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
-        # installed.
+        # Refuse adapters, because transformers silently adds the adapter to the model if PEFT is installed.
         raise ValueError(
             f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load "
             "the adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and "
@@ -271,9 +267,7 @@ def check_config(
 
 
 def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:
-    """Raise a ValueError that lists the numbered checkpoints of a folder, if the folder has such
-    checkpoints.
-    """
+    """If a folder contains numbered checkpoints, raise a ValueError that lists the checkpoints."""
     checkpoints = [checkpoint.name for checkpoint in checkpoints_in(folder)]
     if not checkpoints:
         return
@@ -316,8 +310,8 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
                 f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."
             )
         try:
-            # Open the weight file to check that it is complete. Opening the file compares its size with the
-            # size in its header.
+            # Open the weight file, because `safe_open` compares the size of the file with the size in its
+            # header.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

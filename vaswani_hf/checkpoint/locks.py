@@ -1,15 +1,14 @@
-"""Provides locks, so that only one process at a time writes to an output file, an output folder or the folder
-of a run.
+"""Provides locks, so that only one process at a time writes an output or the folder of a run. An output is a
+file or folder that a command writes.
 
-A process opens a lock file and asks the operating system to lock the file. The operating system releases the
+A process opens a lock file, and asks the operating system to lock the file. The operating system releases the
 lock when the process ends, even if the process is killed. Therefore a killed process does not block later
-processes. The lock file contains the process ID of the process that has the lock, and the name of its
-machine. The lock file is deleted when the lock is released.
+processes. The lock file contains the process ID and the machine of the process that has the lock. A released
+lock deletes its file.
 
-The lock file of a run is `.lock` in the output folder of the run. It is inside the folder, so that the lock
-still works if the folder is renamed, or if another process uses another path to the folder. The lock file of
-an output is `.NAME.lock` in the folder that contains the output. The lock file is outside the output, because
-the output may not exist yet.
+The lock file of a run is `.lock` inside the output folder of the run, so that the lock still works if the
+folder is renamed, or if another process uses another path to the folder. The lock file of an output is
+`.NAME.lock` next to the output, because the output may not exist yet.
 """
 
 import contextlib
@@ -23,21 +22,21 @@ from datetime import datetime
 from pathlib import Path
 
 LOCK_FILE = ".lock"
-# The maximum time to wait for a lock, in seconds. The time is short. Waiting helps only if another process is
-# just checking whether the lock is free, or if a killed process has not ended yet.
+# The maximum time to wait for a lock, in seconds. The time is short, because waiting helps in only two cases:
+# another process is checking whether the lock is free, or a killed process has not ended yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The file descriptors of the lock files and folders that this process has open. A forked process, such as a
-# data worker, closes these file descriptors. Otherwise the lock would still be held if the parent process
-# ends before the data worker.
+# The file descriptors of the open lock files and folders of this process. A forked process, such as a data
+# worker, closes these file descriptors. Otherwise the lock would remain if the parent process ends before the
+# data worker.
 _DESCRIPTORS: set[int] = set()
-# Maps the absolute path of each run folder that this process has locked to the file descriptor of the folder.
+# Maps the absolute path of each locked run folder to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
 
 
 class InUseError(OSError):
-    """Raised if another process writes to an output. The message names the other process."""
+    """Raised if another process writes to an output. The error message names the other process."""
 
 
 def _close_in_a_child() -> None:
@@ -55,8 +54,7 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 def locked_run(folder: Path) -> Iterator[None]:
     """Lock the output folder of a run.
 
-    If the folder does not exist, create the folder. If the new folder is still empty at the end, delete the
-    folder.
+    Create the folder if it does not exist. Delete a new folder at the end if it is still empty.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
@@ -75,8 +73,8 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the output folder of a run, and lock the folder. Another process may delete the empty folder
-    before this process locks the folder. In this case, the function tries again.
+    """Create the output folder of a run, and lock the folder. Try again if another process deletes the empty
+    folder before the lock.
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
@@ -104,9 +102,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """Return True if this process has locked the folder of a run, but the folder has been moved or replaced
-    since then.
-    """
+    """Return True if a run folder that this process has locked has been moved or replaced since then."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False
@@ -118,8 +114,8 @@ def is_replaced(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
-    """Lock an output file or output folder. Yield False if the file system has no locks or the parent folder
-    is not writable.
+    """Lock an output file or output folder. Yield True if the output is locked. Yield False if the file
+    system has no locks, or the parent folder is not writable.
     """
     sentence = f"{name} is being written by {{}}; wait until it ends, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:
@@ -127,7 +123,7 @@ def locked_output(output: str | Path, name: str) -> Iterator[bool]:
 
 
 def check_not_in_use(output: str | Path, name: str) -> None:
-    """Raise an error if another process writes to the output."""
+    """Raise an error if another process writes to an output."""
     if _lock_file_of(output).exists():
         with locked_output(output, name):
             pass
@@ -135,7 +131,7 @@ def check_not_in_use(output: str | Path, name: str) -> None:
 
 def _lock_file_of(output: str | Path) -> Path:
     place = Path(os.path.realpath(output))
-    # Shorten the name, because a file name may have at most 255 bytes.
+    # Shorten the name of the lock file, because a file name may have at most 255 bytes.
     return place.with_name(f".{place.name[:200]}.lock")
 
 
@@ -148,22 +144,22 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
         if descriptor is not None and os.getpid() == process:
             _DESCRIPTORS.discard(descriptor)
             if _is_at(path, descriptor):
-                # Delete the lock file before the lock is released. A process that waits for the lock notices
-                # that the lock file is gone, and creates a new lock file.
+                # Delete the lock file before releasing the lock. A process that waits for the lock then
+                # notices the missing file, and creates a new lock file.
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(descriptor)
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Open and lock a lock file, and return the file descriptor. Return None if the file system has no locks
-    or this user may not create files in the folder.
+    """Open and lock a lock file, and return its file descriptor. Return None if the file system has no locks,
+    or the user may not create files in the folder.
     """
-    # Import filelock here, because the import is slow, and many commands lock nothing.
+    # Import filelock late, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor
 
-    # First open the lock file for reading, because a disk with a file that is open for writing cannot be
-    # remounted read-only. On NFS, open the lock file for writing, because NFS locks only files that are open
+    # First open the lock file for reading, because a file that is open for writing prevents a read-only
+    # remount of its disk. On NFS, open the lock file for writing, because NFS locks only files that are open
     # for writing.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
@@ -191,7 +187,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Open or create a lock file, and return the file descriptor. Return None if this user may not create
+    """Open or create a lock file, and return its file descriptor. Return None if the user may not create
     files in the folder.
     """
     try:
@@ -209,15 +205,15 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     )
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # Delete the lock file only if it is empty. A lock file with content belongs to another process, which
-        # still needs the file.
+        # Delete the lock file only if it is empty, because a lock file with content belongs to another
+        # process.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the open lock file still exists at its path. The process that had the lock before
-    deletes the lock file, so the path may have no file or a new lock file.
+    """Return True if an open lock file still exists at its path. The earlier holder of the lock may have
+    deleted the file, and another process may have created a new file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -227,6 +223,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _write_holder(path: Path) -> None:
     since = datetime.now().astimezone().isoformat(" ", "seconds")
-    # Ignore errors, for example on a full disk, because the lock also works with an empty lock file.
+    # Ignore errors, such as a full disk, because the lock also works with an empty lock file.
     with contextlib.suppress(OSError):
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")

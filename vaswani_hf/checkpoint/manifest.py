@@ -1,7 +1,7 @@
-"""Writes and verifies the manifest of a checkpoint. A manifest contains the size and the hash of each file of
-the checkpoint, and a hash of the manifest itself.
+"""Writes and verifies the manifest of a checkpoint. A manifest contains the size and the hash of each file,
+and a hash of the manifest itself.
 
-The manifest is written last, so a checkpoint that has a manifest is complete.
+The manifest is written last, so a checkpoint with a manifest is complete.
 """
 
 import hashlib
@@ -17,15 +17,15 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of a folder. `files` are the files that the manifest lists (default: all files of
-    the folder). `facts` are additional entries of the manifest.
+    """Write the manifest of a folder. `files` are the files in the manifest, by default all files in the
+    folder. `facts` are additional entries of the manifest.
     """
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Force each file onto the disk before the manifest is written. Otherwise, after a power failure, the
-        # disk could contain the manifest but not the files.
+        # Force each file onto the disk before the manifest, because the disk could otherwise contain the
+        # manifest without the files after a power failure.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -44,8 +44,8 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and verify a manifest. The result contains the entry `files` and all entries of `facts` (see
-    `write_manifest`).
+    """Read and verify the manifest of a folder. The result contains the entry `files`, and the additional
+    entries of the manifest (see `write_manifest`).
     """
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
@@ -57,9 +57,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def describe(file: Path | bytes) -> dict[str, Any]:
-    """Return the `size` in bytes and the `sha256` of a file, given as a path or as the content of the
-    file.
-    """
+    """Return the `size` in bytes and the `sha256` of a file. `file` is a path, or the content of the file."""
     if isinstance(file, bytes):
         return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
     with file.open("rb") as opened:
@@ -67,23 +65,21 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """Return the additional entries of the manifest, that is, the argument `facts` of `write_manifest`."""
+    """Return the additional entries of a manifest: the argument `facts` of `write_manifest`."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
 def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | None:
-    """Return the first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no
-    fault.
-    """
+    """Return the first fault that `faults_of` finds in a checkpoint, or None if there is no fault."""
     return next(iter(faults_of(folder, names).values()), None)
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Compare a checkpoint with its manifest. The result maps the name of each damaged file to a text that
-    says what is wrong.
+    """Compare a checkpoint with its manifest. Return a dict that maps the name of each damaged file to a
+    description of the fault.
 
-    The function checks the manifest and the files in `names` (default: all files). In the result, files with
-    a wrong size come before files with a wrong hash.
+    `names` are the files to check, by default all files. Files with a wrong size come before files with a
+    wrong hash.
     """
     try:
         expected = read_manifest(folder)["files"]

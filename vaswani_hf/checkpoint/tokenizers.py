@@ -1,5 +1,5 @@
-"""Saves, loads and checks the tokenizers of a checkpoint. A checkpoint has one joint tokenizer, or one
-tokenizer for the source language and another tokenizer for the target language.
+"""Saves, loads and checks the tokenizers of a checkpoint. A checkpoint has one tokenizer for source and
+target, or one tokenizer for each side.
 
 Tokenizers are trained in data/tokenizer_training.py.
 """
@@ -15,12 +15,12 @@ from transformers import PreTrainedTokenizerFast
 from ..model.configuration_vaswani import TARGET_FOLDER
 from .files import TOKENIZER_FILES
 
-# This key in tokenizer_config.json marks the target tokenizer of a parser.
+# The key of tokenizer_config.json that marks the target tokenizer of a parser.
 TREE_MARK = "makes_trees"
 # The key of tokenizer_config.json that marks a tokenizer of another library.
 IMPORTED_MARK = "is_imported"
-# This key in the tokenizer_config.json of the target tokenizer is true if both tokenizers give each token the
-# same id.
+# The key of tokenizer_config.json of the target tokenizer that is true if the source tokenizer and the target
+# tokenizer give each token the same id.
 SHARED_IDS_MARK = "shared_vocabulary"
 
 
@@ -29,10 +29,10 @@ def save_tokenizers(
     target_tokenizer: PreTrainedTokenizerFast,
     folder: str | os.PathLike,
 ) -> None:
-    """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load them."""
-    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. Code that loads the
-    # tokenizers cannot rely on the subfolder of the target tokenizer: the subfolder may remain from an
-    # earlier save, and a request to the Hub for its files may fail.
+    """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
+    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The subfolder of the target
+    # tokenizer is not a reliable sign, because the subfolder may remain from an earlier save, and a request
+    # to the Hub for its files may fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -42,11 +42,11 @@ def save_tokenizers(
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Load the source and the target tokenizer. If the model has a joint vocabulary, both returned tokenizers
-    are the same object.
+    """Load the source tokenizer and the target tokenizer of a checkpoint. If the checkpoint has one tokenizer
+    for source and target, return the same object twice.
     """
     name = name or name_or_path
-    # Do not use AutoTokenizer, because AutoTokenizer needs a config.json in the folder of the tokenizer, and
+    # Do not use AutoTokenizer, because AutoTokenizer needs a config.json in the folder of a tokenizer, and
     # the subfolder of the target tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
@@ -55,8 +55,8 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """Return the tag of a language, such as `>>de<<`. As in OPUS-MT, a source sentence can begin with such a
-    tag, which selects the target language.
+    """Return the tag of a language, such as `>>de<<`. A tag at the beginning of a source sentence selects the
+    target language, as in OPUS-MT.
     """
     return f">>{language}<<"
 
@@ -71,7 +71,7 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # Raise an error for missing files here. transformers would suggest installing other libraries, or
+        # Raise an error for missing files, because transformers would suggest installing other libraries, or
         # would continue without a padding token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
@@ -103,8 +103,8 @@ def _file_to_blame(folder: Path) -> str:
     try:
         Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     except Exception:
-        # tokenizer.json is damaged. Catch Exception, because the library `tokenizers` raises no more specific
-        # class.
+        # Catch Exception, because the library `tokenizers` raises no more specific class for a damaged
+        # tokenizer.json.
         return TOKENIZER_FILES[0]
     return TOKENIZER_FILES[1]
 

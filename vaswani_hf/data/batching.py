@@ -1,19 +1,18 @@
-"""Divides a corpus into batches. A batch contains sentence pairs of similar lengths, padded into tensors. A
-token budget limits the number of tokens in a batch, padding included.
+"""Divides a corpus into batches of sentence pairs with similar lengths. A token budget limits the number of
+tokens in a batch, including padding.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
-1. `TokenBudgetSampler` sorts the encoded pairs of corpus.py by length and cuts the sorted pairs into batches.
-2. `EndlessSampler` concatenates the batches of all epochs. In a distributed run, each process gets its own
-   part of these batches.
-3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the tensors that the model
-   receives.
+1. `TokenBudgetSampler` sorts the encoded pairs by length, and cuts the sorted pairs into batches.
+2. `EndlessSampler` yields the batches of all epochs, one after the other. In a distributed run, each process
+   gets its own part of the batches.
+3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the input tensors of the
+   model.
 
-The method `get_train_dataloader` of the trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a
-subclass of `PairRows`) and `PairCollator`. The files streams.py, weighted_corpora.py, bpe_dropout.py and
-columns.py contain optional features and optimizations. To understand this module, you do not need to read
-these files.
+The trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a subclass of `PairRows`) and
+`PairCollator`. The files streams.py, weighted_corpora.py, bpe_dropout.py and columns.py contain optional
+features and optimizations.
 
 In array shapes, N is the number of sentence pairs in the corpus, and B is the number of pairs in a batch. S
 and T are the lengths of the padded source and target tensors of a batch, in tokens. L is the length of one
@@ -42,28 +41,28 @@ from .text_encoder import serialize_tokenizer, text_encoder
 
 
 class _Packing(NamedTuple):
-    """The indices of all sentence pairs of a corpus, sorted by sentence length, and the positions in this
-    array at which a new batch begins.
+    """The sentence pairs of a corpus in the order of their lengths, and the positions at which a batch
+    begins.
     """
 
     # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
-    # The position in `order` at which each length bucket begins, and N at the end. The pairs of a bucket have
+    # The positions in `order` at which a length bucket begins, and N at the end. The pairs of a bucket have
     # equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
-    # The position in `order` at which each batch begins, and N at the end.
+    # The positions in `order` at which a batch begins, and N at the end.
     batch_bounds: np.ndarray
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Yields batches of sentence pairs of similar lengths. Two token budgets limit the size of each batch,
+    """Yields batches of sentence pairs with similar lengths. Two token budgets limit the size of each batch,
     one for the source tensor and one for the target tensor.
 
-    A budget limits the size of a padded batch in tokens: the number of pairs of the batch times the length of
-    the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and the batches
-    have almost the same size. All epochs have the same number of batches, because this number depends only on
-    the sentence lengths. In each epoch, the sampler shuffles pairs that have equal lengths, and then shuffles
-    the batches. If `seed` is None, as in a validation, the sampler does not shuffle.
+    The size of a tensor in tokens is the number of pairs times the length of the longest sentence in the
+    batch. The sampler makes as few batches as the budgets allow, and the batches have almost the same size.
+    All epochs have the same number of batches, because the number depends only on the sentence lengths. In
+    each epoch, the sampler shuffles the pairs of equal lengths, and then shuffles the batches. If `seed` is
+    None, the sampler does not shuffle.
     """
 
     def __init__(
@@ -76,10 +75,11 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """The sentence lengths [N] and the two budgets `source_tokens` and `target_tokens` are in tokens.
+        """`source_lengths` [N], `target_lengths` [N] and the budgets `source_tokens` and `target_tokens` are
+        in tokens.
 
-        `pairs_of` is None if the training corpora have no weights. If the corpora have weights,
-        `pairs_of(epoch)` returns the indices [N] of the sentence pairs that the epoch contains.
+        If the training corpora have weights, `pairs_of(epoch)` returns the indices [N] of the sentence pairs
+        in an epoch. Without weights, `pairs_of` is None.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -109,7 +109,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 def _permuted_within(
     order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return a copy of `order` [N] in which the sentence pairs of each length bucket are in random order."""
+    """Return a copy of `order` [N] with the sentence pairs of each length bucket in random order."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
     for start, size in zip(bucket_bounds[:-1][sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
@@ -120,8 +120,8 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """Divide a window, that is, consecutive sentence pairs of a stream, into batches. The batches with short
-    sentences come first. Each batch is an array [B] of pair numbers.
+    """Divide sentence pairs into batches, short sentences first. Each batch is an array [B] with the indices
+    of its pairs.
     """
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
@@ -130,8 +130,8 @@ def cut_into_batches(
 def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
-    """Sort the pairs by length, and divide the pairs into as few batches as possible. All batches have almost
-    the same size.
+    """Sort sentence pairs by length, and divide the pairs into as few batches as possible. All batches have
+    almost the same size.
     """
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
@@ -156,12 +156,12 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     """Return the indices of the sentence pairs, [N] int64, sorted so that neighbouring pairs have similar
     lengths. Pairs of equal lengths keep their order.
     """
-    # Use 16-bit integers if the lengths fit, because NumPy sorts 16-bit integers several times as fast as
-    # 64-bit integers.
+    # Use 16-bit integers if possible, because NumPy sorts 16-bit integers several times as fast as 64-bit
+    # integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Sort by target length first. Then sort by source length, in ascending order for even target lengths and
-    # in descending order for odd target lengths, so that neighbouring pairs have similar source lengths.
+    # Sort by target length first, and then by source length: in ascending order for even target lengths, and
+    # in descending order for odd target lengths. Neighbouring pairs then have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -169,10 +169,9 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Return the bounds of the batches. The function makes as few batches as the source budget and the target
-    budget allow, and gives all batches almost the same size. If the function filled each batch completely,
-    the last batch could have only a few sentence pairs. An optimizer step on these few pairs could change the
-    weights as much as a step on a full batch.
+    """Return the bounds of as few batches as the two token budgets allow, all of almost the same size. If
+    each batch were filled completely, the last batch could have only a few sentence pairs, and an optimizer
+    step on these few pairs could change the weights as much as a step on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -185,15 +184,15 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Return the batch bounds if the token budgets of `count` batches add up to `total`. If `total` is not
+        # Return the batch bounds for `count` batches whose token budgets add up to `total`. If `total` is not
         # divisible by `count`, the last batches get a budget that is larger by one token. A single budget for
-        # all batches would be too coarse: one token less could remove a sentence pair from every batch.
+        # all batches would be too coarse, because one token less could remove a sentence pair from every
+        # batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Find the smallest sufficient `total` by bisection. Bisection works, because a larger `total` never needs
-    # more batches.
+    # Find the smallest sufficient `total` by bisection, because a larger `total` never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -205,11 +204,11 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill one batch after the other with sentence pairs, bucket by bucket. A bucket is a tuple (number of
-    pairs, source length, target length).
+    """Fill batches with sentence pairs, bucket by bucket, and return the batch bounds. A bucket is a tuple
+    (number of pairs, source length, target length).
 
-    The first `num_smaller` batches have the two token budgets (source, target) in `budgets`. The remaining
-    batches have the two token budgets in `larger_budgets`.
+    The first `num_smaller` batches have the token budgets (source, target) `budgets`. The remaining batches
+    have the token budgets `larger_budgets`.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -225,8 +224,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If the pairs of a bucket fill several batches with equal budgets, compute the bounds of all
-            # these batches in one step, to save time.
+            # To save time, compute the bounds of all batches in one step that pairs of one bucket fill under
+            # equal budgets.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -244,14 +243,14 @@ def _batch_bounds(
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
-    """Yields the batches that one process trains on, for an unlimited number of epochs. A batch is a list of
+    """Yields the training batches of one process, for an unlimited number of epochs. A batch is a list of
     tuples (epoch, index of a sentence pair).
 
-    The batches of all epochs form one sequence, which does not depend on the number of processes. With `n`
-    processes, process `r` yields the batches `r`, `r + n`, `r + 2n`, … of the sequence. With `n` processes
-    and gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a` batches of
-    the sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to two
-    epochs. A resumed run continues with the next batch of the sequence.
+    The batches of all epochs form one sequence that does not depend on the number of processes. Process `r`
+    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, … of the sequence. With gradient accumulation
+    over `a` batches, optimizer step `s` (counted from 0) uses `n * a` batches, beginning with batch `s * n *
+    a`. The batches of one optimizer step may belong to two epochs. A resumed run continues with the next
+    batch of the sequence.
     """
 
     def __init__(
@@ -262,8 +261,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
         num_processes: int = 1,
         process_index: int = 0,
     ):
-        """`position` is the number of batches that an earlier run has finished, counted over all epochs and
-        processes.
+        """`position` is the number of batches on which an earlier run has trained, counted over all epochs
+        and processes.
         """
         self._sampler = sampler
         self._position = position
@@ -291,8 +290,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class PairRows(torch.utils.data.Dataset):
-    """A dataset of tokenized sentence pairs for a `DataLoader`. One call of `__getitems__` reads all pairs of
-    a batch.
+    """A dataset of tokenized sentence pairs for a `DataLoader`. `__getitems__` reads all pairs of a batch at
+    once.
 
     `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus does not need
     to fit into memory. Each worker process of the `DataLoader` memory-maps the file.
@@ -310,7 +309,7 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Do not read the columns with the sentence lengths and the index of the corpus, because a batch
+            # Do not read the columns with sentence lengths and with the index of the corpus, because a batch
             # does not need these columns.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
@@ -325,17 +324,16 @@ class PairRows(torch.utils.data.Dataset):
         return pairs
 
     def __getstate__(self) -> dict[str, Any]:
-        # Do not pickle the views of the memory-mapped file, because a pickled view would contain the whole
-        # file.
+        # Do not pickle views of the memory-mapped file, because a pickled view would contain the whole file.
         return {"_pairs": self._pairs, "_columns": None}
 
 
 class EpochPairs(PairRows):
-    """Reads tokenized sentence pairs by the tuples (epoch, index of a pair) that `EndlessSampler` yields.
+    """Reads tokenized sentence pairs for the tuples (epoch, index of a pair) that `EndlessSampler` yields.
     Each returned pair has the additional keys `epoch` and `copy`.
 
-    With weighted corpora an epoch may contain pair `n` several times. In a corpus of N pairs, the numbers
-    `n`, `n + N`, `n + 2N`, … stand for the copies 0, 1, 2, … of pair `n`.
+    With weighted corpora, an epoch may contain pair `n` several times. In a corpus of N pairs, the indices
+    `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.
     """
 
     def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
@@ -347,8 +345,8 @@ class EpochPairs(PairRows):
 
 
 class SentenceEncoder(Protocol):
-    """Encodes a sentence into token ids [L], with `</s>` at the end. The ids may depend on random numbers, as
-    in BPE-dropout.
+    """Encodes a sentence into token ids [L], with `</s>` at the end. The token ids may depend on random
+    numbers, as in BPE-dropout.
     """
 
     def encode(self, text: str, rng: Random) -> list[int]:
@@ -357,7 +355,7 @@ class SentenceEncoder(Protocol):
 
 
 class TokenizerEncoder:
-    """Encodes a sentence into the token ids of a tokenizer, without random numbers."""
+    """Encodes a sentence with a tokenizer, without random numbers."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self._tokenizer = serialize_tokenizer(tokenizer)
@@ -370,7 +368,7 @@ class TokenizerEncoder:
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    If the collator has encoders, it encodes the text of each pair again in each epoch, for BPE-dropout or for
+    With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or for
     augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
     pair. Therefore a resumed run, or a run with another number of data workers, encodes the pair in the same
     way. The new encoding may have more tokens than the encoding in the corpus. A batch can then exceed its
@@ -386,9 +384,8 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `encoders` is a tuple: an object that encodes source texts into
-        token ids, and an object that encodes target texts. `augment` changes the text of a pair before the
-        encoding, and needs `encoders`.
+        """`pad_token_id` pads `input_ids`. `encoders` are the encoders of the source texts and the target
+        texts. `augment` changes the text of a pair before the encoding, and needs `encoders`.
 
         If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids of the
         corpus.
@@ -402,7 +399,7 @@ class PairCollator:
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad B encoded pairs into the tensors `input_ids`, `attention_mask` and `labels` (-100 for padding).
 
-        If the collator has encoders, each pair must also have its text, its `index` and its `epoch`.
+        With `encoders`, each pair must also have the keys `source`, `target`, `index` and `epoch`.
         """
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)  # [B, S]
@@ -413,8 +410,8 @@ class PairCollator:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Read the epoch from the sentence pair and not from the sampler. The `DataLoader` prepares batches in
-        # advance, so the sampler may already be in the next epoch.
+        # Read the epoch from the sentence pair instead of the sampler, because the `DataLoader` prepares
+        # batches in advance, and the sampler may already be in the next epoch.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source, target = example["source"], example["target"]
         if self._augment is not None:
@@ -428,7 +425,9 @@ class PairCollator:
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """Pad sequences on the right. Return the ids and the mask (0 on padding), both [B, L] int64."""
+    """Pad sequences on the right. Return the padded ids [B, L] int64, and the mask [B, L] int64, which is 0
+    for padding.
+    """
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     is_token = np.arange(lengths.max()) < lengths[:, None]
     padded = np.full(is_token.shape, filler, np.int64)
@@ -441,8 +440,8 @@ def cut_into_parts(
 ) -> list[dict[str, Tensor]]:
     """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
     has at most `positions` source tokens and at most `positions` target tokens, including padding. A sentence
-    pair that is longer than `positions` tokens gets a part of its own. A batch that is small enough is not
-    divided. `are_texts` is True if inputs and labels are the same text.
+    pair with more tokens gets a part of its own. `are_texts` is True if `input_ids` and `labels` are the same
+    text.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))
@@ -453,7 +452,7 @@ def cut_into_parts(
 
 
 def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
-    """Remove the columns of a batch tensor that contain padding in every row."""
+    """Remove the columns of the batch tensors that contain padding in every row."""
     source = int(batch["attention_mask"].sum(1).max())
     target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
     widths = {"input_ids": source, "attention_mask": source, "labels": target}

@@ -1,4 +1,5 @@
-"""BPE-dropout: a trained byte-level BPE splits texts at random (Provilkov et al. 2020, Algorithm 1).
+"""BPE-dropout (Provilkov et al. 2020, Algorithm 1): byte-level BPE leaves out merges at random, so that a
+text is split into different tokens in each epoch.
 
 In the shape [L], L is the length of a sentence in tokens, `</s>` included.
 """
@@ -13,9 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ..model.translator_vaswani import tags_of
 
-# The cache stores the possible merges of partly merged words. The cache has at most `_MAX_CACHED_WORDS`
-# words, and each word has at most `_MAX_CACHED_PIECES` pieces. For European text, the full cache needs about
-# 30 MB of memory.
+# The maximum number of partly merged words whose possible merges are cached, and the maximum number of pieces
+# in a cached word. The full cache needs about 30 MB for European text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -23,14 +23,15 @@ _MAX_CACHED_PIECES = 32
 class BpeDropout:
     """Splits text by BPE and leaves out merges at random (Provilkov et al. 2020, Algorithm 1).
 
-    The BPE-dropout of the `tokenizers` library is not used, because its random generator cannot be seeded.
+    `BpeDropout` replaces the BPE-dropout of the library `tokenizers`, because the random generator of
+    `tokenizers` cannot be seeded.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge.
 
-        With the rate 0, the text is split as by the tokenizer. With the rate 1, the text is split into
-        characters, and a character that is missing in the vocabulary is split into bytes.
+        The rate 0 gives the same tokens as the tokenizer. The rate 1 gives characters, or bytes for a
+        character that is missing in the vocabulary.
         """
         backend = tokenizer.backend_tokenizer
         is_bpe = isinstance(backend.model, models.BPE)
@@ -46,14 +47,14 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # Put each language tag in a group of the regular expression, so that `split` also returns the tags.
+        # Put each language tag in a group of the regular expression, because `split` returns only groups.
         # Exclude the characters \x1c to \x1f from white space, as the library `tokenizers` does.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Never leave out a merge that joins the bytes of one character. Otherwise the model would learn
-        # tokens that are only part of a character, and could write incomplete characters.
+        # Never leave out a merge of the bytes of one character. Otherwise the model would learn tokens for
+        # parts of a character, and could write incomplete characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -71,8 +72,8 @@ class BpeDropout:
     def _split(self, word: str, rng: Random) -> tuple[str, ...]:
         pieces = tuple(word)
         while True:
-            # Decide at random for each possible merge whether to skip the merge. Apply the first merge that
-            # is not skipped, in the order in which BPE applies merges.
+            # Skip each possible merge with the probability `rate`, in the order in which BPE applies merges.
+            # Apply the first merge that is not skipped.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:
@@ -83,8 +84,8 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """Return the positions of all pieces that BPE can merge with the next piece. The merge that BPE
-        learned first comes first.
+        """Return the positions of all pieces that BPE can merge with the next piece, in the order in which
+        BPE has learned the merges.
         """
         positions = self._merges_of.get(pieces)
         if positions is not None:
@@ -103,6 +104,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The result is also True if both pieces together are only some of the bytes of a character, because the
-    # decoder writes one replacement character for incomplete bytes.
+    # Also return True for a pair with only some of the bytes of a character. The decoder writes one
+    # replacement character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -1,6 +1,6 @@
 """Reads columns of a tokenized corpus from memory-mapped Arrow files.
 
-This module reads rows faster than the library `datasets`: after `select`, `datasets` reads rows one by one
+This module reads rows faster than the library `datasets`. After `select`, `datasets` reads rows one by one,
 and converts each token id to a Python integer.
 
 In array shapes, N is the number of sentence pairs in the corpus, and B is the number of pairs in a batch.
@@ -13,23 +13,24 @@ import numpy as np
 import pyarrow
 from datasets import Dataset
 
-# If the training corpora have weights, the column `corpus` contains the index of the corpus from which each
-# sentence pair comes.
+# The name of the column with the index of each pair's corpus. The column exists only if the training corpora
+# have weights.
 CORPUS_COLUMN = "corpus"
 
 
 def kept_rows(pairs: Dataset) -> np.ndarray:
-    """Return the row numbers [N] int64 of a dataset in its Arrow table, in the order of the dataset."""
-    # Read the row numbers from `_indices`, because `select` stores the row numbers in `_indices` and does not
-    # change the table.
+    """Return the row numbers [N] int64 of the dataset's pairs in the Arrow table, in the order of the
+    dataset.
+    """
+    # Read the row numbers from `_indices`, because `select` changes `_indices` instead of the table.
     if pairs._indices is None:
         return np.arange(len(pairs))
     return pairs._indices.column(0).to_numpy().astype(np.int64)
 
 
 def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays, [N] int64 each: the source lengths and the target lengths of tokenized sentence
-    pairs, in tokens.
+    """Return the source lengths [N] int64 and the target lengths [N] int64 of tokenized sentence pairs, in
+    tokens.
     """
     rows = kept_rows(pairs)
     source = pairs.data.column("source_length").to_numpy()[rows].astype(np.int64)
@@ -38,12 +39,14 @@ def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_corpora(pairs: Dataset) -> np.ndarray:
-    """Return for each tokenized sentence pair the index of its training corpus, [N] int64."""
+    """Return the index [N] int64 of the training corpus of each sentence pair."""
     return pairs.data.column(CORPUS_COLUMN).to_numpy()[kept_rows(pairs)].astype(np.int64)
 
 
 class Column:
-    """Reads a column of an Arrow table. Lists of token ids are returned as views of the file, not as copies."""
+    """Reads a column of an Arrow table. A list of token ids is a view of the memory-mapped file instead of a
+    copy.
+    """
 
     def __init__(self, chunks: pyarrow.ChunkedArray):
         self._chunks = chunks.chunks
@@ -52,7 +55,7 @@ class Column:
         self._views: dict[int, tuple[np.ndarray, memoryview]] = {}
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the chunk number of each row, and the position of the row in the chunk."""
+        """Return the chunk number of each row, and the position of the row in its chunk."""
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         return numbers, rows - self._starts[numbers]
 
@@ -74,7 +77,7 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids of `rows`, in the order of `rows`. Each yielded Arrow array contains
+        """Yield the lists of token ids in `rows`, in the order of `rows`. Each yielded Arrow array contains
         the lists of many rows.
         """
         numbers, positions = self._positions(rows)

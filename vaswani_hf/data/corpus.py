@@ -3,12 +3,12 @@
 1. `load_pairs` reads files, a dataset of the Hub or a stream into a dataset with the columns `source` and
    `target`.
 2. `prepare_pairs` removes sentence pairs that are empty, too long or of very unequal lengths, and encodes the
-   other pairs into token ids. The library `datasets` stores the token ids in its cache.
+   other pairs. The library `datasets` stores the token ids in its cache.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You can read this module without the
-details in pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
-tokenization), corpus_cache.py (a hash of the corpus), weighted_corpora.py and memory.py.
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). Details are in pair_files.py (file
+formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast tokenization), corpus_cache.py (a hash
+of the corpus), weighted_corpora.py and memory.py.
 
 In array shapes, N is the number of sentence pairs in a batch of text.
 """
@@ -53,13 +53,13 @@ ID_FEATURES = {
     "target_length": Value("int32"),
 }
 
-# The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. The limit removes lines such as 100,000 equal characters. A tokenizer would learn a few very long
-# tokens from such a line, and with these tokens the line would be short enough to be kept.
+# The maximum number of characters of a text, per token of `max_length`. Natural language has 1 to 8
+# characters per token. The limit removes lines such as 100,000 equal characters. A tokenizer would learn very
+# long tokens from such a line, and the line would then have few enough tokens to be kept.
 CHARACTERS_PER_TOKEN = 16
 
-# The number of sentence pairs that are encoded at once. A larger number repeats fewer words among the batches,
-# but needs more memory.
+# The number of sentence pairs that are encoded at once. With a larger number, fewer words occur in several
+# batches, but the encoding needs more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
@@ -68,41 +68,42 @@ _ENCODED_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class PairSource:
-    """Names the files or the dataset from which pairs are read. Give `source_file` and `target_file`, or
-    `text_file`, or `pairs_file`, or `dataset`.
+    """Names the files or the dataset from which `load_pairs` reads sentence pairs. Set `source_file` and
+    `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
 
     A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
     `target_file` must name the same number of files.
     """
 
-    # UTF-8 text files, uncompressed or `.gz`. `source_file` has one sentence per line. `target_file` has the
-    # translation of each sentence on the same line.
+    # UTF-8 text files with one sentence per line, uncompressed or `.gz`. A line of `target_file` contains the
+    # translation of the same line of `source_file`.
     source_file: Files | None = None
     target_file: Files | None = None
-    # A `.jsonl`, `.json`, `.csv` or `.parquet` file. The file has one column per language, or a column
-    # `translation` that maps languages to sentences (as JSON text in a CSV file).
+    # A `.jsonl`, `.json`, `.csv` or `.parquet` file with one column per language, or with a column
+    # `translation` that maps languages to sentences. In a CSV file, the mapping is JSON text.
     pairs_file: Files | None = None
-    # The name of a dataset of the Hub, a local folder, or a dataset in memory. The dataset needs the same
-    # columns as a `pairs_file`.
+    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the same columns as a
+    # `pairs_file`.
     dataset: str | Dataset | IterableDataset | list[dict] | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
     split: str = "train"
-    # The languages of the source and the target. For data with one column per language, these are the names
-    # of the columns.
+    # The languages of the source and the target. If the data has one column per language, the names of the
+    # columns.
     source_language: str = "source"
     target_language: str = "target"
-    # If true, read the pairs during the training instead of writing them into the cache of `datasets` first.
+    # If True, read the pairs during the training, without the cache of `datasets`.
     streaming: bool = False
-    # UTF-8 text with one text per line, for a language model: source and target are the same text.
+    # A UTF-8 text file with one text per line, for a language model. Source and target of a pair are then the
+    # same text.
     text_file: Files | None = None
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
-    """Return the pairs as a dataset with the text columns `source` and `target`.
+    """Return sentence pairs as a dataset with the text columns `source` and `target`.
 
-    The library `datasets` reads a file into its cache once, and reads the file again if the file has changed.
-    A stream is read later, so an error in its content is raised only while the training reads the stream.
+    The library `datasets` stores the pairs of a file in its cache, and reads the file again if the file has
+    changed. A stream is read during the training, so an error in its content is raised later.
     """
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         if pair_source.dataset is not None:
@@ -122,7 +123,7 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
         )
     stats = [os.stat(path) for paths in files.values() for path in paths]
     arguments = {
-        # Pass a list and not a tuple, because `datasets` divides only lists into the shards of a stream.
+        # Pass a list instead of a tuple, because `datasets` divides only lists into the shards of a stream.
         "shards": [dict(zip(files, paths, strict=True)) for paths in zip(*files.values(), strict=True)],
         "languages": (pair_source.source_language, pair_source.target_language),
         "cache_key": (__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats)),
@@ -134,12 +135,13 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
 
 
 def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
-    """Write the text pairs of a generator into the cache of `datasets`, and open the pairs as a dataset."""
+    """Write the pairs that the generator function `read` yields into the cache of `datasets`. Return the
+    pairs as a dataset.
+    """
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the cause of the error instead of the error, because only the message of the cause names the
-        # file and the line.
+        # Raise the cause of the error, because only the message of the cause names the file and the line.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -174,8 +176,8 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Load two columns of a split of `data.dataset` as pairs. Return None if `data` names no dataset or no
-    such split.
+    """Load two columns of a split of `data.dataset` as sentence pairs. Return None if `data` names no
+    dataset, or names no such split.
     """
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
@@ -200,7 +202,7 @@ def load_dataset_split(
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
     """Concatenate the sentence pairs of several training corpora. The column `corpus` contains the index of
-    the corpus from which each pair comes.
+    each pair's corpus.
     """
     corpora = []
     for number, source in enumerate(sources):
@@ -215,10 +217,10 @@ def load_splits(
     data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """Load the texts of the training, validation and test split. If a split is missing, its value is None.
+    """Load the texts of the training, validation and test split. The value of a missing split is None.
 
-    If `data.validation_size` or `data.test_size` is set, the validation split or the test split is taken out
-    of the training split. The function calls `check_split` for each split that is not a stream.
+    `data.validation_size` and `data.test_size` take the validation split and the test split out of the
+    training split. `load_splits` calls `check_split` for each split that is not a stream.
     """
     texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
     if data.held_out_sizes:
@@ -230,8 +232,8 @@ def load_splits(
 
 
 def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or tokenizes a split. If the function raises an error, add the name of the
-    split to the error message.
+    """Call a function that reads or tokenizes a split. Add the name of the split to the message of an
+    error.
     """
     try:
         return function(*args, **kwargs)
@@ -239,16 +241,15 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
         # In the error message, replace the name of a `PairSource` field, such as `source_file`, by the key of
         # the recipe, such as `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        # An error message about a recipe key begins with the key, and `vaswani train` then exits with code 2.
-        # An error message about the content of a file begins with the file name, and `vaswani train` then
-        # exits with code 1.
+        # The beginning of the message determines the exit code of `vaswani train`: a recipe key gives exit
+        # code 2, and the name of a file with invalid content gives exit code 1.
         place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
         raise ValueError(f"{place}: {words}") from error
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return a text that names a split in messages: the files of the split, its size (`data.validation_size`
-    or `data.test_size`), its dataset and key, or its toy corpus.
+    """Return the name of a split for messages: its files, its size (`data.validation_size` or
+    `data.test_size`), its dataset and key, or its toy corpus.
     """
     if files := data.files(split):
         return " and ".join(files)
@@ -260,9 +261,9 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Raise an error if a split has no text, or if all pairs of a training or validation split are empty or
-    have too many characters. `fault` is the error message for a split in which every sentence pair has an
-    empty source or an empty target.
+    """Raise an error if every pair of a split has an empty source or an empty target. `fault` is the message
+    of this error. Also raise an error if all other pairs of a training or validation split have too many
+    characters.
     """
     name = split_name(data, split)
     max_length = data.max_length
@@ -271,8 +272,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # Do not check the sentence lengths of a test split, because sentences of any length are translated
-        # and scored.
+        # Do not check sentence lengths in a test split, because a test translates and scores sentences of any
+        # length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
@@ -291,14 +292,14 @@ def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
     """Return True if the source or the target of a pair has more than `CHARACTERS_PER_TOKEN * max_length`
     characters.
 
-    Such a pair is used neither to train the tokenizer nor to train the model.
+    Neither the tokenizer nor the model is trained on such a pair.
     """
     return max(len(source), len(target)) > CHARACTERS_PER_TOKEN * max_length
 
 
 @dataclass
 class CorpusReport:
-    """Counts the pairs that were kept, and for each reason the pairs that were removed."""
+    """Counts the sentence pairs that were kept, and the removed pairs for each reason."""
 
     kept: int = 0
     empty: int = 0
@@ -308,12 +309,12 @@ class CorpusReport:
 
     @property
     def read(self) -> int:
-        """The number of sentence pairs that were read, that is, kept and removed pairs together."""
+        """The number of sentence pairs that were read: the kept pairs and the removed pairs."""
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N pairs. `outcomes` contains for each sentence pair the index of the field that counts the
-        pair, such as 0 for `kept`.
+        """Count N sentence pairs. `outcomes` contains the index of the field that counts each pair, such as 0
+        for `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
@@ -323,8 +324,8 @@ class CorpusReport:
         return self.in_words()
 
     def in_words(self, are_texts: bool = False) -> str:
-        """Return the counts of kept and removed sentence pairs as one sentence. `are_texts` is true for a
-        language model, whose examples are texts and not pairs.
+        """Return the counts as one sentence. `are_texts` is True for a language model, because its examples
+        are texts instead of pairs.
         """
         counts = f"{self.read:,} {'texts' if are_texts else 'pairs'} read, {self.kept:,} kept; dropped: "
         if are_texts:
@@ -349,12 +350,11 @@ def prepare_pairs(
     keep_text: bool = False,
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
     """Remove sentence pairs that are empty, too long or of very unequal lengths, and encode the other pairs.
-    Return the token ids of the kept pairs, and a report that counts the kept and the removed pairs.
+    Return the encoded pairs, and a report that counts kept and removed pairs.
 
-    If `target_tokenizer` is None, the source and the target of a pair are the same text. A dataset is encoded
-    once, and its token ids are stored in the cache of `datasets`. A stream is encoded while the training
-    reads it. For a stream, the function returns before any pair is read, and the report counts each pair when
-    the pair is read.
+    If `target_tokenizer` is None, source and target of a pair are the same text. The token ids of a dataset
+    are stored in the cache of `datasets`. A stream is encoded while the training reads the stream, and the
+    report counts each pair when the pair is read.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -368,8 +368,8 @@ def prepare_pairs(
     if isinstance(pairs, IterableDataset):
         return encoder.encode_stream(pairs, report), report
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
-    # Find the cache folder of the text pairs. `datasets` also writes the encoded pairs into this folder, and
-    # the error message about a full disk names the folder.
+    # The folder into which `datasets` writes the encoded pairs. The error message about a full disk names the
+    # folder.
     folder = (
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )
@@ -396,7 +396,7 @@ def prepare_pairs(
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes batches of sentence pairs and decides which pairs to keep.
+    """Encodes batches of sentence pairs, and decides which pairs to keep.
 
     The library `datasets` finds encoded pairs in its cache by a hash of the fields of this class. Therefore
     every value that changes the token ids must be a field.
@@ -422,8 +422,8 @@ class PairEncoder:
         )
         texts = [pyarrow.compute.utf8_trim_whitespace(side) for side in given]
         empty = np.minimum(*map(_num_characters, texts)) == 0
-        # Do not encode a pair with too many characters, because the encoding would take a long time and the
-        # pair is removed anyway.
+        # Do not encode pairs with too many characters, because the encoding would take long and these pairs
+        # are removed.
         sources, targets = (pyarrow.compute.if_else(too_many_characters, "", side) for side in texts)
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
@@ -455,8 +455,8 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """Return the token ids of the kept sentence pairs of a stream. While the stream is read, `report`
-        counts its pairs.
+        """Return a stream of encoded sentence pairs without the removed pairs. `report` counts the pairs
+        while the stream is read.
         """
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
@@ -484,47 +484,46 @@ def _num_characters(texts: pyarrow.StringArray) -> np.ndarray:
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The texts, the tokenizers and the encoded pairs of a run. The constructor removes empty and too long
-    sentence pairs from the training and the validation split, and encodes the other pairs.
+    """The texts, the tokenizers and the encoded sentence pairs of a run. The constructor removes unusable
+    pairs from the training split and the validation split, and encodes the other pairs.
     """
 
-    # The splits "train", "validation" and "test" with the columns `source` and `target`; None if the split is
-    # missing.
+    # Maps "train", "validation" and "test" to a dataset with the columns `source` and `target`, or to None if
+    # the split is missing.
     texts: dict[str, Any]
     source_tokenizer: PreTrainedTokenizerFast
-    # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
+    # The same object as `source_tokenizer` if source and target share a vocabulary.
     target_tokenizer: PreTrainedTokenizerFast
     # The collators pad the sentence pairs of a batch into tensors. `train_collator` also applies BPE-dropout
-    # and `data.augment` if the recipe turns them on. For masked language models, both collators also choose
-    # the masked tokens.
+    # and `data.augment`. The collators of a masked language model also choose the masked tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
-    # The largest allowed length of training and validation sentences (tokens).
+    # The maximum length of training and validation sentences in tokens.
     max_length: int
     # The number of processes that encode the pairs.
     num_proc: int
-    # The seed that decides which pairs of weighted corpora an epoch contains.
+    # The seed of `WeightedPairs`, which chooses the pairs of each epoch.
     seed: int
-    # The tokenizer that encodes the texts of a language model; None for sentence pairs.
+    # The tokenizer of a language model, or None for sentence pairs.
     text_tokenizer: PreTrainedTokenizerFast | None = None
-    # Remove a training pair if its source has more than `max_length_ratio` times as many tokens as its
-    # target, or the reverse.
+    # The maximum ratio between the longer and the shorter side of a training pair in tokens. Pairs with a
+    # larger ratio are removed.
     max_length_ratio: float | None = None
-    # If true, keep the text of the training pairs. BPE-dropout and augmentation need the text, because each
-    # epoch encodes the text again.
+    # If True, keep the text of the training pairs, because BPE-dropout and augmentation encode the text again
+    # in each epoch.
     keep_text: bool = False
-    # If true, the training split contains each sentence pair a second time, with source and target exchanged.
+    # If True, the training split contains each sentence pair a second time with source and target exchanged.
     both_directions: bool = False
-    # The name and the weight of each training corpus; empty without weights.
+    # The name and the weight of each training corpus, or empty if the corpora have no weights.
     corpora: Sequence[tuple[str, float]] = ()
 
-    # The encoded pairs of the training and the validation split.
+    # The encoded pairs of the training split and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # For each split, a report that counts the kept and the removed sentence pairs. If the training split is a
-    # stream, the report counts the pairs while the stream is read.
+    # Maps the name of each split to a report that counts kept and removed sentence pairs. The report of a
+    # stream counts the pairs while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
-    # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
+    # Chooses the training pairs of each epoch. None if the training corpora have no weights.
     weighted: WeightedPairs | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -554,16 +553,16 @@ class Corpus:
 
     @property
     def are_texts(self) -> bool:
-        """True for a language model: source and target of each pair are the same text."""
+        """True for a language model, because source and target of each pair are then the same text."""
         return self.text_tokenizer is not None
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The number of training pairs (None for a stream) and the SHA-256 hash of the pairs. Both values
-        together identify the training data.
+        """The digest that identifies the training data: `count` (None for a stream) and `sha256`, see
+        `corpus_digest`.
         """
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # For a stream, hash the text instead of the token ids. Reading the token ids would count the sentence
-        # pairs a second time in the report.
+        # Hash the text of a stream instead of the token ids, because reading token ids would count the
+        # sentence pairs a second time in the report.
         return corpus_digest(self.texts["train"])

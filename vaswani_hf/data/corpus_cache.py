@@ -20,21 +20,20 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The number of sentence pairs of a stream that are hashed. The number is small, because each run reads and
-# hashes these pairs again when it starts.
+# The number of sentence pairs of a stream that are hashed. Hash only few pairs of a stream, because each run
+# hashes the pairs again when the run starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the `count` and the `sha256` of training pairs. A resumed run compares the `count` and the
-    `sha256` with the values of the earlier run.
+    """Return the digest of training pairs: their `count` and their `sha256`. A resumed run compares its
+    digest with the digest of the earlier run.
 
-    The digest depends only on the content of the sentence pairs, not on the cache folder or on the time of
-    the tokenization. The `sha256` of a stream is the hash of its first 1000 pairs, and the `count` of a
-    stream is None.
+    The digest depends only on the content of the sentence pairs, and not on the cache folder or the time of
+    the tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.
     """
     if isinstance(pairs, IterableDataset):
-        # Read a copy of the stream. Otherwise the training would not start at the beginning of the stream.
+        # Read a copy of the stream, so that the training starts at the beginning of the stream.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
         return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
@@ -49,8 +48,8 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     if CORPUS_COLUMN in pairs.column_names:
-        # Include the index of the corpus of each sentence pair in the hash. The weight of the corpus
-        # determines how often an epoch contains the pair.
+        # Include the index of each pair's corpus in the hash, because the weight of the corpus determines how
+        # often an epoch contains the pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
 
@@ -63,21 +62,20 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
     if cache is None:
         return corpus_digest(pairs)
     path = cache / f"digest-{cache_key(pairs, hashlib.sha256(kept_rows(pairs)).hexdigest())}.json"
-    # Ignore the error if the file with the digest is missing or damaged, because the digest is then computed
-    # below.
+    # Ignore a missing or damaged file, because the digest is then computed below.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         digest = json.loads(path.read_text(encoding="utf-8"))
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:
             return digest
     digest = corpus_digest(pairs)
-    # Ignore the error if the cache is full or read-only. The next run computes the digest again.
+    # Ignore a full or read-only cache, because the next run can compute the digest again.
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(digest))
     return digest
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """Return the folder in which `datasets` stores a dataset. Return None for a stream or for pairs in
+    """Return the folder in which `datasets` stores a dataset, or None for a stream and for a dataset in
     memory.
     """
     files = getattr(pairs, "cache_files", [])

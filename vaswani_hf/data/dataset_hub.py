@@ -1,5 +1,5 @@
-"""Loads datasets of the Hub. All splits and all processes use the same commit of a dataset, even after a run
-is resumed.
+"""Loads datasets of the Hub. All splits and processes of a run use the same commit of a dataset, even if the
+run is resumed.
 """
 
 import os
@@ -17,25 +17,25 @@ from ..settings.data import CorpusData, is_on_hub
 
 _Data = TypeVar("_Data", bound=CorpusData)
 
-# Turn off the download counter of `datasets`, because it sends the names of datasets, even of private
-# datasets, to a fixed address.
+# Turn off the download counter of `datasets`, because the counter sends the names of datasets, even of
+# private datasets, to a fixed address.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
 
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """Return the section `data` with the commit of its dataset, and with the licence that the dataset card
-    states.
+    """Return a copy of the section `data` with the commit of its dataset, and with the licence in the dataset
+    card.
 
-    A licence in the recipe has priority over the licence in the card. For a resumed run, `earlier` is the
-    section `data` of the recipe that the run saved when it started. The resumed run uses the commit in
-    `earlier`, unless the recipe now names another dataset or another commit.
+    A licence in the recipe overrides the licence in the card. For a resumed run, `earlier` is the section
+    `data` that the run has saved. The resumed run uses the commit in `earlier`, unless the recipe now names
+    another dataset or another commit.
     """
     if data.dataset is None:
         return data
     if os.path.isdir(data.dataset):
-        # Put "./" before the name of a local folder. On a machine without this folder, the name without "./"
-        # would be read as a Hub repository.
+        # Put "./" before the name of a local folder, because a machine without the folder would read the name
+        # as a repository of the Hub.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
         return data.replace(dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None
@@ -52,7 +52,9 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """Return the commit of a dataset of the Hub, and the licence in its card. None means unknown."""
+    """Return the commit of a dataset of the Hub, and the licence in its card. Return None for an unknown
+    commit or an unknown licence.
+    """
     if not is_on_hub(dataset):
         raise ValueError(
             f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
@@ -69,7 +71,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
             return _cached_commit(dataset, config, revision), None
         raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
-    # Use the licence only if the card states a single licence. A dataset card with several licences does not
+    # Use the licence only if the card states a single licence, because a card with several licences does not
     # say which licence applies to which part of the data.
     listed = stated if isinstance(stated, list) else [stated]
     return info.sha, listed[0] if len(listed) == 1 else None
@@ -77,8 +79,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
 
 def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
     try:
-        # The attribute `hash` of a dataset builder is the commit of the dataset, even if the dataset is only
-        # in the cache.
+        # The attribute `hash` of a dataset builder is the commit of the dataset, even without a connection to
+        # the Hub.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(
@@ -99,11 +101,11 @@ def open_dataset(
     except (ValueError, FileNotFoundError) as error:
         raise ValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
     files = getattr(dataset, "cache_files", [])
-    # Read the commit from the name of the folder in which `datasets` caches the dataset.
+    # `datasets` caches a dataset in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # Raise an error if another commit than `revision` was loaded. If the Hub does not answer, `datasets`
-        # may load another commit from the cache.
+        # Raise an error if `datasets` has loaded another commit from the cache, for example because the Hub
+        # does not answer.
         raise ValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."

@@ -12,18 +12,17 @@ _BATCH_SIZE = 10_000
 
 
 def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
-    """Take pairs out of the training data. Return a dict with the splits that `sizes` names, and with the
-    remaining pairs as the split "train".
+    """Take pairs out of the training data for the splits in `sizes`. Return a dict with these splits, and
+    with the remaining pairs as the split "train".
 
-    The function hashes the text of each sentence pair, and takes the pairs with the smallest hashes.
-    Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
-    same splits. The validation and test pairs contain no duplicates and no empty texts. The split "train"
-    contains no copy of a validation or test pair.
+    The held-out pairs are the pairs with the smallest hashes of their text. Therefore the splits depend
+    neither on the seed nor on the order of the pairs, and a resumed run has the same splits. The validation
+    and test pairs contain no duplicates and no empty texts. The split "train" contains no copy of a
+    validation or test pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
-    # `np.unique` returns the distinct hashes in ascending order, and for each hash the first row that has
-    # this hash.
+    # `np.unique` returns the distinct hashes in ascending order, and the first row of each hash.
     distinct, first = np.unique(hashes[rows], return_index=True)
     total = sum(sizes.values())
     if total >= len(distinct):
@@ -36,7 +35,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     start = 0
     for split, size in sizes.items():
         held_out = pairs.select(np.sort(rows[first[start : start + size]]))
-        # Remove the column `corpus` from the validation and test pairs, because only the training needs this
+        # Remove the column `corpus` from validation and test pairs, because only the training needs this
         # column.
         has_column = CORPUS_COLUMN in held_out.column_names
         splits[split] = held_out.remove_columns(CORPUS_COLUMN) if has_column else held_out
@@ -47,8 +46,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays for N sentence pairs: the hash of each pair, [N] uint64, and an array [N] bool that
-    is False if the source or the target of a pair is empty. Spaces at the ends of a text are ignored.
+    """Return the hash [N] uint64 of each sentence pair, and an array [N] bool that is False if the source or
+    the target is empty. White space at the ends of a text is ignored.
     """
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)

@@ -1,7 +1,7 @@
 """Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
-Only a line feed ends a line. Other Unicode line separators, such as U+2028, are part of the line. If such a
-separator ended a line, a source file and its target file could have different numbers of lines.
+Only a line feed ends a line, because a source file and its target file could otherwise have different numbers
+of lines. Unicode line separators, such as U+2028, are part of a line.
 """
 
 import codecs
@@ -15,10 +15,10 @@ from typing import Any
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a binary file. Remove the line feeds and the byte order mark."""
+    """Yield the lines of a binary file without line ends and without the byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        # Yield no line for a file that contains only a byte order mark.
+        # A file that contains only a byte order mark has no lines.
         if text:
             yield text.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -48,9 +48,7 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if all lines are empty. `name` and `place` are the key and the file that the error
-    message names.
-    """
+    """Raise an error if all lines are empty. The error message names the key `name` and the file `place`."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
@@ -58,7 +56,9 @@ def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
 
 
 def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
-    """Raise an error if two files have different numbers of lines or trees."""
+    """Raise an error if two files have different numbers of lines or trees. `what` is the word for them in
+    the error message.
+    """
     if number != other_number:
         raise ValueError(
             f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
@@ -66,7 +66,9 @@ def check_equally_many(what: str, path: str, number: int, other: str, other_numb
 
 
 def parse_json(text: str, kind: type, place: str) -> Any:
-    """Read a JSON object (`kind` is dict) or array (`kind` is list). Errors name `place`."""
+    """Parse a JSON object (`kind` is dict) or a JSON array (`kind` is list). Error messages name the origin
+    `place` of the text.
+    """
     name, opening = ("object", "{") if kind is dict else ("array", "[")
     try:
         value = json.loads(text)
@@ -82,8 +84,7 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # Python raises a `ValueError` for an integer with too many digits, because the conversion would take
-        # a long time.
+        # Python refuses an integer with too many digits, because the conversion would take a long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."

@@ -1,5 +1,5 @@
-"""Controls how much memory this process keeps: pages of memory-mapped corpus files, and memory that was freed
-but not returned to the operating system.
+"""Controls how much memory this process keeps: pages of memory-mapped corpus files, and freed memory that the
+C library does not return to the operating system.
 
 The functions of this module work on Linux and do nothing on other systems.
 """
@@ -18,7 +18,7 @@ _MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
 
 
 def _c_function(name: str) -> Any:
-    """Return a function of the C library of Linux; None on other systems."""
+    """Return a function of the C library on Linux, or None on other systems."""
     return getattr(ctypes.CDLL(None), name, None) if os.path.exists("/proc/self/statm") else None
 
 
@@ -32,7 +32,7 @@ def return_free_memory() -> None:
 
 
 def keep_free_memory() -> None:
-    """Let the C library keep freed memory for the next training step, because each step allocates memory
+    """Let the C library keep freed memory for the next training step, because all steps allocate memory
     blocks of the same sizes. Otherwise the operating system provides 20,000 new memory pages in each step,
     and a step of a small model takes 4 % longer.
     """
@@ -43,15 +43,17 @@ def keep_free_memory() -> None:
 
 
 class MappedFiles:
-    """The memory-mapped Arrow files of this process. A page is loaded into memory at its first access."""
+    """The memory-mapped Arrow files of this process. The operating system loads a page into memory at the
+    first access.
+    """
 
     def __init__(self) -> None:
         self._shared_bytes_after_release = 0
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Remove the file pages from memory if the pages need more than `_MAX_MAPPED_BYTES`. If a removed
-        page is needed again, the operating system reads the page from the file.
+        """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`. At the
+        next access to a removed page, the operating system reads the page from the file again.
         """
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
@@ -61,8 +63,8 @@ class MappedFiles:
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
         # Store the size of the shared memory after the removal, so that the next call of `release` can
-        # compute how much was added. The size is not 0 after the removal, because the code of shared
-        # libraries also counts as shared memory.
+        # compute how much was added. The size is not 0, because the code of shared libraries also counts as
+        # shared memory.
         self._shared_bytes_after_release = _shared_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Reads sentence pairs from text, JSON, CSV and Parquet files, and texts from files of one language.
+"""Reads sentence pairs from text, JSON, CSV and Parquet files, and texts of language models from text files.
 
 `read_pairs` yields the pairs of files one by one. corpus.py converts the pairs to datasets.
 """
@@ -21,13 +21,13 @@ Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
 # Increase Python's limit for the size of a CSV field, because a larger field would stop the run. corpus.py
-# later removes sentence pairs that are too long.
+# removes such a long sentence pair later.
 csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, name: str) -> list[str]:
-    """Return the files that a field of `PairSource` names. The files of a shell pattern are sorted by
-    name.
+    """Return the files of a `PairSource` field. `name` is the name of the field in error messages. The files
+    of a shell pattern are sorted by name.
     """
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
@@ -50,8 +50,8 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return one dict for each file. If `vaswani distill` has written the file, its first line contains this
-    dict, which describes the teacher models and the beam search. For other files, the dict is empty.
+    """Return one dict for each file. The first line of a file from `vaswani distill` contains a dict that
+    describes the teacher models and the beam search. For other files, the dict is empty.
     """
     records = []
     try:
@@ -60,7 +60,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
             record = first_row.get("distillation")
             records.append(record if isinstance(record, dict) else {})
     except (OSError, ValueError):
-        # Ignore a file that cannot be read, because `load_pairs` raises an error for this file later.
+        # Ignore a file that cannot be read, because `load_pairs` raises an error for the file later.
         return []
     return records
 
@@ -68,10 +68,11 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
 def read_pairs(
     shards: list[dict[str, str]], languages: tuple[str, str], cache_key: tuple
 ) -> Iterator[dict[str, str]]:
-    """Yield the sentence pairs of files, one shard after the other.
+    """Yield the sentence pairs of files, one shard after the other. A shard maps names of `PairSource` fields
+    to files.
 
-    The library `datasets` finds the pairs in its cache by a hash of the arguments. The argument `cache_key`
-    changes this hash if a file has changed.
+    `cache_key` contains the sizes and modification times of the files, because the library `datasets` finds
+    pairs in its cache by a hash of the arguments. If a file changes, the hash changes.
     """
     for files in shards:
         is_empty = True
@@ -121,8 +122,7 @@ def _read_json(path: str) -> Iterator[dict]:
     is_first = True
     for number, line in enumerate(lines, 1):
         if is_first and line.lstrip().startswith("["):
-            # Keep the blank lines before the JSON array, so that the line numbers in error messages are
-            # correct.
+            # Keep blank lines before the JSON array, so that error messages contain the right line numbers.
             yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, path)
         elif line.strip():
             is_first = False
@@ -133,12 +133,11 @@ def _read_csv(path: str) -> Iterator[dict]:
     rows = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
     last_line = 0
     try:
-        # Read the names of the columns from the first line.
         if rows.fieldnames is not None:
             last_line = rows.line_num
         for row in rows:
-            # Raise an error for a CSV row with too many or too few fields. `DictReader` gives additional
-            # fields the key None, and missing fields the value None.
+            # Raise an error for a row with too many or too few fields. `DictReader` gives additional fields
+            # the key None, and missing fields the value None.
             if None in row or None in row.values():
                 raise csv.Error("another number of fields than in the first line")
             yield row
@@ -164,11 +163,13 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """Return the two sentences of a row. A missing value becomes an empty sentence."""
+    """Return the sentences of a row in two languages, as a dict with the keys `source` and `target`. A
+    missing value becomes an empty sentence.
+    """
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # If a language has the name "translation", the column `translation` contains sentences of this language,
-    # not a mapping from languages to sentences.
+    # If the recipe names a language "translation", the column `translation` contains sentences instead of
+    # mappings from languages to sentences.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

@@ -1,10 +1,10 @@
-"""Changes sentence pairs at random to imitate text that people write: upper case, typos, wrong spaces,
+"""Changes sentence pairs at random to imitate the text of users: upper case, typos, wrong spaces,
 placeholders.
 
 Each function in the table `PERTURBATIONS` changes one sentence pair. Training with `data.augment` and the
-command `vaswani evaluate --robustness` use the same functions. Functions that change the style of a text, for
-example to upper case, change the source and the target. Functions that add errors, such as typos, change only
-the source, because the model should learn to translate a text with errors into a text without errors.
+command `vaswani evaluate --robustness` use these functions. A change of style, such as upper case, applies to
+source and target. An error, such as a typo, is added only to the source, because the model should translate a
+text with errors into a text without errors.
 """
 
 import re
@@ -15,14 +15,15 @@ from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
 
-# A text gets one error (a typo or a wrong space) for each `_WORDS_PER_ERROR` words, and at least one error.
+# The number of words for which a text gets one error: a typo or a wrong space. A text gets at least one
+# error.
 _WORDS_PER_ERROR = 10
-# A typo changes a word of at least 4 letters, because a typo often makes a shorter word unreadable.
+# Matches a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
-# Matches a number, or a word with an initial capital, such as a name. Other words do not match, because they
-# may exist in both languages with different meanings: for example, "was" is an English and a German word.
+# Matches a number, or a word with an initial capital, such as a name. Other words do not match, because a
+# word such as "was" exists in English and in German with different meanings.
 _COPIED_WORD = re.compile(r"\b(?:\d+|[A-ZÀ-ÖØ-Þ]\w{2,})\b")
 _PLACEHOLDER_FORMS = ("{%s}", "{{%s}}", "%%(%s)s", "${%s}", "<%s>", "%%%s")
 
@@ -40,7 +41,7 @@ def title_case(source: str, target: str, rng: Random) -> tuple[str, str]:
 def typos(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Add typos to some words of the source."""
     words = list(_LONG_WORD.finditer(source))
-    # Change the last word first, because a change of a word moves the positions of all later words.
+    # Change the last word first, because the change of a word moves the positions of all later words.
     for word in sorted(_sample(words, source, rng), key=re.Match.start, reverse=True):
         source = source[: word.start()] + _with_typo(word[0], rng) + source[word.end() :]
     return source, target
@@ -90,9 +91,8 @@ def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     return source.replace(word, placeholder), target.replace(word, placeholder)
 
 
-# The keys are the names of the rates in the settings class `Augmentation`. The training applies the
-# perturbations in the order of this table. `placeholders` is applied last, so that no other perturbation
-# changes a placeholder.
+# The perturbations in the order in which the training applies them. The keys are the fields of the settings
+# class `Augmentation`. `placeholders` comes last, so that no other perturbation changes a placeholder.
 PERTURBATIONS: dict[str, Perturbation] = {
     "final_punctuation": final_punctuation,
     "typos": typos,
@@ -105,10 +105,10 @@ PLACEHOLDER = re.compile(r"\{\{\w+\}\}|\$?\{\w+\}|%\(\w+\)s|<\w+>|%\w+")
 
 
 class Augmenter:
-    """Changes sentence pairs at random. The section `data.augment` of the recipe sets the rate of each
-    perturbation.
+    """Applies perturbations to sentence pairs at random. The section `data.augment` of the recipe sets the
+    probability of each perturbation.
 
-    A language tag at the beginning of the source, such as `>>en<<`, is not changed.
+    A language tag at the beginning of the source, such as `>>en<<`, stays unchanged.
     """
 
     def __init__(self, rates: Augmentation, tags: Sequence[str] = ()):
@@ -136,7 +136,7 @@ def _sample(items: list, text: str, rng: Random) -> list:
 
 def _with_typo(word: str, rng: Random) -> str:
     """Add one typo to a word: exchange two letters, leave out a letter, double a letter, or replace a letter
-    by another letter of the word. The first letter is not changed.
+    by the next letter. A typo never changes the first letter of a word.
     """
     place = rng.randrange(1, len(word) - 1)
     before, first, second, after = word[:place], word[place], word[place + 1], word[place + 2 :]

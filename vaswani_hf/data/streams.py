@@ -1,9 +1,9 @@
-"""Divides a stream of sentence pairs into batches, whose size a token budget limits. A stream is a dataset of
-unknown size that is read during the training.
+"""Divides a stream of sentence pairs into batches of limited size. A stream is a dataset of unknown size that
+is read during the training.
 
-`EndlessStream` reads the stream in windows of consecutive sentence pairs. It divides each window into batches
-in the same way as batching.py divides a corpus. The checkpoint contains the position of the current window,
-so a resumed run continues with exactly the next batch.
+`EndlessStream` reads windows of consecutive sentence pairs. Each window is divided into batches in the same
+way as batching.py divides a corpus. A checkpoint contains the position of the current window, so a resumed
+run continues with exactly the next batch.
 """
 
 from collections.abc import Iterator
@@ -15,22 +15,23 @@ from datasets import IterableDataset
 
 from .batching import cut_into_batches
 
-# Pairs are read alternately from `_NUM_OPEN_SHARDS` shards, because a single shard may contain only one
-# language, domain or corpus.
+# The number of shards from which sentence pairs are read alternately, because a single shard may contain only
+# one language, domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
-    """Yields the batches that one process trains on, for an unlimited number of epochs. The batches come from
-    a stream of tokenized sentence pairs.
+    """Yields the training batches of one process from a stream of tokenized sentence pairs, for an unlimited
+    number of epochs.
 
-    The pairs of a window are shuffled, sorted by length and divided into batches, and then the batches are
-    shuffled. If the pairs at the end of an epoch fill less than one batch, these pairs are added to the last
-    window of the epoch. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
-    collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
+    A window is a number of consecutive sentence pairs. The pairs of a window are shuffled, sorted by length
+    and divided into batches, and then the batches are shuffled. If the last pairs of an epoch fill less than
+    one batch, these pairs are added to the last window. Every process reads the whole stream. Use
+    `DataLoader(stream, batch_size=None, collate_fn=collator)` without workers, because `state_dict` must run
+    in the process that reads the stream.
     """
 
-    # The value is None, because the number of batches in an epoch of a stream is unknown.
+    # None, because the number of batches in an epoch of a stream is unknown.
     batches_per_epoch = None
 
     def __init__(
@@ -59,11 +60,11 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return the state for `load_state_dict`. All processes return the same state, and a run with another
-        number of processes can load the state.
+        """Return the state of the stream for `load_state_dict`. All processes return the same state. A run
+        with another number of processes can load the state.
 
         `position` is the number of batches on which the run has trained, counted over all epochs and
-        processes. By default, it is the number of batches that the iterators of all processes have yielded.
+        processes. The default is the number of batches that the iterators of all processes have yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -74,15 +75,15 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue from a state that `state_dict` has returned. The iteration reads
-        the current window from its start, and skips the batches on which the run has already trained.
+        """Continue the next iteration from a result of `state_dict`. The iteration reads the current window
+        from its beginning, and skips the batches on which the run has already trained.
         """
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # With `n` processes, each process computes all batches, and yields only every `n`-th batch. Therefore
-        # the state is the same in all processes.
+        # Each of `n` processes computes all batches, but yields only every `n`-th batch. Therefore the state
+        # is the same in all processes.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
@@ -97,8 +98,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # Raise the error for an empty stream only after a complete epoch. A resumed run may begin at the
-            # end of an epoch, where no sentence pairs are left.
+            # Raise the error for an empty stream only after a complete epoch, because a resumed run may begin
+            # at the end of an epoch.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -116,8 +117,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """Yield the windows of an epoch after the position `start` in the stream. Each window is yielded as a
-        tuple: the position at which the window begins, and the pairs of the window.
+        """Yield the windows of an epoch from the position `start` in the stream. A window is a tuple of the
+        position at which the window begins, and its sentence pairs.
         """
         source_tokens, target_tokens = self._budgets
         # Measure the size of a window with integers. A sum of floating-point fractions would have rounding
@@ -125,14 +126,14 @@ class EndlessStream(torch.utils.data.IterableDataset):
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # `full` is None until the window is full. For a full window, `full` has the number of pairs in the
-        # window, the total size of the pairs, and the stream position after the window.
+        # None until the window is full. For a full window, the number of its pairs, the total size of its
+        # pairs, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Read the sentence pairs of one more batch before the window is yielded. If the epoch ends
-            # earlier, the pairs after the window are too few for a batch, and are added to the window.
+            # Yield a full window only after reading the sentence pairs of one more batch. If the epoch ends
+            # before, these pairs are too few for a batch, and are added to the window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -147,7 +148,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Shuffle the pairs. Otherwise pairs of equal lengths would be in the same batch in each epoch.
+        # Shuffle the pairs, because pairs of equal lengths would otherwise be in the same batch in each
+        # epoch.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])
@@ -173,15 +175,15 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch: the open shards, the position in each open shard, the number of
-        shards that were opened in this epoch, and the index of the open shard that is read next.
+        """Return the position in the epoch: the open shards with the position in each shard, the number of
+        shards opened in this epoch, and the index of the open shard that is read next.
         """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """Yield the pairs of an epoch, from its beginning or from a position `place` that `state_dict` has
-        returned.
+        """Yield the sentence pairs of an epoch, from its beginning (None) or from the position `place`, a
+        result of `state_dict`.
         """
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:
@@ -197,7 +199,7 @@ class ShuffledShards:
                 self._turn = (self._turn + 1) % len(self._open)
                 yield pair
                 continue
-            # Replace the finished shard by the next shard of the epoch, if there is a next shard.
+            # Replace the finished shard by the next shard of the epoch.
             del self._open[self._turn]
             if self._num_opened < len(order):
                 self._open_next(order, epoch, self._turn)
@@ -209,8 +211,8 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # `shard` returns a new stream, which begins at its first pair. A stream with a single shard is used
-        # directly and keeps its position, so reset such a stream to its first pair in each epoch.
+        # Reset a stream with a single shard to its first pair in each epoch, because the stream keeps its
+        # position. For several shards, the method `shard` returns a new stream that begins at its first pair.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

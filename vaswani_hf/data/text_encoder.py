@@ -1,5 +1,5 @@
-"""Encodes texts into the same token ids as a tokenizer, but faster: each distinct word is encoded only
-once.
+"""Encodes texts into the same token ids as a tokenizer does, but faster, because each distinct word is
+encoded only once.
 """
 
 import json
@@ -13,14 +13,15 @@ import pyarrow.compute
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-# The number of words in the cache of a `TextEncoder`. A full cache needs about 100 MB for European text.
+# The maximum number of words in the cache of a `TextEncoder`. A full cache needs about 100 MB for European
+# text.
 _MAX_WORDS = 500_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """The settings of a tokenizer as plain values, from which another process can build the tokenizer again.
-    `text` is the JSON text of the tokenizer without its settings of padding and truncation, and
-    `split_special_tokens` is the attribute of the tokenizer with this name.
+    """A tokenizer as plain values, from which another process can build the tokenizer again. `text` is the
+    JSON text of the tokenizer without padding and truncation. `split_special_tokens` is the attribute of this
+    name.
     """
 
     text: str
@@ -28,7 +29,7 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Equal tokenizers give equal results, even if the tokenizers come from different
+    """Serialize a tokenizer. Equal tokenizers give equal results, even if the tokenizers are from different
     folders or have already encoded texts.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -39,17 +40,19 @@ def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokeniz
 # Cache two encoders, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
-    """Return the `TextEncoder` of a tokenizer. Each process creates one encoder per tokenizer."""
+    """Return the `TextEncoder` of a tokenizer from a cache. Each process creates one encoder per
+    tokenizer.
+    """
     return TextEncoder(tokenizer)
 
 
 class TextEncoder:
-    """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
-    once.
+    """Encodes texts into the same token ids as a tokenizer does, including `<s>` or `</s>`, but encodes each
+    distinct word only once.
 
-    A tokenizer spends most of its time on words that have already occurred in the texts. This class splits the
-    texts into words and replaces the words by their ids with functions of Arrow, and encodes only new words
-    with the tokenizer (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that have already occurred. `TextEncoder` splits texts into
+    words with functions of Arrow, and calls the tokenizer only for new words
+    (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -67,11 +70,11 @@ class TextEncoder:
             and _splits_before_spaces(parts["pre_tokenizer"])
             and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
-        # Store the ids of each word as bytes, because Python joins bytes faster than lists.
+        # Store the token ids of each word as bytes, because Python joins bytes faster than lists.
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
-        """Return the token ids of each text as a list of int32. The texts must not begin or end with white
+        """Return a list of int32 token ids for each text. The texts must not begin or end with white
         space.
         """
         if not self._encodes_words_alone:
@@ -81,13 +84,13 @@ class TextEncoder:
         offsets = words_of_texts.offsets.to_numpy()  # [N + 1]
         words = words_of_texts.values.dictionary_encode()
         distinct = words.dictionary.to_pylist()
-        # Insert the special tokens before and after the words of each text, as two further words.
+        # Insert the special tokens before and after the words of each text, as two additional words.
         numbers = np.insert(words.indices.to_numpy(), offsets[1:], len(distinct) + 1)
         numbers = np.insert(numbers, offsets[:-1] + np.arange(len(texts)), len(distinct))
         ids = _as_lists([*self._ids_of_words(distinct), self._begin, self._end]).take(pyarrow.array(numbers))
         starts = ids.offsets.to_numpy()[offsets + 2 * np.arange(len(offsets))]
         encoded = pyarrow.ListArray.from_arrays(starts, ids.values)
-        # If a text contains other white space than single spaces, encode the whole text with the tokenizer.
+        # Encode whole texts with the tokenizer if they contain white space other than single spaces.
         is_other = np.array([word.split() != [word] for word in distinct], bool)
         places = np.flatnonzero(is_other[words.indices.to_numpy()])
         others = np.unique(np.searchsorted(offsets, places, side="right") - 1)
@@ -102,7 +105,7 @@ class TextEncoder:
         return ids
 
     def _ids_of_words(self, words: list[str]) -> list[bytes]:
-        # If the dictionary is full, replace it by a new dictionary instead of clearing it, because another
+        # Replace a full dictionary by a new dictionary instead of clearing the full one, because another
         # thread may be reading the full dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
@@ -120,7 +123,7 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
-    """Return the ids of N rows as lists of int32."""
+    """Convert rows of bytes to lists of int32 token ids."""
     ends = np.cumsum([0, *map(len, rows)]) // np.dtype(np.int32).itemsize
     return pyarrow.ListArray.from_arrays(ends.astype(np.int32), np.frombuffer(b"".join(rows), np.int32))
 
@@ -138,7 +141,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """Return True if an added token includes the spaces around it and contains no space.
+    """Return True if an added token takes the spaces on its two sides and contains no space itself.
 
     Such a token does not change the token ids of the neighbouring words.
     """
@@ -149,8 +152,8 @@ def _separates_words(token: dict[str, Any]) -> bool:
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Return True if a pre-tokenizer, given as JSON, splits texts in the same way as the tokenizers that
-    `train_tokenizer` returns.
+    """Return True if a pre-tokenizer, given as JSON, splits texts as the tokenizers of `train_tokenizer`
+    do.
     """
     parts = pre_tokenizer or {}
     return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

@@ -1,13 +1,13 @@
-"""Trains byte-level BPE tokenizers on the training text: either one tokenizer for the source and one for the
-target, or one tokenizer for both.
+"""Trains byte-level BPE tokenizers on the training text: one tokenizer for source and target, or one
+tokenizer for each side.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
 Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. Without
-the characters, a model could write an incomplete character. Without the bytes, a tokenizer could not encode a
-character that the training text does not contain. A tokenizer is trained on at most a million sentence pairs.
-The pairs of a corpus are taken at regular intervals, and the pairs of a stream are taken from its beginning.
-Pairs with too many characters for `max_length` tokens (see corpus.py) are left out.
+the characters, a model could write incomplete characters. Without the bytes, a tokenizer could not encode a
+character that is missing in the training text. A tokenizer is trained on at most a million sentence pairs:
+pairs at regular intervals of a corpus, or the first pairs of a stream. Pairs with too many characters (see
+`has_too_many_characters`) are left out.
 """
 
 import copy
@@ -47,35 +47,36 @@ from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The special tokens have the same ids as in BART. `<pad>` must not have the id 0, because `generate` treats a
-# pad token with the id 0 as missing.
+# The special tokens in the order of their ids, as in BART. `<pad>` must not have the id 0, because `generate`
+# of transformers treats a pad token with the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
-# The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around
-# the tag. Therefore a tag does not change how the words next to it are tokenized (see `TextEncoder`).
+# The options of language tags, such as `>>en<<`. A tokenizer recognises a tag before the normalization, and
+# removes the spaces around the tag. Therefore a tag does not change the tokens of its neighbouring words (see
+# `TextEncoder`).
 _TAG_OPTIONS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# Limit the number of pairs, because training on more pairs takes minutes and results in almost the same
-# vocabulary.
+# The maximum number of sentence pairs for the training of a tokenizer. Training on more pairs takes minutes,
+# and gives almost the same vocabulary.
 TRAINING_PAIRS = 1_000_000
 _BATCH_SIZE = 1000
-# The pattern with which `pre_tokenizers.ByteLevel` splits a text into words (byte_level.rs of `tokenizers`).
+# The pattern with which `pre_tokenizers.ByteLevel` of the library `tokenizers` splits a text into words
+# (byte_level.rs).
 _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """Describes which special tokens and which space a tokenizer adds to a text."""
+    """Describes how a tokenizer changes a text: which special tokens and which space it adds."""
 
-    # If true, the tokenizer adds a space before a text, and removes this space in decoding. A word then has
-    # the same token ids at the beginning of a text as inside a text.
+    # If True, the tokenizer adds a space before a text, and removes the space in decoding. A word at the
+    # beginning of a text then has the same token ids as inside a text.
     begins_with_a_space: bool = True
-    # If true, a model continues the text: the tokenizer adds `<s>` at the beginning but no `</s>` at the end,
-    # and pads on the left. If false, the tokenizer adds `</s>` at the end and pads on the right.
+    # True for a model that continues texts: the tokenizer adds `<s>` at the beginning, and pads on the left.
+    # If False, the tokenizer adds `</s>` at the end, and pads on the right.
     is_open: bool = False
-    # If true, `<mask>` is added at the end of the vocabulary, and the tokenizer recognises special tokens in
-    # a text.
+    # If True, the vocabulary ends with `<mask>`, and the tokenizer recognises special tokens in a text.
     has_mask: bool = False
 
 
@@ -92,10 +93,10 @@ def write_tokenizers(
 ) -> None:
     """Write the source and the target tokenizer of a corpus into the folder of a run.
 
-    `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
-    trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
-    `kind` contains all other values on which the tokenizers depend, such as the name of the task. A hash of
-    the corpus files, the settings and `kind` identifies the tokenizers in the cache.
+    `train_on(section, pairs, model_max_length)` trains the two tokenizers. If an earlier run has trained
+    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. `kind`
+    contains other values on which the tokenizers depend, such as the name of the task. A hash of the corpus
+    files, the settings and `kind` identifies tokenizers in the cache.
     """
 
     def train(place: Path) -> None:
@@ -120,7 +121,7 @@ def write_tokenizers(
             return
         with naming_the_folder(cache, CACHE_REMEDY):
             _fill_cache(kept, train)
-    # Copy file by file, because `copytree` would give the folder of the run the permissions of the cache
+    # Copy single files, because `copytree` would give the folder of the run the permissions of the cache
     # folder.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
         place = folder / path.relative_to(kept)
@@ -129,8 +130,8 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write them into the cache folder `kept`. If this folder exists but its files are
-    damaged, replace the folder.
+    """Train tokenizers, and write the tokenizers into the cache folder `kept`. Replace an existing folder,
+    because its files are damaged.
     """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -140,8 +141,8 @@ def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
         write_manifest(unfinished, {})
         unfinished.rename(kept)
     except OSError:
-        # `rename` fails if another run has created the folder `kept` in the meantime. Ignore the error of
-        # `rename`, because both runs train identical tokenizers.
+        # Ignore the error if another run has created the folder `kept` in the meantime, because both runs
+        # train identical tokenizers.
         if not kept.is_dir():
             raise
     finally:
@@ -175,7 +176,7 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """Yield the texts in the columns `sides`. Leave out pairs with too many characters (see
+    """Yield the texts in the columns `sides` of sentence pairs. Leave out pairs with too many characters (see
     `has_too_many_characters`).
     """
     for batch in _batches(pairs):
@@ -190,11 +191,11 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield batches at regular intervals from a dataset, or the first batches of a stream. The batches have
-    at most `TRAINING_PAIRS` pairs in all.
+    """Yield batches at regular intervals of a dataset, or the first batches of a stream. All batches together
+    have at most `TRAINING_PAIRS` pairs.
     """
     if isinstance(pairs, IterableDataset):
-        # Read a copy of the stream. Otherwise the training would not start at the beginning of the stream.
+        # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
         return
     count = -(-len(pairs) // _BATCH_SIZE)
@@ -214,16 +215,15 @@ def train_tokenizer(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer on `texts`. The same texts always result in the same tokenizer.
+    """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
     exactly, except for tags.
 
-    `vocab_size` includes the special tokens, the bytes and the `tags` (see checkpoint/tokenizers.py), but not
-    `<mask>`. If the corpus has few distinct words, the vocabulary is smaller than `vocab_size`. Each
-    character of the texts that consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary
-    is too small for all such characters, only the most frequent characters get entries, and the function logs
-    a warning.
+    `vocab_size` includes the special tokens, the bytes and the language tags `tags`, but not `<mask>`. If the
+    corpus has few distinct words, the vocabulary is smaller than `vocab_size`. Each character of the texts
+    that has several bytes in UTF-8 gets a vocabulary entry. If `vocab_size` is too small for all such
+    characters, only the most frequent characters get entries, and the function logs a warning.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -249,15 +249,16 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add `<mask>`, the decoder and the special tokens to a trained tokenizer, according to `form`."""
+    """Add `<mask>`, the decoder and the template of special tokens to a trained tokenizer, according to
+    `form`.
+    """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # In decoding, remove each token that is a tag. If ordinary text contains the characters of a tag, keep
-    # this text.
+    # Remove tokens that are language tags in decoding. Ordinary text with the characters of a tag is kept.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    # Remove the space before the text in decoding. Do not remove the space for a causal language model,
-    # because its output continues a text and may begin with a space.
+    # Remove the space before the text in decoding. Keep the space for a causal language model, because its
+    # output continues a text and may begin with a space.
     if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
@@ -271,17 +272,15 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """Return the token `<mask>`. Like a token at the beginning of a word, `<mask>` includes the preceding
-    space.
-    """
+    """Return the token `<mask>`. `<mask>` includes the preceding space, as the first token of a word does."""
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
     """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
 
-    A tokenizer of another library always has the form `SENTENCE`. If `form` is `SENTENCE`, the function
-    returns such a tokenizer unchanged. For other forms, the function raises an error.
+    A tokenizer of another library always has the form `SENTENCE`. `with_form` returns such a tokenizer
+    unchanged, or raises an error if `form` is another form.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -296,15 +295,15 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
     """Train BPE on characters, and convert the result to byte-level BPE. The first merges join the bytes of
-    each character.
+    the characters.
     """
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
     # Sort the ASCII characters by their symbols in byte-level BPE, so that BPE merges equally frequent pairs
-    # in the order of their bytes. The BPE trainer learns enough merges to fill the vocabulary: it reserves
-    # only 128 entries for ASCII characters, but the vocabulary reserves 256 entries for bytes.
+    # in the order of their bytes. The BPE trainer learns enough merges, because the trainer reserves 128
+    # entries for ASCII characters, and the vocabulary reserves 256 entries for bytes.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)
@@ -382,13 +381,13 @@ def with_transformers_interface(
         eos_token=eos,
         unk_token=unk,
         **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
-        # Pad on the left for a model that continues texts, because the model must not see padding between the
-        # text and its continuation.
+        # Pad on the left for a model that continues texts, because no padding may lie between a text and its
+        # continuation.
         padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # Treat "</s>" in a user's text as text, not as the end of the sentence. Recognise special tokens in a
-        # text only if the tokenizer has `<mask>`, because users write `<mask>` into texts.
+        # Treat "</s>" in a user's text as text instead of the end of the sentence. Recognise special tokens
+        # in a text only if the tokenizer has `<mask>`, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

@@ -1,20 +1,19 @@
-"""Generates two toy corpora. The quick recipes train on these corpora, so that the quick recipes need no
-download.
+"""Generates two toy corpora, on which some recipes train without a download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. In German, a number is one word, and the ones are written before the tens: "four hundred
-and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore the model must learn
-to join words and to change the order of words.
+correct translation. In German a number is one word, and the ones precede the tens: "four hundred and
+seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore the model must learn to
+join words and to change the order of words.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
-has exactly one correct tree, because the words of the sentence show which word each phrase belongs to:
+has exactly one correct tree, because the words determine the tree:
 
 - A determiner and its noun agree in number (singular or plural). A subject and its verb also agree in number.
-- The noun in a prepositional phrase decides which word the phrase belongs to. In "sees the man with the
+- The noun in a prepositional phrase determines which word the phrase belongs to. In "sees the man with the
   beard", the phrase "with the beard" belongs to "man". In "sees the man with the telescope", the phrase "with
   the telescope" belongs to the verb "sees". A phrase that names a place belongs to the verb if the phrase
-  follows the verb ("sees the man in the garden"). It belongs to the noun before it if the phrase precedes the
-  verb ("the man in the garden sleeps").
+  follows the verb ("sees the man in the garden"). A phrase that names a place belongs to the noun before the
+  phrase if the phrase precedes the verb ("the man in the garden sleeps").
 - A relative clause after two nouns belongs to the noun that has the same number (singular or plural) as the
   verb of the clause. In "the dogs near the cat that bark", the clause "that bark" belongs to "dogs". In "the
   dogs near the cat that barks", the clause "that barks" belongs to "cat".
@@ -38,21 +37,21 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
-# The number of examples in the validation split, and also in the test split.
+# The number of examples in the validation split, and in the test split.
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 
-# The training split has all numbers below 100. The numbers below 100 contain every number word except
+# The training split contains all numbers below 100, because these numbers contain every number word except
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of thousands and a remainder below 1000: 471,005 consists of 471 and 5. Each part is drawn
-# from one of four ranges: zero, and the numbers with one, two and three digits.
+# The ranges for the two parts of a number: the thousands and the remainder below 1000, such as 471 and 5 for
+# 471,005. A part is zero, or has one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
-# The start symbols of the grammar. A statement (`S:`) is drawn with probability 17/19, a question (`SQ:`)
-# with probability 2/19.
+# The start symbols of the grammar: a statement (`S:`) has the probability 17/19, and a question (`SQ:`) has
+# the probability 2/19.
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
 # Each line is a grammar rule: weight, left side, right side. The symbol `NP:base` is a constituent with the
@@ -170,8 +169,8 @@ _RULES = """
  1 VP:infinitive -> turn NP:simpleobject PRT:
 """
 
-# Each line contains a symbol of the grammar, a part-of-speech tag, and words. A symbol may have several
-# lines.
+# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. A symbol may
+# have several lines.
 _LEXICON = """
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
@@ -262,9 +261,9 @@ def german_words(number: int) -> str:
 
 @functools.cache
 def _words_below_1000(number: int, language: str) -> str:
-    # The cache reduces the time for 30,000 pairs from 3 s to 0.1 s. num2words is not used for numbers from
-    # 1000 on, because num2words writes a comma after "thousand", and writes 101,000 as
-    # "einhunderteinstausend" instead of "einhunderteintausend".
+    # Call num2words only for numbers below 1000, because num2words writes a comma after "thousand", and
+    # writes 101,000 as "einhunderteinstausend" instead of "einhunderteintausend". The cache reduces the time
+    # for 30,000 pairs from 3 s to 0.1 s.
     from num2words import num2words
 
     return num2words(number, lang=language)
@@ -283,21 +282,19 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers that belong to one split, and return the pairs of an English number and its German
-    translation. The `source` of a pair is a number in English words, and the `target` is the same number as a
-    German word.
+    """Draw random numbers of one split. The `source` of a pair is the number in English words, and the
+    `target` is the same number as a German word.
 
-    Each draw has two steps. The first step chooses how many digits (0 to 3) the thousands have, and how many
-    digits (0 to 3) the remainder below 1000 has. All 16 choices have equal probability. In "validation" and
-    "test", a choice is left out after all of its numbers have been drawn. The second step takes a random
-    number with the chosen numbers of digits. If all numbers had equal probability, 90 % of the drawn numbers
-    would have six digits.
+    Each draw has two steps, because 90 % of the numbers would have six digits if all numbers had equal
+    probability. The first step chooses the number of digits (0 to 3) of the thousands and of the remainder
+    below 1000. All 16 choices have equal probability. The second step takes a random number with the chosen
+    numbers of digits. In "validation" and "test", a choice is left out after all of its numbers have been
+    drawn.
 
     The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
-    "train" contains a number more than once. A number is repeated only after all numbers with the same number
-    of digits in the thousands and in the remainder have been drawn. A larger `num_pairs` only adds pairs at
-    the end of the list.
+    "train" repeats numbers. A number is repeated only after all numbers with the same numbers of digits have
+    been drawn. A larger `num_pairs` only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -317,21 +314,20 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # Use SHA-256 instead of the function `hash`, because the result of `hash` differs between Python
-    # processes.
+    # Use SHA-256 instead of `hash`, because the result of `hash` differs between Python processes.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
-    # Call only the method `random` of the random generator, because `random` returns the same numbers in
-    # every Python version. The results of `choice` and `shuffle` may change between Python versions.
+    # Call only the method `random` of the generator, because `random` returns the same numbers in every
+    # Python version. The results of `choice` and `shuffle` may differ between Python versions.
     return choices[int(generator.random() * len(choices))]
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers of all splits. If `is_endless` is True, numbers of a certain length are drawn
-    again after all numbers of this length have been drawn.
+    """Yield random numbers of all splits. If `is_endless` is True, numbers are repeated after all numbers
+    with the same numbers of digits have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -360,8 +356,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """Yield each number `1000 * t + r` once, with `t` from `thousands` and `r` from `rests`, in random order.
 
-    The algorithm is a Fisher-Yates shuffle that stores only the numbers that have moved. Therefore the first
-    number is available at once, even if there are 810,000 numbers.
+    The algorithm is a Fisher-Yates shuffle that stores only moved numbers. Therefore the first of up to
+    810,000 numbers is available at once.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -373,8 +369,7 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 
 
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
-    """Generate the constituency trees of random sentences that belong to one split. All sentences are
-    different.
+    """Generate the constituency trees of random sentences of one split. All sentences are different.
 
     The split of a sentence does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the sentences each. The split "train" has the remaining sentences. A larger `num_trees` only adds trees at
@@ -401,11 +396,11 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # `pending` contains the symbols that are not expanded yet. The last symbol of `pending` is expanded next.
+    # The symbols that are not expanded yet. The last symbol is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw a random value even if the symbol has no `~`. Otherwise all later random values would change,
-        # and with them the corpus on which the published scores were measured.
+        # Draw a random value even if the symbol has no `~`, because later random values would otherwise
+        # change, and the published scores were measured on this corpus.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

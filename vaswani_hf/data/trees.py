@@ -1,13 +1,13 @@
-"""Reads constituency trees in bracket notation, and converts each tree to a sequence of symbols (a
-linearisation).
+"""Reads constituency trees in bracket notation, and converts each tree to a sequence of symbols, its
+linearisation.
 
-A tree is stored as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign Language", which Section 6.3
-follows): `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next
-word. The words and their tags are stored separately.
+The linearisation follows Vinyals et al. 2015, "Grammar as a Foreign Language", as Section 6.3 of the paper
+does. `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next word.
+A `Tree` stores the words and their tags separately.
 
 Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
-label. A parsing model does not output `XX`, but the part-of-speech tag of each word, as in the code of the
-authors of the paper.
+label. A parsing model outputs the part-of-speech tag of each word instead of `XX`, as in the code of the
+paper's authors.
 """
 
 import os
@@ -23,13 +23,13 @@ from .lines import read_lines
 OPEN = "("
 CLOSE = ")"
 WORD = "XX"
-# The labels of a bracket that only marks a whole sentence. In the files of the Penn Treebank, this bracket
-# has no label.
+# The labels of brackets around a whole sentence. In the files of the Penn Treebank, such a bracket has no
+# label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
-# In the files of the Penn Treebank, this tag marks a trace, that is, an element without words.
+# The tag of a trace in the Penn Treebank. A trace is an element without words.
 TRACE = "-NONE-"
-# Only ASCII white space separates words. A no-break space is part of a word, for example in the French number
-# 10 000.
+# Only ASCII white space separates words, because a no-break space may be part of a word, as in the French
+# number 10 000.
 _TOKEN = re.compile(
     r"""
     \( \s* (?P<tag> [^()\s]+) \s+ (?P<word> [^()\s]+) \s* \)  # a word with its tag
@@ -40,14 +40,13 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-# Matches the label NP in `NP-SBJ-1=2` and in `NP|ADJP`. A label between hyphens, such as `-LRB-`, is not
-# shortened.
+# Matches the label NP in `NP-SBJ-1=2` and in `NP|ADJP`, and a whole label between hyphens, such as `-LRB-`.
 _LABEL = re.compile(r"-[^-]+-|[^-=|]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 
 
 class Constituent(NamedTuple):
-    """A constituent has a label and covers the words `start` to `end - 1` of the sentence."""
+    """A constituent of a tree: a label, and the words `start` to `end - 1` of the sentence."""
 
     label: str
     start: int
@@ -60,7 +59,7 @@ class Tree:
     barks)))`.
     """
 
-    # The linearisation: `(S`, `(NP`, …, `)`, and `XX` for each word.
+    # The linearisation of the tree: `(S`, `(NP`, …, `)`, and `XX` for each word.
     symbols: tuple[str, ...]
     words: tuple[str, ...]
     # The part of speech of each word; `XX` if the part of speech is unknown.
@@ -86,7 +85,7 @@ class Tree:
 
     @property
     def constituents(self) -> list[Constituent]:
-        """All constituents, inner constituents first. The tags of words are not constituents."""
+        """All constituents of the tree, inner constituents first. The tags of words are not constituents."""
         found: list[Constituent] = []
         opened: list[tuple[str, int]] = []
         position = 0
@@ -114,7 +113,7 @@ def unescaped(word: str) -> str:
 def tree_from_symbols(
     words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None
 ) -> Tree:
-    """Build the tree that has the linearisation `symbols` and the words of a sentence."""
+    """Return the tree with the linearisation `symbols` and the words of a sentence."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
         text = " ".join(symbols)
@@ -123,8 +122,8 @@ def tree_from_symbols(
 
 
 def _is_constituent(symbols: Sequence[str]) -> bool:
-    """Return True if the symbols form exactly one tree, that is, if only the last symbol closes the first
-    bracket, and no bracket is empty.
+    """Return True if the symbols form exactly one tree: only the last symbol closes the first bracket, and no
+    bracket is empty.
     """
     depth = 0
     previous = None
@@ -145,8 +144,8 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_from_text(text: str) -> Tree:
-    """Read a text that contains one tree. The returned tree has no traces (empty elements), no function tags
-    (`-SBJ` in `NP-SBJ`), and no bracket around the whole sentence.
+    """Read a text that contains one tree. The returned tree has no traces (elements without words), no
+    function tags (`-SBJ` in `NP-SBJ`), and no bracket that only marks the whole sentence.
     """
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
@@ -155,14 +154,14 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """Yield the trees of a treebank, without traces, function tags and the brackets around whole sentences.
+    """Yield the trees of a treebank without traces, function tags and brackets that only mark a whole
+    sentence.
 
-    A tree is either on one line, or on several lines. In a tree on several lines, all lines after the first
-    are indented, as in the files of the Penn Treebank. A tree that contains only traces becomes a tree
-    without words. Error messages name the file (`place`) and the line.
+    A tree may have several lines. All lines of a tree except the first must be indented, as in the files of
+    the Penn Treebank. A tree that contains only traces becomes a tree without words. Error messages name the
+    file `place` and the line.
     """
-    # A block begins at a line that begins with a bracket, and ends before the next line that begins with a
-    # bracket.
+    # A block of lines begins at a line that begins with a bracket, and ends before the next such line.
     block: list[str] = []
     first_line = 1
     for number, line in enumerate(lines, 1):
@@ -216,8 +215,8 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Return an error message if a token is not allowed at its position, else None. `is_inside` is True if
-    the position is inside a tree, and False if the position is between trees.
+    """Return an error message if a token is not allowed at its position, else None. `is_inside` is True
+    inside a tree, and False between two trees.
     """
     if token["empty"]:
         label = "".join(token["empty"].split())
@@ -239,15 +238,15 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
     if not label and labels:
         return
     if symbols[-1].startswith(OPEN):
-        # Remove a constituent that contains only traces.
+        # Remove the constituent, because it contains only traces.
         symbols.pop()
     else:
         symbols.append(CLOSE)
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove the outermost brackets of a tree if their label is in `WRAPPERS`. If a single word or several
-    constituents remain, put a new bracket with the label TOP around them.
+    """Remove outermost brackets with a label in `WRAPPERS`. If a single word or several constituents remain,
+    put a bracket with the label TOP around them.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
@@ -288,8 +287,8 @@ def treebank_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """Return the `.mrg` files of the folder `path`, or the file `path` itself; an empty list if `path` does
-    not exist.
+    """Return the `.mrg` files in the folder `path`, or the file `path` itself. Return an empty list if `path`
+    does not exist.
     """
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
@@ -297,7 +296,7 @@ def _files_of(path: str) -> list[str]:
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """Yield the trees of one file, which may be compressed (.gz)."""
+    """Yield the trees of one file. The file may be compressed (.gz)."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

@@ -1,7 +1,7 @@
-"""Chooses the pairs of each epoch from several training corpora with weights.
+"""Chooses the sentence pairs of each epoch from several training corpora with weights (`data.train_weights`).
 
-In array shapes, N is the number of sentence pairs of all corpora, and P is the number of pairs in an epoch. A
-pair that occurs several times in an epoch is counted each time.
+In array shapes, N is the number of sentence pairs in all corpora, and P is the number of places in an epoch.
+A pair can fill several places of an epoch.
 """
 
 import numpy as np
@@ -10,15 +10,14 @@ from .batching import order_by_length
 
 
 class WeightedPairs:
-    """Chooses the pairs of each epoch if the training corpora have weights.
+    """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
-    An epoch is a list of places, and each place is filled by one sentence pair. A corpus with `n` pairs and
-    the weight `w` fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length.
-    Each epoch draws a random integer `r` from 0 to `n - 1`. Place `j` of the `m` places is filled by the pair
-    at position `floor((j * n + r) / m)` of the sorted pairs. Therefore each pair fills `m / n` places of an
-    epoch, rounded down or up. The length of a place is the length of the longest pair that can fill the place
-    in any epoch. Therefore the lengths of the places, and with them the bounds of the batches, are the same
-    in all epochs.
+    An epoch is a list of places, and one sentence pair fills each place. A corpus with `n` pairs and the
+    weight `w` fills `m = round(w * n)` places. The pairs of a corpus are sorted by length. In each epoch a
+    random integer `r` from 0 to `n - 1` is drawn, and the pair at position `floor((j * n + r) / m)` of the
+    sorted pairs fills place `j`. Therefore each pair fills `m / n` places of an epoch, rounded down or up.
+    The length of a place is the length of the longest pair that can fill the place in any epoch. Therefore
+    the lengths of the places and the bounds of the batches are the same in all epochs.
     """
 
     def __init__(
@@ -29,7 +28,9 @@ class WeightedPairs:
         weights: list[float],
         seed: int,
     ):
-        """`corpora` [N] contains the index of the corpus of each pair. `weights` has one weight per corpus."""
+        """`corpora` [N] contains the index of each pair's corpus. `weights` contains one weight per
+        corpus.
+        """
         self._seed = seed
         # Put pairs of equal lengths into a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
@@ -61,11 +62,11 @@ class WeightedPairs:
     def of_epoch(self, epoch: int) -> np.ndarray:
         """Return the index of the sentence pair that fills each place of an epoch, [P] int64.
 
-        If an epoch contains pair `n` several times, its copies have the indices `n`, `n + N`, `n + 2N`, and
+        If an epoch contains pair `n` several times, the copies have the indices `n`, `n + N`, `n + 2N`, and
         so on.
         """
-        # Add a third number to the seed, so that the random numbers differ from those of
-        # `TokenBudgetSampler`, whose seed is [seed, epoch].
+        # Add a third number to the seed, because `TokenBudgetSampler` draws its random numbers with the seed
+        # [seed, epoch].
         generator = np.random.default_rng([self._seed, epoch, 1])
         total = sum(self.num_pairs)
         numbers = []
@@ -79,13 +80,10 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return for each place of an epoch the length of the longest sentence pair that can fill the place,
-    [num_places].
-    """
+    """Return the length [num_places] of the longest sentence pair that can fill each place of an epoch."""
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` computes the greatest length for each place, but only over the pairs before the first pair of
-    # the next place. The last pair of a place can be the first pair of the next place, so compare with the
-    # length of the last pair too.
+    # Also compare with the last pair of each place. `reduceat` leaves out the last pair if this pair is also
+    # the first pair of the next place.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -1,10 +1,9 @@
-"""Attention (Section 3.2): masks, scores, weights, and keys and values from a cache.
+"""Multi-head attention (Section 3.2) with its masks, score functions and caches.
 
-The encoder, the decoder, the search and the word alignments compute attention only with `VaswaniAttention`. A
-subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask` to
-change the mask. Training, cached decoding, the search, the coverage penalty and the word alignments use the
-score function and the mask of the subclass. Fast code, such as a fused kernel, is used only if it supports
-the score function and the mask of the subclass.
+All parts of the package compute attention with `VaswaniAttention` or a subclass. A subclass may override
+`scores` to change the score function, and define `local_mask` to change the mask. Training, cached decoding,
+the search, the coverage penalty and the word alignments use the score function and the mask of the subclass.
+A fused kernel is used only if the kernel can compute this score function and this mask.
 
 If the config field `attention_window` is r, a token attends only to tokens that are at most r tokens away
 (Section 4). The config fields `attention_score` and `cross_attention_score` select the function that computes
@@ -15,30 +14,28 @@ a score from the query q and the key k of a head:
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a learned matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two learned vectors w_q and w_k per head, Veličković et al. 2018
-  (arXiv 1710.10903), Equation 3 without its LeakyReLU. The term w_q q is equal for all keys, so this term has
-  no effect on the softmax over the keys. Therefore the attention weights of "additive_linear" do not depend
-  on the query.
+  (arXiv 1710.10903), Equation 3 without its LeakyReLU. The attention weights do not depend on the query,
+  because w_q q is equal for all keys and cancels in the softmax.
 - "additive": v tanh(W q + U k) with learned matrices W and U and a learned vector v per head, Bahdanau et al.
   2015 (arXiv 1409.0473), A.1.2.
 
-Every attention kernel can compute "scaled_dot", "dot" and "dot_mean", because each of these scores is the dot
-product times a constant. Every attention kernel can also compute "general": `GeneralAttention` multiplies the
-query by W, and the kernel computes the dot product with the key. No fused kernel can compute
-"additive_linear" or "additive". To add another score function, call `register_attention`. If the features of
-queries and keys have a variance of 1, the initial parameters of a built-in score function give scores with a
-variance of about 1.
+Every fused kernel can compute "scaled_dot", "dot" and "dot_mean", because each of these scores is the dot
+product times a constant. For "general", `GeneralAttention` multiplies the query by W before the kernel
+computes the dot product. No fused kernel can compute "additive_linear" or "additive". To add a score
+function, call `register_attention`. The learned parameters of a built-in score function start with values
+that give scores a variance of about 1, if the features of queries and keys have a variance of 1.
 
-This file is saved with every checkpoint because the models compute attention with the code of this file.
+This file is saved with every checkpoint because the models compute attention with `VaswaniAttention`.
 
 Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In tensor shapes, B is
 the batch size, S the source length (or the number of keys), T the target length (or the number of queries), H
 the number of heads, D the model width and K the width of the keys of a head. In beam search, N is the number
-of sentences. A tree of tokens stores the tokens of all beams of a sentence, and M is the number of tokens in
-the tree.
+of sentences, and M the number of tokens in the tree of a sentence. The tree contains the tokens of all beams
+of the sentence.
 """
 
-# transformers annotates caches and masks with wider types than this file uses, so turn off mypy's errors
-# about these types.
+# Turn off some mypy errors, because transformers annotates caches and masks with wider types than this file
+# uses.
 
 # mypy: disable-error-code="arg-type,union-attr"
 
@@ -66,34 +63,32 @@ from transformers.utils import is_tracing
 from .configuration_vaswani import VaswaniConfig
 from .extension_vaswani import ATTENTIONS
 
-# The type of a mask function, which gets query positions and key positions (broadcastable int64 tensors). The
-# function returns True where the query may attend to the key.
+# A mask function. The arguments of a mask function are query positions and key positions (broadcastable int64
+# tensors). A mask function returns True where the query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# If attention has a window, the queries of a sequence are divided into blocks. `SMALLEST_BLOCK` is the
-# minimum number of queries in a block. If blocks had fewer queries, copying the keys would take longer than
-# computing the attention.
+# The minimum number of queries in a block of windowed attention. With fewer queries in a block, copying the
+# keys would take longer than computing the attention.
 SMALLEST_BLOCK = 64
 
-# The name that the outputs of models and the arguments of `forward` use for the cache. transformers 5.24
-# renamed `past_key_values` to `cache`.
+# The name of the cache in model outputs and in the arguments of `forward`. transformers 5.24 renamed
+# `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
-# Device types that execute operations asynchronously. Reading a value from a device of these types waits
+# Device types that execute operations asynchronously. Reading a value of a tensor on such a device waits
 # until all queued operations are finished.
 QUEUING_DEVICES = ("cuda",)
 
 
-# The methods that a fast path may replace. A fast path is faster code with the same result: a fused attention
-# kernel, or a decoding step that computes a layer or the whole decoder without calling `forward`.
+# The methods that a fast path may replace. A fast path is faster code with the same result, such as a fused
+# attention kernel or a decoding step without calls of `forward`.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator. It says that faster code with the same result may replace these methods of the
-    class. If a subclass overrides one of these methods, the overriding method is called instead of the faster
-    code.
+    """Return a class decorator that permits faster code with the same result in place of the named methods.
+    If a subclass overrides a named method, the method of the subclass is called instead of the faster code.
     """
 
     def register(kind: type) -> type:
@@ -104,9 +99,9 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code may replace the methods `methods` of a module. Return False if a subclass
-    overrides one of these methods. If `methods` contains "forward", also return False if the module has hooks
-    or is compiled.
+    """Return True if faster code with the same result may replace the named methods of a module. Return False
+    if a subclass overrides a named method. For "forward", also return False if the module has hooks or is
+    compiled.
     """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
@@ -123,21 +118,22 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """Return True if the class of each module is exactly `kind` (not a subclass) and no module has hooks."""
+    """Return True if the class of each module is exactly `kind` (not a subclass), and no module has hooks or
+    is compiled.
+    """
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor that is True where the query may attend to the key. The distance between the two
-    positions must be at most `window` tokens. If `own`, the mask function of the attention class, is given,
-    it must also return True.
+    """Return a bool tensor that is True where the query is at most `window` tokens away from the key. If
+    `own` is given, this mask function of the attention class must also return True.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a boolean mask to a mask that is added to attention scores: 0 where `visible` is True, else the
+    """Convert a boolean mask to an additive mask for attention scores: 0 where `visible` is True, else the
     lowest finite number of `dtype`.
     """
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
@@ -146,10 +142,11 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass
 class Blocks:
-    """The attention mask of a layer with a window. The sequence is divided into N blocks of W queries.
+    """The mask of an attention layer with a window, for a sequence that is divided into N blocks of W
+    queries.
 
-    Each block attends only to the C keys in the windows of its queries. Therefore the time and the memory of
-    attention grow linearly with the length of the sequence.
+    A block attends only to C keys: the keys in the windows of its queries. Therefore the time and the memory
+    of attention grow linearly with the sequence length.
 
     `mask` is [B * N, 1, W, C] bool. The first `num_before` of the C keys of a block come before the first
     query of the block.
@@ -159,9 +156,7 @@ class Blocks:
     num_before: int
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """Copy the mask to another device. If the layers of a model are on several devices, each device needs
-        a copy.
-        """
+        """Copy the mask to another device, because the layers of a model may be on several devices."""
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(
@@ -173,7 +168,7 @@ class Blocks:
         value: torch.Tensor,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply an attention kernel to all blocks. Returns the output [B, T, H, d_v].
+        """Compute the attention of all blocks with a kernel. Return the output [B, T, H, d_v].
 
         `query` and `key` are [B, H, T, K], and `value` is [B, H, T, d_v].
         """
@@ -205,13 +200,13 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """Return the attention mask of a layer with a window. The type of the mask depends on the kernel: a
-    `Blocks` object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
+    """Return the mask of an attention layer with a window: a `Blocks` object, a bool tensor [B or 1, 1, T,
+    S], or a bool tensor [B, S] for flash kernels.
 
-    `states` [B, T, D] are the hidden states of the new tokens. The cache, if given, contains the keys of
-    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. The distance between two tokens does
-    not include the padding between them. If the kernel is a flash kernel and there is no padding, return
-    None. If `is_recorded` is True, the caller needs attention weights, so return a mask for eager attention.
+    `states` [B, T, D] are the hidden states of the new tokens. `cache`, if given, contains the keys of
+    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance
+    between two tokens. A flash kernel needs no mask (None) if there is no padding. If `is_recorded` is True,
+    return a mask for eager attention, because only eager attention returns attention weights.
     """
     length = states.shape[1]
     past = 0
@@ -225,7 +220,7 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # An exported graph cannot use blocks, because the number of blocks depends on the sequence length.
+    # Do not use blocks in an exported graph, because the number of blocks depends on the sequence length.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
@@ -246,13 +241,13 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of tokens in the window of a query, not counting the query's own token."""
+    """Return the number of tokens in the window of a query, without the token of the query."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Divide states [B, T, D] into blocks of queries. `real` [B, T] is True for tokens and False for padding.
-    There must be no padding between tokens.
+    """Return the mask for `states` [B, T, D], divided into blocks. `real` [B, T] is False for padding. No
+    padding may lie between two tokens.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -263,7 +258,7 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    # Compute the position of each key relative to the first query of the block.
+    # The positions of the keys of a block, relative to the first query of the block.
     places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
@@ -286,7 +281,7 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def has_gaps(real: torch.Tensor | None) -> bool:
-    """Return True if padding lies between real tokens."""
+    """Return True if padding lies between two real tokens of a row."""
     if real is None or real.device.type == "meta" or is_tracing(real):
         return False
     real = real.bool()
@@ -296,18 +291,18 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
-    If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a real
-    token, all layers also cache all tokens, because the last r entries of a prompt could be padding instead
-    of tokens. If the model uses flex attention, all layers cache all tokens, because flex attention needs the
-    same number of keys in all layers.
+    If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
+    layers cache all tokens, because the last r entries of a prompt could be padding. If the model uses flex
+    attention, all layers cache all tokens, because flex attention needs the same number of keys in all
+    layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # For a window of 0 tokens, use a `DynamicLayer`, although it caches all tokens. A
-            # `DynamicSlidingWindowLayer` with a size of one token would also cache all tokens.
+            # Use a `DynamicLayer` for a window of 0 tokens. A `DynamicSlidingWindowLayer` with a size of one
+            # token would also cache all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -315,11 +310,11 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 
 
 class AttentionRecorder:
-    """Records the cross-attention weights of selected decoder layers. In these layers the method `weights`
-    computes the attention weights, because fused kernels return no weights.
+    """Records the cross-attention weights of selected decoder layers. The selected layers compute the weights
+    without a fused kernel, because fused kernels return no weights.
 
-    Pass a recorder to the model as `attention_recorder=`. `weights` is a dict that maps the index of a layer
-    (counted from 0) to its attention weights [B, T, S] float32, averaged over the heads. The weights of each
+    Pass a recorder to the model as `attention_recorder=`. The attribute `weights` maps the index of a layer
+    (counted from 0) to attention weights [B, T, S] float32, averaged over the heads. The weights of each
     target token add up to 1.
     """
 
@@ -333,11 +328,11 @@ class AttentionRecorder:
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """Return the attention mask [B, S] bool of `input_ids` [B, S], which is False for padding.
+    """Return the attention mask [B, S] bool for `input_ids` [B, S]. The mask is False for padding.
 
-    If `<pad>` and `</s>` have the same id, pass `shared_with="end"`: the first padding id after a token then
-    counts as `</s>`. If `<pad>` and the decoder's start token have the same id, pass `shared_with="start"`:
-    the last padding id before the first token then counts as the start token.
+    `shared_with="end"` is for models whose `<pad>` and `</s>` have the same id: the first `<pad>` after a
+    token counts as `</s>`. `shared_with="start"` is for models whose `<pad>` and start token have the same
+    id: the last `<pad>` before the first token counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -354,14 +349,13 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Return the positions [B or 1, T] of tokens. Padding tokens are not counted. The first real token has
-    position 0.
+    """Return the positions [B or 1, T] of tokens. The first real token has position 0, and padding is not
+    counted.
 
-    `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. If `is_causal` is
-    True, `attention_mask` may also be a causal mask [B, 1, T, S], which `generate` passes with a static
-    cache. In two cases the padding is unknown: `attention_mask` is None, or `attention_mask` is [B, 1, T, S]
-    and `is_causal` is False. If the padding is unknown, padding counts like a real token, and the first
-    position is `past_length`.
+    `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
+    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. Without such
+    a mask the padding is unknown. Padding then counts like a real token, and the first position is
+    `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -380,16 +374,15 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """Return the masks for all attention layers of an encoder or a decoder. The masks hide padding. In a
-    decoder the masks also hide later tokens.
+    """Return one mask for each attention layer of an encoder or a decoder. The masks hide padding. The masks
+    of causal self-attention also hide later tokens.
 
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
-    tokens. If `encoder_hidden_states` is given, return masks for cross-attention. `encoder_hidden_states` are
-    [B, S, D]. If several beams share the encoder's output for their sentence, `encoder_hidden_states` have
-    one row for each sentence instead of one row for each beam. An `attention_mask` [B, 1, T, S] is used
-    unchanged. If `is_recorded` is True, return masks for eager attention, because only eager attention
-    returns attention weights.
+    tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `encoder_hidden_states` [B, S, D] is given,
+    return masks for cross-attention. `encoder_hidden_states` may have one row for each sentence instead of
+    one row for each beam. If `is_recorded` is True, return masks for eager attention, because only eager
+    attention returns attention weights.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -407,7 +400,7 @@ def attention_masks(
         return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
-    # A mask with four dimensions means that `generate` uses a static cache. Masks for a static cache must
+    # A mask with four dimensions means that `generate` uses a static cache. A mask for a static cache must
     # have one column for each position of the cache.
     is_static = getattr(attention_mask, "ndim", 2) == 4 or (
         not is_cross and getattr(own_cache, "is_compileable", False)
@@ -417,7 +410,7 @@ def attention_masks(
     for attention, implementation in zip(attentions, implementations, strict=True):
         if implementation == "flex_attention" and shares_sources:
             # Use sdpa instead of flex attention, because flex attention does not support several beams that
-            # share a source.
+            # share one row of the encoder's output.
             implementation = "sdpa"
         # Cross-attention has no window.
         allowed = None if is_cross else attention.local_mask
@@ -425,8 +418,8 @@ def attention_masks(
         if kind not in made:
             has_window = attention.window is not None and not is_static
             is_flex = implementation == "flex_attention"
-            # The masks of flex attention compare indices in the padded row instead of positions of tokens. If
-            # padding lies between tokens, indices and positions differ, so create an additive mask.
+            # Create an additive mask if padding lies between tokens. The masks of flex attention would be
+            # wrong, because they compare indices in the padded row instead of positions of tokens.
             if has_window and is_flex and has_gaps(attention_mask):
                 mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
                 made[kind] = additive_mask(mask, inputs_embeds.dtype)
@@ -441,8 +434,8 @@ def attention_masks(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Do not read values of the mask, because the CPU would have
-    to wait for the GPU.
+    """Expand a mask [B, S] to [B, 1, 1 or T, S] without reading its values, because reading values makes the
+    CPU wait for the GPU.
     """
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
@@ -456,9 +449,7 @@ def _transformers_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """Return the mask that transformers creates for an attention implementation. The mask also hides a key
-    from a query if `local_mask` is False for the two positions.
-    """
+    """Create a mask with a function of transformers. The mask also hides the keys that `local_mask` hides."""
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -494,8 +485,8 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """Return an additive mask [N, 1, T, M] over the tree of tokens for each self-attention layer of the
-    decoder.
+    """Return an additive mask [N, 1, T, M] for each self-attention layer of the decoder. The keys are the
+    tokens in the tree of a sentence.
 
     `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
     are [N, M].
@@ -507,8 +498,8 @@ def tree_masks(
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
-            # Use `masked_fill` instead of adding two masks, because the sum of two lowest finite numbers
-            # would be -inf.
+            # Use `masked_fill` instead of the sum of two masks, because the lowest finite number plus itself
+            # is -inf.
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
     return masks
@@ -524,8 +515,8 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two tensors: the attention output softmax(scores(Q, K)) V (Equation 1) of the shape [B, T, H,
-    d_v], and the attention weights [B, H, T, S].
+    """Compute attention without a fused kernel. Return the output softmax(scores(Q, K)) V [B, T, H, d_v]
+    (Equation 1), and the attention weights [B, H, T, S].
     """
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
@@ -554,11 +545,10 @@ class VaswaniAttention(nn.Module):
         torch.Size([1, 5, 16])
     """
 
-    # `local_mask` is None if attention is restricted only by padding and, in a decoder, by the order of the
-    # tokens. A subclass may define a method `local_mask(query_positions, key_positions)` that restricts
-    # self-attention further. The two arguments of `local_mask` are broadcastable int64 tensors. The result of
+    # A subclass may define a method `local_mask(query_positions, key_positions)` that restricts
+    # self-attention to some pairs of tokens. The arguments are broadcastable int64 tensors. The result of
     # `local_mask` may depend only on the difference between query position and key position, because padding
-    # shifts both positions.
+    # shifts the positions of a row.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -595,36 +585,40 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if the search may compute a decoding step with `AttentionStep` instead of `forward`."""
+        """True if the search may compute a decoding step with the faster `AttentionStep` instead of
+        `forward`.
+        """
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
 
     @property
     def implementation(self) -> str:
-        """The attention implementation of the config, or "eager" if no fused kernel can compute the
-        scores.
+        """The attention implementation of the config, such as "sdpa", or "eager" if no fused kernel can
+        compute the scores.
         """
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Return QK^T * `scaling`. The factor `scaling` is 1 / sqrt(d_k) for "scaled_dot" (Section 3.2.1).
-        Queries [B, H, T, K] and keys [B, H, S, K] give scores [B, H, T, S].
+        """Return the scores QK^T * `scaling` [B, H, T, S] of queries Q [B, H, T, K] and keys K [B, H, S, K].
+        The factor `scaling` is 1 / sqrt(d_k) for "scaled_dot" (Section 3.2.1).
         """
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(
         self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the softmax [B, H, T, S] of the masked scores, in float32 or float64. The weights of each
-        query add up to 1.
+        """Return the attention weights: the softmax [B, H, T, S] of the masked scores, in float32 or float64.
+        The weights of each query add up to 1.
 
-        The mask is boolean or additive. The shape of the mask is [B, S], or broadcasts to [B, H, T, S].
+        `attention_mask` is boolean or additive. `attention_mask` has the shape [B, S], or a shape that
+        broadcasts to [B, H, T, S].
         """
         scores = self.scores(query, key)  # [B, H, T, S]
         expected = (*query.shape[:3], key.shape[2])
         if scores.shape != expected:
-            # Check the shape, because a smaller shape would broadcast to wrong weights without an error.
+            # Check the shape of the scores, because a smaller shape would broadcast to wrong attention
+            # weights without an error.
             raise ValueError(
                 f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but "
                 f"returns the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and "
@@ -647,11 +641,11 @@ class VaswaniAttention(nn.Module):
         attention_recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute attention. Returns the output [B, T, D], and the attention weights [B, H, T, S] or None.
+        """Compute attention. Return the output [B, T, D], and the attention weights [B, H, T, S] or None.
 
         Queries come from `hidden_states` [B, T, D]. In cross-attention, keys and values come from the
-        encoder's output `key_value_states` [B, S, D]. If several beams share the encoder's output for their
-        sentence, `key_value_states` have one row for each sentence instead of one row for each beam.
+        encoder's output `key_value_states` [B, S, D]. `key_value_states` may have one row for each sentence
+        instead of one row for each beam.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)  # [B, H, T, K]
@@ -676,8 +670,8 @@ class VaswaniAttention(nn.Module):
         None.
 
         If `output_attentions` is True, use eager attention, because fused kernels return no attention
-        weights. If beams share the encoder's output for their sentence, keys [B, H, S, K] and values [B, H,
-        S, d_v] have one row for each sentence, and queries [B, H, T, K] have one row for each beam.
+        weights. Queries [B, H, T, K] have one row for each beam. Keys [B, H, S, K] and values [B, H, S, d_v]
+        have one row for each beam, or one row for each sentence.
         """
         # Use `shape[0]` instead of `len`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
@@ -713,9 +707,7 @@ class VaswaniAttention(nn.Module):
         attention_mask: Any,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute attention with an attention function of transformers. Return the weighted sums of the
-        values [B, T, H, d_v], and the attention weights or None.
-        """
+        """Compute attention with the function that transformers registers for an attention implementation."""
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         settings: dict[str, Any] = {
             "dropout": self.attention_dropout if self.training else 0.0,
@@ -723,8 +715,7 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         }
         if "flash" in (implementation or ""):
-            # Pad the keys or the values with zeros, because flash kernels need keys and values of equal
-            # width.
+            # Pad keys or values with zeros, because flash kernels need keys and values of equal width.
             if self.d_v < self.d_k:
                 value = nn.functional.pad(value, (0, self.d_k - self.d_v))
             elif self.d_k < self.d_v:
@@ -738,8 +729,8 @@ class VaswaniAttention(nn.Module):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # Compute in float32, because the backward pass of PyTorch's CPU kernel takes 14 times as long in
-            # bfloat16 as in float32 (126 ms and 9 ms in one measurement).
+            # Compute attention in float32, because the backward pass of PyTorch's CPU kernel is 14 times
+            # slower in bfloat16 (126 ms against 9 ms in one measurement).
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
@@ -754,8 +745,8 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Compute the same weighted sums of the values as `attend`, with PyTorch's fused kernel. Call this
-        method only if `supports_fused_kernel` is True. The mask must be additive.
+        """Return the same weighted sums of the values as `attend`, computed with PyTorch's fused kernel. Call
+        `attend_fused` only if `supports_fused_kernel` is True. The mask must be additive.
         """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
@@ -767,8 +758,8 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of all tokens: the tokens in the cache, and
-        the new tokens that `forward` has received.
+        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of the tokens in the cache and of the new
+        tokens. Add the keys and values of the new tokens to the cache.
         """
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
@@ -778,8 +769,7 @@ class VaswaniAttention(nn.Module):
             return layer.keys, layer.values
         key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
-        # If the cache is not an `EncoderDecoderCache`, it contains only the keys and values of
-        # self-attention.
+        # A cache that is not an `EncoderDecoderCache` contains only the keys and values of self-attention.
         cache = None if is_cross else past_key_values
         if is_cross and is_pair:
             cache = past_key_values.cross_attention_cache
@@ -792,8 +782,8 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Return attention weights [B, H, T, S] with one row for each beam. If a row of `weights` contains all
-    beams of a sentence, split the row into one row for each beam.
+    """Return attention weights [B, H, T, S] with one row for each beam. A row of `weights` may contain all
+    beams of a sentence.
     """
     if weights.shape[0] == num_rows:
         return weights
@@ -801,8 +791,8 @@ def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Ten
 
 
 class LearnedScores(VaswaniAttention):
-    """Base class of attention modules whose score function has learned parameters. Each parameter has the
-    shape [H, number of values for one head].
+    """Base class of attention modules with learned parameters in the score function. The shape of a parameter
+    is [H, number of values per head].
     """
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
@@ -811,30 +801,28 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return a dict that maps the name of each parameter to two numbers: the number of values for one
-        head, and the reciprocal of the variance of the initial values.
+        """Return a dict that maps the name of each parameter to two numbers: the number of values per head,
+        and the reciprocal of the variance of the initial values.
         """
         raise NotImplementedError
 
     def init_scores(self) -> None:
-        """Initialise the parameters at random."""
+        """Draw the initial values of the learned parameters from normal distributions."""
         for name, (_, inverse_variance) in self.score_parameters().items():
             init.normal_(getattr(self, name), std=inverse_variance**-0.5)
 
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """Computes the score q W k of a query q and a key k. `score_weight` [H, K * K] projects queries before
-    their dot product with keys.
+    """Computes the score q W k of a query q and a key k. `score_weight` [H, K * K] contains the matrix W of
+    each head.
     """
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """Return the projected queries [B, H, T, K]. A score is the dot product of a projected query and a
-        key.
-        """
+        """Return the queries [B, H, T, K], multiplied by the matrix W of each head."""
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):
@@ -845,7 +833,9 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """Computes the score w_q q + w_k k of a query q and a key k. `score_query` and `score_key` are [H, K]."""
+    """Computes the score w_q q + w_k k of a query q and a key k. `score_query` [H, K] contains w_q, and
+    `score_key` [H, K] contains w_k.
+    """
 
     def score_parameters(self):
         return {"score_query": (self.d_k, 2 * self.d_k), "score_key": (self.d_k, 2 * self.d_k)}
@@ -857,16 +847,15 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes the score v tanh(W q + U k) of a query q and a key k. `score_vector` is [H, K].
-    `score_query` and `score_key` are [H, K * K].
+    """Computes the score v tanh(W q + U k) of a query q and a key k. `score_vector` [H, K] contains v.
+    `score_query` [H, K * K] contains W, and `score_key` [H, K * K] contains U.
     """
 
     def score_parameters(self):
         return {
             "score_query": (self.d_k**2, 2 * self.d_k),
             "score_key": (self.d_k**2, 2 * self.d_k),
-            # Multiply by 0.39, because the mean of tanh(x)^2 is 0.39 if x has a normal distribution with
-            # variance 1.
+            # The factor 0.39 is the mean of tanh(x)^2 if x has a normal distribution with variance 1.
             "score_vector": (self.d_k, 0.39 * self.d_k),
         }
 
@@ -892,19 +881,19 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
     """Register a new score function for attention. After the call, the config fields `attention_score` and
     `cross_attention_score` accept the new name.
 
-    Models whose config sets this name use the class in training, in decoding and in the scoring of
-    translations. A checkpoint that uses the score function contains the Python file that defines the class.
-    To load such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python
-    process that has not imported the package.
+    A model with the new name in its config uses the class in training and in the search. A checkpoint with
+    the new name contains the Python file that defines the class. To load such a checkpoint, call
+    `register_attention` first, or pass `trust_remote_code=True` in a Python process that has not imported the
+    package.
 
     Args:
         name (str): The name of the score function in configs. The name must not be the name of a built-in
             score function.
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
             The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
-            to scores [B, H, T, S], and may define `local_mask`. `scores` may use `self.scaling`, which is 1 /
-            sqrt(d_k). The class must create its parameters in `__init__`. If the parameters need other
-            initial values, define a method `init_scores()` that sets these values.
+            to scores [B, H, T, S]. The class may also define `local_mask`. `scores` may use `self.scaling`,
+            which is 1 / sqrt(d_k). The class must create its parameters in `__init__`, and may set their
+            initial values in a method `init_scores()`.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass
@@ -924,8 +913,8 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """Return the attention class of the score function that a config sets for self-attention or
-    cross-attention.
+    """Return the class for the score function of a config: `cross_attention_score` if `is_cross` is True,
+    else `attention_score`.
     """
     name = config.score_of(is_cross)
     return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]

@@ -1,11 +1,12 @@
-"""Runs the model for the translator: the interface `Backend`, and its implementation `PyTorchBackend`.
+"""Defines the interface `Backend`, with which the translator runs a model, and the implementation
+`PyTorchBackend`.
 
-The translator passes batches of segments with similar lengths to a backend. `Backend.search` returns the
-hypotheses of each segment. `Backend.score` computes the log-probabilities and the attention of given
-hypotheses.
+The translator passes batches of segments with similar lengths to a backend. A segment is a sentence or a part
+of a long sentence. `Backend.search` returns translations (hypotheses) of each segment. `Backend.score`
+computes log-probabilities and attention of given hypotheses.
 
-`PyTorchBackend` works for all encoder-decoder models that have `generate`. The CTranslate2 backend is in the
-folder `translation` of the package.
+`PyTorchBackend` works for all encoder-decoder models that have `generate`. The folder `translation` of the
+package contains the CTranslate2 backend.
 
 This file is saved with every checkpoint, because the translation pipeline of the checkpoint uses
 `PyTorchBackend`.
@@ -30,24 +31,25 @@ from .phrase_search_vaswani import forbidden_tokens
 
 @dataclass(slots=True)
 class Segment:
-    """A text that `generate` translates in one piece: a sentence, or a part of a sentence that is too long
-    for the model.
+    """A text that one row of a `generate` call translates: a sentence, or a part of a sentence that is too
+    long for the model.
     """
 
     text: str
     # The token ids [S] of the source. The last token is `</s>`.
     token_ids: list[int]
-    # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
-    # The list is empty if the translator does not need the word indices.
+    # For each source token, the index of its word in the whole text, or -1 if the token belongs to no word.
+    # The list is empty if the translator needs no word indices.
     words: list[int] = field(default_factory=list)
     # Additional arguments of `generate`, such as the target language of a multilingual model.
     generate: dict[str, Any] = field(default_factory=dict)
-    # The tokens that the translation must begin with.
+    # The token ids with which the translation must begin.
     prefix: list[int] = field(default_factory=list)
-    # The phrases that the translation must contain: as lists of token ids, and as texts.
+    # The phrases that the translation must contain. `phrases` contains the token ids of each phrase, and
+    # `phrase_texts` its text.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
-    # The texts of the prefix and of the phrases, joined by spaces.
+    # The texts of the target prefix and of the phrases, joined by spaces.
     forced_text: str = ""
 
 
@@ -55,29 +57,29 @@ class Segment:
 class Hypothesis:
     """A translation of a segment that the search has found."""
 
-    # The token ids [T] without the start token. Forced tokens come first. The last token is `</s>` if the
-    # search ended the translation by `</s>`.
+    # The token ids [T] of the translation without the start token. Forced tokens come first. The last token
+    # is `</s>` unless the search stopped at the length limit.
     token_ids: list[int]
-    # The number of forced tokens at the beginning, which the search did not choose: the language token and
-    # the target prefix.
+    # The number of forced tokens at the beginning: the language token and the target prefix. The search did
+    # not choose these tokens.
     num_forced: int = 0
     # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
     # token.
     num_counted: int = 0
     # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
     num_ending: int = 0
-    # The text of the translation. The translator sets this field.
+    # The text of the translation. The translator sets `text`.
     text: str = ""
-    # The score that the search has computed. Only the CTranslate2 backend sets this field.
+    # The score of the hypothesis in the search. Only the CTranslate2 backend sets `score`.
     score: float = 0.0
-    # [T][S] the cross-attention. A backend sets this field only if its method `score` cannot compute the
+    # The cross-attention [T][S]. A backend sets `attention` only if its method `score` cannot compute the
     # attention.
     attention: list[list[float]] | None = None
 
 
 class Backend(Protocol):
-    """The interface that the translator uses to run a model: search and scores for batches of segments. The
-    implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` in the package.
+    """The interface with which the translator runs a model. The implementations are `PyTorchBackend` in this
+    file, and `CTranslate2Backend` in the folder `translation`.
     """
 
     @property
@@ -87,10 +89,9 @@ class Backend(Protocol):
 
     @property
     def max_positions(self) -> float | None:
-        """The maximum number of source tokens; infinite if there is no limit.
+        """The maximum number of source tokens of a segment; infinite if the model has no limit.
 
-        The value is None for all models except Vaswani models. The translator divides long texts only for
-        Vaswani models.
+        `max_positions` is None for models of other libraries. The translator then does not divide long texts.
         """
         ...
 
@@ -105,30 +106,31 @@ class Backend(Protocol):
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Run the search on B segments of similar lengths, and return the hypotheses of each segment, best
+        """Search translations of B segments of similar lengths. Return the hypotheses of each segment, best
         first.
 
-        `settings` are arguments of `generate`. If `with_attention` is True and the method `score` of the
-        backend cannot compute the attention, `search` returns the attention of each hypothesis. If a text
-        cannot be translated, a `SentenceError` with the text is raised.
+        `settings` are arguments of `generate`. If a backend cannot compute attention in `score`,
+        `with_attention=True` makes `search` return the attention in each hypothesis. If a text cannot be
+        translated, `search` raises a `SentenceError` that contains the text.
         """
         ...
 
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """Compute the log-probabilities, and the attention or None, of one hypothesis for each of B segments.
+        """Compute the token log-probabilities and the attention of B hypotheses, one for each segment. The
+        attention is None if the backend cannot compute attention.
 
-        The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
-        cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite, a
-        `NotFiniteError` with the text is raised.
+        The log-probabilities (in nats) leave out forced tokens. The attention [N, T, S] float32 is the
+        cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite,
+        `score` raises a `NotFiniteError` that contains the text.
         """
         ...
 
 
 class PyTorchBackend:
-    """Searches and computes scores with a PyTorch model, or with an ensemble of models. An ensemble averages
-    the token probabilities of its models.
+    """Translates with a PyTorch model, or with an ensemble of models. An ensemble averages the token
+    probabilities of its models.
 
     Args:
         model (PreTrainedModel): An encoder-decoder model that has `generate`.
@@ -147,12 +149,14 @@ class PyTorchBackend:
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The generation config of the model."""
+        """The generation config of the first model."""
         return self.model.generation_config
 
     @property
     def max_positions(self) -> float | None:
-        """The maximum number of source tokens, see `Backend.max_positions`."""
+        """See `Backend.max_positions`. Only a table of learned positions limits the number of source
+        tokens.
+        """
         if not self._is_vaswani:
             return None
         config = self.model.config
@@ -170,7 +174,9 @@ class PyTorchBackend:
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each segment, see `Backend.search`. `with_attention` has no effect."""
+        """Return the hypotheses of each segment, see `Backend.search`. `PyTorchBackend` ignores
+        `with_attention`.
+        """
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
@@ -178,8 +184,8 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Add a check that all logits are finite, because only Vaswani models check their logits
-            # themselves.
+            # Add a check that all logits are finite, because models of other libraries do not check their
+            # logits.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -192,8 +198,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the length limit of the search counts padding. In a batch, shorter target prefixes
-        are padded on the left.
+        """Return True if the length limit of the search counts the padding to the left of shorter target
+        prefixes.
         """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
@@ -203,7 +209,7 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """Search separately for each group of segments whose target prefixes have equal lengths."""
+        """Search the segments of each target prefix length in a separate batch."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)
@@ -228,10 +234,11 @@ class PyTorchBackend:
                     "whose search does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
-            # Turn off the warning of the search, because the translator logs a warning with the line number.
+            # Turn off the search's warning about missing phrases, because the translator logs a warning with
+            # the line number.
             arguments["warn_of_unmet_phrases"] = False
-        # Reset settings of the checkpoint that have no effect in this search, because `generate` logs a
-        # warning about each such setting.
+        # Reset generation settings that have no effect in this search, because `generate` logs a warning
+        # about each such setting.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -250,8 +257,8 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and the mask of these
-        ids.
+        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left. If there is padding,
+        also return the mask of these ids.
         """
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
@@ -287,8 +294,8 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain only the prompt, because the search found no translation for these
-            # rows.
+            # Ignore rows that contain only the prompt, because the search found no translation for such a
+            # row.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -296,8 +303,8 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Record which tokens of the hypotheses were forced by the search: the language token, and `</s>` at
-        the length limit.
+        """Record which tokens of the hypotheses the search was forced to choose: the language token, and
+        `</s>` at the length limit.
         """
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
@@ -307,8 +314,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # Subtract the start token and the prompt, because transformers counts both in `max_length`. If no
-            # limit is set, the limit is 20 tokens, the default of transformers.
+            # Subtract the start token and the prompt, because `max_length` of transformers counts the start
+            # token and the prompt. The default limit of transformers is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -323,7 +330,7 @@ class PyTorchBackend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """Compute the log-probabilities and the attention of each hypothesis, see `Backend.score`."""
+        """Compute the token log-probabilities and the attention of each hypothesis, see `Backend.score`."""
         labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
@@ -347,13 +354,14 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
     """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
-    # Add the language token, because `generate` forces the language only if the call has no prefix.
+    # Add the language token, because `generate` does not force the language token if the call has a target
+    # prefix.
     return [[*language_token(segment), *segment.prefix] for segment in segments]
 
 
 def language_token(segment: Segment) -> list[int]:
-    """Return the token of the target language that the translation of a segment begins with, or an empty
-    list.
+    """Return the token of the target language with which the translation of a segment begins. Return an empty
+    list if the search forces no token of a target language.
     """
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]
@@ -362,7 +370,9 @@ def language_token(segment: Segment) -> list[int]:
 def _pad_rows(
     rows: list[list[int]], fill: int, on_the_left: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
+    """Pad rows of token ids to a tensor [B, longest row] int64. Also return the mask, which is 0 for
+    padding.
+    """
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]
@@ -390,11 +400,10 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that contradict a
-    setting.
+    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that cause the error.
 
-    Check the attributes of the error instead of its class. `isinstance` would fail, because transformers may
-    load the file that defines the class twice: for the model and for the pipeline.
+    Test the attributes of the error instead of its class. transformers may load the file of the class twice,
+    once for the model and once for the pipeline, so `isinstance` may return False.
     """
     number = getattr(error, "sentence", None)
     if number is None:

@@ -1,29 +1,30 @@
-"""Beam search (Section 6.1) for a batch of sentences: all beams of all sentences take a step together.
+"""Beam search (Section 6.1) for a batch of sentences. Each step extends all beams of all sentences by one
+token.
 
-`SearchTask.run` prepares a search, and `BeamSearch.run` runs the search. Each step of the search has four
+`SearchTask.run` prepares a search, and `BeamSearch.run` runs the steps. Each step of the search has four
 parts:
 
 1. A decoder of the file decoding_vaswani reads the last token of each beam and returns the logits of the next
    token. The fast decoder is `TreeAttentionDecoder`.
-2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
-   as beams.
+2. The candidate selection chooses the best continuations of the beams, called candidates. There are at least
+   twice as many candidates as beams.
 3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
-translation. The best candidates that have not ended become the beams of the next step.
-4. If the stopping rule ends the search for a sentence, the sentence is closed (removed from the batch).
+   translation. The best candidates that have not ended become the beams of the next step.
+4. If the stopping rule ends the search for a sentence, the sentence is removed from the batch (closed).
 
-The search selects and ends beams by the same rules as beam search in transformers. This package adds the
-length penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu
-et al., a length limit for each sentence, and the removal of closed sentences.
+The search follows the rules of beam search in transformers. This package adds the length penalty of the paper
+(Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each
+sentence, and the removal of closed sentences.
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
 
-This file is saved with every checkpoint because `generate` searches with the code of this file.
+This file is saved with every checkpoint because `generate` runs `BeamSearch`.
 
-In tensor shapes, B is the number of sentences at the start, N the number of open sentences (not closed yet),
-K the number of beams, C the number of candidates, R the number of results per sentence, and T the number of
-tokens so far, including the prompt. P is the prompt length, S the source length and V the size of the target
-vocabulary.
+In tensor shapes, B is the number of sentences at the start, N the number of sentences that are still in the
+batch, K the number of beams, C the number of candidates, R the number of results per sentence, and T the
+number of tokens so far, including the prompt. P is the prompt length, S the source length and V the size of
+the target vocabulary.
 """
 
 import math
@@ -45,21 +46,21 @@ from transformers.generation import (
 from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
-# The score of a missing candidate or translation. transformers uses the same number. A score below NEG_INF /
-# 2 belongs to a missing candidate, because the scores of real candidates are far above NEG_INF / 2.
+# The score of a missing candidate or translation, as in transformers. Scores of existing candidates are far
+# above NEG_INF / 2, so a lower score means that a candidate is missing.
 NEG_INF = -1e9
 
-# The stopping criteria of transformers that `BeamSearch` does not call, because `BeamSearch` itself checks
-# `</s>` and the length limits.
+# The stopping criteria of transformers that `BeamSearch` ignores, because `BeamSearch` checks `</s>` and the
+# length limits itself.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 
 @dataclass
 class Candidates:
-    """The candidates of one step of beam search. A candidate is a continuation of a beam that the candidate
-    selection has chosen. Unless `do_sample` is set, the candidates are sorted by score, best first. `scores`
-    [N, C] float32 are summed log-probabilities, `parents` [N, C] int64 are the indices of the beams that the
-    candidates extend, and `tokens` [N, C] int64 are the new tokens.
+    """The candidates of one step of beam search. A candidate is a beam plus one new token. `scores` [N, C]
+    float32 are summed log-probabilities, `parents` [N, C] int64 are the indices of the extended beams, and
+    `tokens` [N, C] int64 are the new tokens. Without `do_sample`, the candidates are sorted by score, best
+    first.
     """
 
     scores: torch.Tensor
@@ -68,15 +69,15 @@ class Candidates:
 
 
 class Decoder(Protocol):
-    """The interface that the search uses to run a model. A decoder computes the logits of the next token of
+    """The interface with which the search runs a model. A decoder computes the logits of the next token of
     each beam.
     """
 
-    # The key-value cache in which all beams of a sentence share one tree of tokens. None for decoders without
-    # such a cache.
+    # The key-value cache that stores the tokens of all beams of a sentence as one tree. None for a
+    # `RowDecoder`.
     tree: TreeKVCache | None
-    # The attention [N, K, S] that each source token has received from all target tokens; None if the search
-    # has no coverage penalty.
+    # For each beam and source token, the sum [N, K, S] of the attention weights from all target tokens. None
+    # if the search has no coverage penalty.
     coverage: Any
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -86,7 +87,8 @@ class Decoder(Protocol):
         """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
         token.
 
-        For each beam, `parents` [N, K] contains the index of the beam of the previous step that it extends.
+        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
+        extends.
         """
 
     def select(self, sentences: torch.Tensor) -> None:
@@ -97,59 +99,60 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. If fewer candidates exist, the missing candidates have
-        the score `NEG_INF`.
+        """Choose `search.num_candidates` candidates. If there are fewer candidates, fill the result with
+        candidates of the score `NEG_INF`.
 
-        `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
-        [N, K], the indices of the beams of the previous step that the beams extend. `log_probs` [N, K, V] are
-        the log-probabilities of the next token. Before the first new token `log_probs` may be [N, 1, V],
-        because all beams of a sentence are equal at the start.
+        `search.scores` [N, K] and `search.sequences` [N, K, T] describe the beams. `search.parents` [N, K]
+        contains the index of the beam of the previous step that each beam extends. `log_probs` [N, K, V] are
+        the log-probabilities of the next token. In the first step `log_probs` may be [N, 1, V], because all
+        beams of a sentence are equal at the start.
         """
 
 
 class Scorer(Protocol):
-    """Computes the scores of translations. A higher score is better."""
+    """Computes the scores by which the search ranks translations. A higher score is better."""
 
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the scores [...] of translations, from their summed log-probabilities [...] (nats).
+        """Return the scores [...] of translations. `log_probs` [...] are the summed log-probabilities of the
+        translations (nats).
 
-        `length` is the number of new tokens of a translation, including `</s>`. `coverage` [...] is the
-        result of `coverage_score`, or None without a coverage penalty.
+        `length` is the number of new tokens, including `</s>`. `coverage` [...] is the result of
+        `coverage_score`, or None without a coverage penalty.
         """
 
 
 class StoppingRule(Protocol):
-    """Decides whether the search ends for a sentence before the length limit of the sentence is reached."""
+    """Decides whether the search ends for a sentence before the length limit."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N] that is True if a longer translation could still change the results of the
-        sentence.
+        """Return a bool tensor [N] that is True for a sentence whose results a longer translation could still
+        change.
 
-        `finished` [N, K] are the scores of the finished translations, best first. A missing translation has
-        the score NEG_INF. `best` [N] is the highest summed log-probability of the candidates that have not
-        ended.
+        `finished` [N, K] are the scores of the finished translations, best first, or NEG_INF for missing
+        translations. `best` [N] is the highest summed log-probability of a candidate that has not ended.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N] that is True if the search ends for a sentence because the sentence has
-        enough translations. The search then ends even if longer translations could have better scores.
+        """Return a bool tensor [N] that is True for a sentence with enough finished translations. The search
+        ends for this sentence, even if longer translations could have better scores.
         """
 
 
 @dataclass(frozen=True)
 class SearchStrategies:
-    """Replaces parts of a search, for example with `generate(..., search=SearchStrategies(scorer=...))`.
+    """Selects the replaceable parts of a search, for example in `generate(...,
+    search=SearchStrategies(scorer=...))`.
 
     Args:
         ensemble (Sequence): Other models. The search averages the token probabilities of all models.
-        must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
+        must_contain (Sequence, optional): For each sentence, the phrases (lists of token ids) that the
             translation must contain. `must_contain` cannot be combined with `candidates` or `stopping_rule`.
-        warns_of_unmet (bool): If True, the search warns about phrases of `must_contain` that are missing in a
-            translation.
+        warns_of_unmet (bool): If True, the search warns about translations that lack phrases of
+            `must_contain`.
         candidates (CandidateSelection, optional): Chooses the candidates of each step; by default
-            `best_candidates`, or `drawn_candidates` if `do_sample` is set.
+            `best_candidates`, or `drawn_candidates` with `do_sample`.
         scorer (Scorer, optional): Computes the scores of translations; by default `PenaltyScorer`.
         stopping_rule (StoppingRule, optional): Decides when the search ends for a sentence; by default
             `EarlyStopping`.
@@ -164,36 +167,36 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts of the search that this object replaces."""
+        """The names of the parts that differ from the default search."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
 @dataclass
 class SearchTask:
-    """Contains the inputs of a search, which `generate` has prepared for a batch of sentences, and the
-    strategies of the search.
+    """Contains everything that a search needs for a batch of sentences: models, inputs, limits, logits
+    processors and strategies.
     """
 
-    # `models` contains the model that generates, followed by the other models of the ensemble. `inputs`
-    # contains one dict for each model: the inputs of the model for B sentences.
+    # The model whose `generate` was called, and then the other models of the ensemble. `inputs` contains the
+    # inputs of each model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
-    # maximum number of new tokens of the translation of each sentence.
+    # maximum number of new tokens for each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
     # The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
-    # The stopping criteria of the call. The criteria for `</s>` and for length limits are left out, because
-    # the search itself checks `</s>` and length limits.
+    # The stopping criteria without those for `</s>` and length limits, because the search checks `</s>` and
+    # length limits itself.
     criteria: list[Any]
     strategies: SearchStrategies
-    # If True, no sentence is removed before the end of the search, and each step records the outputs that
-    # `generate` of transformers returns.
+    # If True, the search removes no sentence before its end, and records the outputs that `generate` of
+    # transformers returns.
     transformers_compatible: bool
-    # The search calls `goes_on(is_over)` before each step, where `is_over` is True if this search is over.
-    # `goes_on` returns True if another step is necessary.
+    # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With several
+    # processes, the result is True until the searches of all processes are over.
     goes_on: Callable[[bool], bool]
 
     def run(
@@ -205,8 +208,8 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Search translations of the sentences with the indices `sentences` [N] (by default all). Returns the
-        finished search.
+        """Search translations of the sentences with the indices `sentences` [N], by default all sentences.
+        Return the finished search.
         """
         device = self.prompt.device
         if sentences is None:
@@ -214,10 +217,10 @@ class SearchTask:
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # The stopping rule computes the highest score that a longer translation can reach. A logits
-            # processor may change log-probabilities so that a longer translation reaches a higher score.
-            # Therefore, with logits processors, the search continues while any of the `num_beams` best
-            # translations may improve. transformers uses the same rule.
+            # The stopping rule computes the highest score that a longer translation can reach. With logits
+            # processors, a longer translation may reach a higher score. Therefore, with logits processors,
+            # the search continues while one of the `num_beams` best translations could change, as in
+            # transformers.
             is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -225,9 +228,9 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # If values are read from the GPU one step late, the search takes an additional step. Do not read
-        # values late if the additional step would have side effects, such as recorded outputs, drawn random
-        # numbers, or calls of the user's code.
+        # A `DeferredReader` reads values from the GPU one step late, so the search takes one additional step.
+        # Do not use a `DeferredReader` if the additional step has side effects: recorded outputs, drawn
+        # random numbers, or calls of the user's code.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -248,8 +251,8 @@ class SearchTask:
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode only if the search has no logits processors and no custom parts, because both
-        # could need autograd.
+        # Use inference mode only without logits processors and custom parts of the search, because the code
+        # of a user may need autograd.
         is_direct = not (self.processors or self.strategies.replaced) and all(
             decoder.is_direct for decoder in decoders
         )
@@ -258,12 +261,11 @@ class SearchTask:
         return search
 
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
-        """Return a `TreeAttentionDecoder` (fast) if the model and the settings permit a
-        `TreeAttentionDecoder`, else a `RowDecoder`.
+        """Return the fast `TreeAttentionDecoder` if the model and the settings permit it, else a
+        `RowDecoder`.
         """
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
-        # Use `getattr`, because models of classes outside this package lack the attribute
-        # `supports_fast_path`.
+        # Use `getattr`, because models of other libraries lack the attribute `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
             return RowDecoder(model, config, inputs)
         return TreeAttentionDecoder(model, config, inputs)
@@ -271,28 +273,26 @@ class SearchTask:
 
 @dataclass(eq=False, kw_only=True)
 class BeamSearch:
-    """Searches the translations of all sentences of a batch at the same time.
+    """Runs beam search for all sentences of a batch at the same time.
 
     Args:
-        config: The settings. `num_beams` is K and `num_return_sequences` is R.
+        config: The settings of the search. `num_beams` is K and `num_return_sequences` is R.
         decoders: One `Decoder` for each model. The search averages the token probabilities of the models.
-        prompt: [B, P] int64, the beginning of each translation.
-        limits: [B] int64, the maximum number of new tokens of the translation of each sentence.
+        prompt: The beginnings of the translations, [B, P] int64.
+        limits: The maximum number of new tokens for each sentence, [B] int64.
         candidates: Chooses the candidates of each step.
         scorer: Computes the scores of finished translations.
         stopping_rule: Decides when the search ends for a sentence.
-        sentences: [N] int64, the indices of the sentences to search.
+        sentences: The indices of the sentences to translate, [N] int64.
         source_mask: The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
-        processors: The logits processors, which change log-probabilities.
-        criteria: The stopping criteria, which can end a candidate in addition to `</s>` and the length
-            limits.
-        rows_per_sentence: The number of beams of a sentence that logits processors and stopping criteria
-            receive in one call; by default all beams.
-        excluded: The id of a token that the search never chooses: the padding token. None if the search may
-            choose every token.
-        reader: Reads the values of each step from the GPU one step late, so the search takes one additional
-            step. None on a CPU, or if the additional step would have side effects.
-        transformers_compatible: If True, remove no sentence before the end of the search, and record the
+        processors: The logits processors, which change the log-probabilities of each step.
+        criteria: Additional stopping criteria. `</s>` and the length limits always end a candidate.
+        rows_per_sentence: The number of beams per sentence that a call of a logits processor or stopping
+            criterion receives; by default all beams.
+        excluded: The id of the padding token if the search must not choose padding, else None.
+        reader: Reads the values of each step from the GPU one step late. None on a CPU, or if the resulting
+            additional step would have side effects.
+        transformers_compatible: If True, the search removes no sentence before its end, and records the
             outputs that `generate` of transformers returns.
     """
 
@@ -316,9 +316,9 @@ class BeamSearch:
         self.may_remove_sentences = not (
             self.transformers_compatible or has_custom_rules(self.processors, self.criteria)
         )
-        # On a CPU without sampling, each step first checks whether a candidate has ended. Until the first
-        # candidate ends, the steps do not update the finished translations. The check is cheap on a CPU, but
-        # on a GPU the program would have to wait for the result.
+        # On a CPU without sampling, skip the update of the finished translations until the first candidate
+        # has ended. A GPU always updates the finished translations, because the CPU would have to wait for
+        # the GPU to know whether a candidate has ended.
         self.checks_ends_first = not (self.config.do_sample or needs_sync(self.limits))
 
         self.eos = self.config._eos_token_tensor
@@ -330,22 +330,22 @@ class BeamSearch:
         self.num_beams = self.config.num_beams
         self.num_candidates = max(2, 1 + num_ends) * self.config.num_beams
 
-        # The beams. Give the score NEG_INF to all beams except the first beam, because all beams of a
+        # Give the score NEG_INF to all beams except the first beam of each sentence, because all beams of a
         # sentence are equal at the start.
         num_searched = len(self.sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path [B,
-        # K, T, 2] contains two numbers for each token: the token id, and the row index that the beam had
-        # before the token was added.
+        # Paths [B, K, T, 1] contain the tokens of the beams. If `transformers_compatible` is True, paths [B,
+        # K, T, 2] contain two numbers for each token: the token id, and the row index of the beam that the
+        # token has extended.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if self.transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
         self.paths = paths[self.sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # For each beam, the index of the beam of the previous step that it extends, [N, K] int64. The first
-        # step of the search sets this attribute.
+        # For each beam, the index [N, K] int64 of the beam of the previous step that the beam extends. The
+        # first step of the search sets `parents`.
         self.parents: torch.Tensor
 
         self.is_over = False
@@ -353,7 +353,7 @@ class BeamSearch:
         self.is_improvable = self.is_open
         self.num_searched = self.is_open.sum()
 
-        # Finished translations of all sentences, best first.
+        # The finished translations of all sentences, best first.
         self.finished_scores = torch.full((len(prompt), self.num_beams), NEG_INF, device=prompt.device)
         self.finished_lengths = torch.zeros(
             len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device
@@ -373,9 +373,9 @@ class BeamSearch:
     def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
         """Run steps of the search until `goes_on` returns False.
 
-        `logits` contains for each decoder the logits [B, 1 or K, V] of the first new token.
-        `goes_on(is_over)` returns True if this search, or the search of another process that shares the
-        model, needs another step. Processes that share one model must take the same number of steps.
+        `logits` contains the logits [B, 1 or K, V] of the first new token from each decoder.
+        `goes_on(is_over)` returns True if another step is necessary: for this search, or for the search of
+        another process that stores a part of the model.
         """
         while goes_on(self.is_over):
             if self.num_new > 0:
@@ -388,8 +388,8 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Complete one step after the decoders have computed their logits (parts 2 to 4 of a step in the
-        docstring of this file).
+        """Complete a step after the decoders have computed the logits: parts 2 to 4 in the docstring of this
+        file.
         """
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
@@ -414,14 +414,14 @@ class BeamSearch:
             self.parents = candidates.parents.gather(1, best)
         else:
             self._continue_with_first_candidates(candidates, paths)
-        # Remove closed sentences only if at least an eighth of the sentences is closed, because each removal
-        # copies all open sentences.
+        # Remove closed sentences only if at least an eighth of the sentences is closed, because a removal
+        # copies all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
 
     def _continue_with_first_candidates(self, candidates: Candidates, paths: torch.Tensor) -> None:
-        """Make the first K candidates the new beams. The candidates must be sorted, and no candidate may have
-        ended.
+        """Make the first K candidates the new beams. The candidates must be sorted by score, and no candidate
+        may have ended.
         """
         self.scores = candidates.scores[:, : self.num_beams]
         self.paths = paths[:, : self.num_beams]
@@ -432,8 +432,8 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read two values from the device: whether a candidate has ended, and the number of open sentences.
 
-        This method waits for the GPU. No other method of a step waits for the GPU. If the search has a
-        `reader`, both values belong to the previous step.
+        No other part of a step waits for the GPU. If the search has a `reader`, the two values belong to the
+        previous step.
         """
         trees = [
             decoder.tree
@@ -446,13 +446,14 @@ class BeamSearch:
         if self.reader is not None:
             numbers = self.reader.exchange(numbers)
         if numbers is None:
-            # Return default values at the first step, because the values of a step are read one step later.
+            # Return defaults at the first step, because a `reader` returns the values of a step one step
+            # later.
             return True, len(self.sentences)
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN. Store in each key-value tree the number of tokens that
-        belong to a beam. Return whether a candidate has ended, and the number of open sentences.
+        """Raise an error if a log-probability is NaN. Store the number of tokens that belong to a beam in
+        each key-value tree. Return whether a candidate has ended, and the number of open sentences.
         """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
@@ -465,21 +466,20 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two tensors. The first tensor contains the log-probabilities [N, K or 1, V] that the logits
-        processors return. The second tensor contains the log-probabilities [N, K or 1] of one token of the
-        vocabulary. The caller checks the second tensor for NaN. One token is enough for this check, because
-        all log-probabilities of a row are NaN if one logit is NaN or +inf, or if all logits of the row are
-        -inf.
+        """Return the log-probabilities [N, K or 1, V] after the logits processors, and the log-probabilities
+        [N, K or 1] of one token before the logits processors. The caller checks the second tensor for NaN.
+        One token is enough for the check, because all log-probabilities of a row are NaN if one logit is NaN
+        or +inf, or if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
-            # Broadcast the log-probabilities, because before the first new token some decoders return K rows
-            # per sentence, and other decoders return one row.
+            # Broadcast the log-probabilities, because in the first step a `RowDecoder` returns K rows per
+            # sentence, and a `TreeAttentionDecoder` returns one row.
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Check the log-probability of an arbitrary token, but not of the excluded token, because the code
-        # below overwrites the log-probability of the excluded token.
+        # Choose any token except the excluded token, because the log-probability of the excluded token is
+        # overwritten below.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.processors:
             log_probs = self._process(log_probs.expand(-1, self.num_beams, -1))
@@ -492,15 +492,15 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert the values [N, K, ...] of the N open sentences to rows [B * K, ...] of all B sentences. The
-        rows of closed sentences are zeros, so that the row index of a beam never changes.
+        """Convert values [N, K, ...] of the N sentences in the batch to rows [B * K, ...] of all B sentences.
+        The rows of removed sentences are zeros, so that the row index of a beam never changes.
         """
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
     def _from_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Convert the rows [B * K, ...] of all sentences to the values [N, K, ...] of the open sentences (the
-        inverse of `_to_rows`).
+        """Convert rows [B * K, ...] of all B sentences to values [N, K, ...] of the N sentences in the batch.
+        The inverse of `_to_rows`.
         """
         return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
 
@@ -517,7 +517,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _ended_by_criteria(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N, C] that is True where one of `criteria` ends a candidate in `sequences`
+        """Return a bool tensor [N, C] that is True where a stopping criterion ends a candidate in `sequences`
         [N, C, T + 1].
         """
         scores = tuple(self.step_scores) or None
@@ -538,8 +538,8 @@ class BeamSearch:
         return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N, C] that is True where `</s>`, the length limit or one of `criteria` ends a
-        candidate.
+        """Return a bool tensor [N, C] that is True where `</s>`, the length limit or a stopping criterion
+        ends a candidate.
         """
         if self.eos is None:
             ended = torch.zeros_like(candidates.tokens, dtype=torch.bool)
@@ -556,8 +556,8 @@ class BeamSearch:
     def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Update the scores of the K best finished translations of each sentence.
 
-        Returns [N, K] int64, the indices of the K best translations. An index below K refers to a translation
-        that finished at an earlier step. An index K + i refers to candidate i.
+        Return the indices [N, K] int64 of the K best translations. An index below K means a translation that
+        finished in an earlier step. An index K + i means candidate i.
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
@@ -569,8 +569,8 @@ class BeamSearch:
                 1, candidates.parents[:, : self.num_beams]
             )  # [N, K]
         scores = self.scorer(scores, self.num_new, coverage)
-        # Give candidates that do not become finished translations the score 2 * NEG_INF. This score must be
-        # lower than the score of a missing translation, NEG_INF.
+        # Give the score 2 * NEG_INF to candidates that do not become finished translations. The score must be
+        # lower than NEG_INF, the score of a missing translation.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
@@ -591,14 +591,14 @@ class BeamSearch:
         self.finished_paths[self.sentences] = gather_beams(both, kept)
 
     def pad_paths(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        """Pad paths (the tokens of beams or translations) to `num_tokens` tokens."""
+        """Pad `paths`, the tokens of beams or translations, to `num_tokens` tokens."""
         missing = num_tokens - paths.shape[2]
         if missing == 0:
             return paths
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """End the search for the sentences whose results are final. Return the number of open sentences."""
+        """Close the sentences whose results are final. Return the number of open sentences."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -606,18 +606,17 @@ class BeamSearch:
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
-            # Continue or end the search for all sentences of the batch together, as transformers does.
+            # End the search for all sentences of the batch at the same step, as transformers does.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable = self.is_improvable & goes_on
         self.is_open = self.is_open & goes_on
         return self.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove closed sentences (the search has ended for them) from the batch, and keep `num_staying`
-        sentences.
+        """Remove closed sentences from the batch, and keep `num_staying` sentences.
 
-        If the search has a `reader`, `num_staying` was counted in the previous step, so some kept sentences
-        may already be closed.
+        If the search has a `reader`, `num_staying` is the number of open sentences one step earlier. Some
+        kept sentences may therefore be closed.
         """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
@@ -630,11 +629,12 @@ class BeamSearch:
         self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return the tokens [B * R, T] and the scores [B * R] of the best R translations of each sentence,
-        and the beam indices or None.
+        """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations of
+        each sentence.
 
-        The beam indices [B * R, T - P] are the `beam_indices` of transformers. If a translation is missing,
-        padding follows the prompt, and the score is -inf.
+        The beam indices [B * R, T - P] are the `beam_indices` of transformers, or None unless
+        `transformers_compatible` is True. A missing translation consists of the prompt and padding, and has
+        the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
@@ -651,8 +651,8 @@ class BeamSearch:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a logits processor or a stopping criterion contains code of the user. This code may need
-    the rows of all sentences, including the sentences for which the search has ended.
+    """Return True if a logits processor or a stopping criterion contains code of the user. Such code may need
+    the rows of all sentences, so the search must not remove sentences.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
@@ -661,7 +661,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """Return the id of the token that fills a row after the end of its translation. transformers fills rows
+    """Return the id of the token that fills a row after the end of a translation. transformers fills rows
     with the same token.
     """
     pad = config._pad_token_tensor
@@ -673,16 +673,15 @@ def padding_token(config: GenerationConfig) -> int:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """The values that the search copies from the device to the CPU in one transfer after each step."""
+    """The values of a step that the search copies from the device to the CPU in one transfer."""
 
-    # [3 + number of trees] float32. The first three values are the sum of `log_probs`, 1 if a candidate has
-    # ended (else 0), and the number of open sentences. For each key-value tree, one more value follows: the
-    # number of tokens that belong to a beam (the maximum over the sentences).
+    # `values` [3 + number of trees] float32 contains the sum of `log_probs`, then 1 if a candidate has ended
+    # (else 0), then the number of open sentences. One more value follows for each key-value tree in `trees`:
+    # the largest number of tokens of a sentence that belong to a beam.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # If `log_probs` contain NaN, the search finds the affected sentence with `is_open` and `sentences`.
-    # `log_probs` [N, K or 1] are the log-probabilities of one token of the vocabulary. `is_open` [N] is True
-    # for open sentences. `sentences` [N] int64 are the indices of the sentences.
+    # `log_probs` [N, K or 1] are the log-probabilities of one token of the vocabulary. If `log_probs` contain
+    # NaN, `is_open` [N] and the indices `sentences` [N] int64 tell which open sentence is affected.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
@@ -691,8 +690,8 @@ class StepNumbers:
 class DeferredReader:
     """Reads the values of a step from the GPU while the GPU computes the next step.
 
-    The search learns one step late that it is over, so it takes one step more than necessary. The results of
-    the additional step are discarded.
+    The search therefore learns its end one step late, and takes one additional step. The search discards the
+    results of the additional step.
     """
 
     def __init__(self) -> None:
@@ -700,7 +699,7 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store `numbers`, the values of this step (None after the last step), and return the values of the
+        """Store the values `numbers` of a step, or None after the last step. Return the values of the
         previous step.
         """
         before = self.pending
@@ -708,8 +707,7 @@ class DeferredReader:
         self.pending = None
         self.event = None
         if numbers is not None:
-            # Pass `non_blocking=True`, so that the GPU and this thread continue during the copy to pinned
-            # memory.
+            # Pass `non_blocking=True`, so that the GPU and the CPU continue during the copy to pinned memory.
             self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
             if numbers.values.is_cuda:
                 self.event = torch.cuda.current_stream(numbers.values.device).record_event()
@@ -719,26 +717,28 @@ class DeferredReader:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """Return ((5 + length) / 6)^alpha for "gnmt" (Wu et al. 2016, Equation 14), otherwise length^alpha."""
+    """Return the divisor of scores: ((5 + length) / 6)^alpha for `length_penalty_type="gnmt"` (Wu et al.
+    2016, Equation 14), otherwise length^alpha.
+    """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the coverage penalty without its weight: the sum of log(min(coverage, 1)) over the source tokens
-    (Wu et al. 2016, Equation 14).
+    """Return the coverage penalty before the multiplication by its weight: the sum of log(min(coverage, 1))
+    over the source tokens (Wu et al. 2016, Equation 14).
 
-    `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
+    `coverage` [..., S] is the sum of the attention weights that all target tokens give to each source token.
     """
-    # Clamp the coverage at the smallest positive number, because log(0) would be -inf for a source token
-    # without attention.
+    # Clamp the coverage to positive numbers, because log(0) would be -inf for a source token without
+    # attention.
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
     return (logs if source_mask is None else logs * source_mask.bool()).sum(dim=-1)
 
 
 class PenaltyScorer(Scorer):
     """The default scorer (Wu et al. 2016, Equation 14). The score is the log-probability divided by the
-    length penalty, plus the weighted coverage penalty.
+    length penalty, plus the coverage penalty times its weight.
     """
 
     def __init__(self, config: GenerationConfig):
@@ -752,26 +752,26 @@ class PenaltyScorer(Scorer):
 
 
 class EarlyStopping(StoppingRule):
-    """The default stopping rule, which implements the setting `early_stopping`.
+    """The default stopping rule. `EarlyStopping` implements the setting `early_stopping`.
 
-    The search continues for a sentence while an unfinished translation could still become one of the
-    `num_counted` best results. A sentence is full if `num_beams` translations are finished and
-    `early_stopping` is True.
+    The search continues for a sentence while an unfinished translation could become one of the `num_counted`
+    best results. If `early_stopping` is True, the search also ends as soon as a sentence has `num_beams`
+    finished translations.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: True if `may_improve` considers all possible lengths of an unfinished translation.
+        # True if `may_improve` considers all possible lengths of an unfinished translation, [B] bool.
         self.considers_all_lengths = torch.full(
             (num_sentences,), considers_all_lengths(config), device=device
         )
-        # [B] bool: True if the search ends for a sentence as soon as the sentence is full.
+        # True if the search ends as soon as `num_beams` translations of the sentence are finished, [B] bool.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is the lowest score of the `num_counted` best finished translations. If fewer translations
-        # are finished, `worst` is NEG_INF, so that every additional translation improves the results.
+        # `worst` is the lowest score of the `num_counted` best finished translations. `worst` is NEG_INF if
+        # fewer translations are finished, so that the search continues.
         worst = finished[:, self.num_counted - 1]
         limits = search.limits[search.sentences]
         longest = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
@@ -784,39 +784,40 @@ class EarlyStopping(StoppingRule):
 def highest_reachable_score(
     log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
 ) -> Any:
-    """Return the highest score that an unfinished translation can reach if it ends with `length` to `longest`
-    tokens. `log_prob` is its summed log-probability, which additional tokens cannot increase.
+    """Return the highest score that an unfinished translation can reach if the finished translation has
+    `length` to `longest` tokens. `log_prob` is the summed log-probability so far. More tokens cannot increase
+    `log_prob`.
 
-    With a positive length penalty, a longer translation has a higher score if the log-probability is equal.
+    With a positive length penalty, the longer of two translations with equal log-probability has the higher
+    score.
     """
     return scorer(log_prob, longest if config.length_penalty > 0 else length)
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:
-    """Return True if the stopping rule must compute the best score over all possible lengths of an unfinished
-    translation.
+    """Return True if the stopping rule must consider all possible lengths of an unfinished translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
-    transformers compares scores at the current length. A comparison at the current length is exact only if
-    scores are not divided by a length penalty. This package also considers all possible lengths for
-    `early_stopping=False` if the length penalty is the penalty of Wu et al.
+    transformers compares scores at the current length, although this comparison is exact only without a
+    length penalty. For `length_penalty_type="gnmt"`, this package also considers all possible lengths for
+    `early_stopping=False`.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
 
 
 def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """Select the continuations with the highest scores, as in beam search."""
+    """Choose the continuations with the highest scores. The default of beam search."""
     return top_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
-    beams.
+    """Return the `number` best candidates for the log-probabilities [N, K, V] of the next token and the
+    scores [N, K] of the beams.
 
-    If fewer than `number` candidates exist, the missing candidates have the score NEG_INF. A large vocabulary
-    is divided into chunks, and only the chunks with the highest maxima are sorted. The division into chunks
-    halves the time of the selection, and does not change the selected candidates.
+    If there are fewer than `number` candidates, the missing candidates have the score NEG_INF. A large
+    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. Chunks halve
+    the time of the selection, and do not change the result.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -826,7 +827,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     # [N, K, V / size, size]
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # [N, number]: for each sentence, the indices of the `number` best chunks. Index k * num_chunks + c means
+    # `chosen` [N, number] are the indices of the best chunks of each sentence. Index k * num_chunks + c means
     # chunk c of beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
@@ -838,9 +839,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
 
 
 def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Return the best candidates among all tokens of the vocabulary, without dividing the vocabulary into
-    chunks.
-    """
+    """Return the best candidates without dividing the vocabulary into chunks."""
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
     best, index = total.topk(min(number, total.shape[1]))
@@ -853,9 +852,9 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the number of tokens in a chunk of the vocabulary: the divisor of `num_classes` that is nearest
-    to sqrt(num_classes). Return 1 (no chunks) if the vocabulary is small, or if no divisor is near
-    sqrt(num_classes).
+    """Return the number of tokens in a chunk of a vocabulary: the divisor of `num_classes` that is nearest to
+    sqrt(num_classes). If the vocabulary is small, or no divisor is near sqrt(num_classes), return 1, so that
+    the vocabulary is not divided.
     """
     root = math.isqrt(num_classes)
     if root <= 16:
@@ -865,19 +864,18 @@ def chunk_size(num_classes: int) -> int:
 
 
 def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """Select continuations at random, as in beam sampling."""
+    """Draw continuations at random. The default of beam search with `do_sample`."""
     return sample_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Draw candidates at random, without replacement and in proportion to their probability. Return the
-    candidates in the order of the draws.
+    """Draw candidates without replacement, in proportion to their probability. The candidates are in the
+    order of the draws.
     """
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
-    # Do not call `torch.multinomial`, because `torch.multinomial` synchronises with the device to check the
-    # probabilities.
+    # Do not call `torch.multinomial`, because it waits for the device to check the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
 
@@ -885,8 +883,8 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
 class SentenceError(ValueError):
     """Raised if a sentence cannot be translated.
 
-    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if the
-    text is unknown.
+    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if
+    unknown.
     """
 
     def __init__(self, sentence: int, text: str | None = None):
@@ -896,14 +894,14 @@ class SentenceError(ValueError):
 
     @property
     def place(self) -> str:
-        """The words that name the sentence in an error message."""
+        """The name of the sentence in an error message: its text or its index."""
         return (
             f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
         )
 
 
 class NotFiniteError(SentenceError):
-    """Raised if logits of a sentence are NaN or infinite."""
+    """Raised if the model computes logits that are NaN or infinite for a sentence."""
 
     def __str__(self) -> str:
         return (
@@ -913,8 +911,8 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """Raised if the settings of the search forbid every translation of a sentence. `settings` is a text with
-    the names and values of these settings.
+    """Raised if settings forbid every translation of a sentence. `settings` is a text with the names and
+    values of the forbidding settings.
     """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
@@ -929,7 +927,8 @@ class NoTranslationError(SentenceError):
         )
 
 
-# Settings of `generate` for which transformers creates logits processors that can forbid tokens.
+# The settings of `generate` that can forbid tokens. transformers creates a logits processor for each of these
+# settings.
 _FORBIDDING = (
     "bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias no_repeat_ngram_size "
     "encoder_no_repeat_ngram_size min_length min_new_tokens forced_bos_token_id forced_eos_token_id"
@@ -940,8 +939,7 @@ def forbidding_settings(config: GenerationConfig) -> str:
     """Return the names and values of the settings that can forbid tokens, as a text for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # Do not name `min_length` in the error message, because transformers computes `min_length` from
-        # `min_new_tokens`.
+        # Do not name `min_length`, because transformers has computed `min_length` from `min_new_tokens`.
         del values["min_length"]
     given = [
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)

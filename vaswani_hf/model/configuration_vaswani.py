@@ -1,7 +1,7 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
-finds the other code files of the checkpoint through the import statements in this file.
+also loads the code files that this file imports.
 """
 
 import copy
@@ -25,8 +25,8 @@ from .inputs_vaswani import PAPER_SYMBOLS, is_int, is_number, nearest_name
 
 logger = logging.get_logger(__name__)
 
-# Names that some versions of transformers and PEFT store in config.json, although the config class has no
-# such fields.
+# Some versions of transformers and PEFT store these names in config.json. `VaswaniConfig` has no fields with
+# these names.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
@@ -47,9 +47,9 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# These import statements name the other files that are saved with a checkpoint. The statements are in a
-# string, because real import statements would be circular. transformers finds the statements, because it
-# searches the whole text of this file for import statements.
+# The import statements in this string name files of the package that transformers must copy into each
+# checkpoint. The string contains the statements, because real import statements would be circular.
+# transformers finds import statements in strings, because transformers searches the whole text of this file.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
@@ -60,7 +60,7 @@ TARGET_FOLDER = "target_tokenizer"
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config may be one id, a list or
+    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config is one id, a list of ids or
     None.
     """
     eos = config.eos_token_id
@@ -110,7 +110,8 @@ _A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or
 _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
 _A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
-# Maps each field to a test of its value, and to the words that follow "must be" in the error message.
+# Maps each config field to a function that tests a value, and to the words after "must be" in the error
+# message.
 FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vocab_size": _A_SIZE,
     "decoder_vocab_size": _A_SIZE_OR_NONE,
@@ -169,7 +170,7 @@ FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "decoder_start_token_id": _A_TOKEN_OR_NONE,
 }
-# The fields whose values may be names of classes that users have registered.
+# The config fields that accept names of registered classes, with the registry of these names.
 _REGISTRIES = {
     "attention_score": ATTENTIONS,
     "cross_attention_score": ATTENTIONS,
@@ -181,16 +182,16 @@ class VaswaniConfig(PreTrainedConfig):
     """Describes the architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3,
     Table 3 row "base").
 
-    Fields have the names that MarianMT and BART use. If MarianMT and BART have no such field, the name
-    comes from the paper, such as `d_k`. The config checks each value that is assigned to a field. When a
-    config or a model is created, the combination of all fields is checked.
+    Fields have the names that MarianMT and BART use. If MarianMT and BART lack a field, the name is the
+    symbol in the paper, such as `d_k`. Each assignment to a field checks the value. The constructors of
+    configs and models check the combination of all fields.
 
     Args:
         vocab_size (int): Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings
             are shared.
         decoder_vocab_size (int, optional): Number of tokens in the target vocabulary; by default
             `vocab_size`.
-        d_model (int): Width D of embeddings, sub-layer outputs and residuals (Section 3.1).
+        d_model (int): Width of embeddings, sub-layer outputs and residuals (Section 3.1).
         encoder_layers (int): Number N of encoder layers (Section 3.1).
         decoder_layers (int): Number N of decoder layers (Section 3.1).
         encoder_attention_heads (int): Number h of heads of the encoder's self-attention (Section 3.2.2).
@@ -198,11 +199,12 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 3.2.2).
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
-        d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). If the
-            value is not given, the config sets it to `d_model` divided by the number of heads, or to None if
-            the encoder and the decoder have different numbers of heads.
-        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is the
-            same as the default of `d_k`.
+        d_k (int, optional): Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The
+            default is `d_model` divided by the number of heads. If the encoder and the decoder have different
+            numbers of heads, the field stays None, and each stack divides `d_model` by its own number of
+            heads.
+        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). `d_v` has the same
+            default as `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
         attention_dropout (float): Dropout rate of attention weights. Values above 0 differ from the paper,
@@ -211,75 +213,78 @@ class VaswaniConfig(PreTrainedConfig):
             Values above 0 differ from the paper, because the paper has no dropout after the activation
             function.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Equation 2).
-        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
-            Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack. "pre" differs from the paper,
-            but makes the training of deep stacks more stable.
+        norm_position (str): "post" computes LayerNorm(x + Sublayer(x)), as Section 3.1 does. "pre" computes x
+            + Sublayer(LayerNorm(x)), and adds a LayerNorm at the end of each stack. "pre" differs from the
+            paper, but makes the training of deep stacks more stable.
         norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
-            If the encoder and the decoder have different norm positions, the model differs from the paper.
-            The field exists for JoeyNMT models with a "pre" encoder and a "post" decoder.
+            Different norm positions in the encoder and the decoder differ from the paper. Models converted
+            from JoeyNMT may have a "pre" encoder and a "post" decoder.
         final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
-            "pre" stack has this LayerNorm, and a "post" stack does not have this LayerNorm. A "post" stack
-            with this LayerNorm differs from the paper; models of torch.nn.Transformer have such stacks.
-        layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
+            "pre" stack has a final LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with
+            a final LayerNorm differs from the paper, but models of torch.nn.Transformer have such stacks.
+        layer_norm_eps (float): The epsilon that LayerNorm adds to the variance. The paper gives no value.
             tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
             without position information, or a name that `register_position_encoding` has added. "none" and
             registered position encodings differ from the paper.
-        position_timescales (str): The formula for the timescales of sinusoidal positions. "paper":
-            10000^(2i/d_model) for the feature pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)).
-            "tensor2tensor" differs from the paper, but models converted from tensor2tensor, Marian or fairseq
-            need these timescales. Only "sinusoidal" positions use this field.
-        position_offset (int): The position of the first token in sinusoidal position encodings. Values above
-            0 differ from the paper, in which the first position is 0. Models converted from fairseq need the
-            offset 2, and models converted from OpenNMT-tf need the offset 1. Only "sinusoidal" positions use
-            this field.
-        max_position_embeddings (int): Number of learned positions, which is the maximum number of tokens in a
-            sequence. Sinusoidal positions ignore this field.
+        position_timescales (str): The formula for the timescale of the feature pair i of sinusoidal
+            positions. "paper" uses 10000^(2i/d_model) (Section 3.5). "tensor2tensor" uses
+            10000^(i/(d_model/2-1)). "tensor2tensor" differs from the paper, but models converted from
+            tensor2tensor, Marian or fairseq need "tensor2tensor". Only "sinusoidal" positions use
+            `position_timescales`.
+        position_offset (int): The position of the first token in sinusoidal position encodings. In the paper,
+            the first position is 0. A `position_offset` above 0 differs from the paper, but models converted
+            from fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use
+            `position_offset`.
+        max_position_embeddings (int): Number of learned positions. A model with learned positions cannot read
+            a sequence with more tokens. Sinusoidal positions ignore `max_position_embeddings`.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
-        share_encoder_decoder_embeddings (bool): True if source embedding and target embedding are one matrix
+        share_encoder_decoder_embeddings (bool): True if the source embedding and the target embedding share
+            one matrix (Section 3.4).
+        tie_word_embeddings (bool): True if the output projection and the target embedding share one matrix
             (Section 3.4).
-        tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
-            3.4).
         lm_head_bias (bool): True if the output projection has a bias. A bias differs from the paper, but
-            models converted from Marian and other libraries have this bias.
-        zero_start_embedding (bool): True if the embedding of the start token `<pad>` is a vector of zeros
-            that training does not change. If True, `<pad>` also has probability 0 in the label-smoothed loss,
-            and `pad_token_id` and `decoder_start_token_id` must be equal. The value True differs from the
-            paper, but models converted from Marian or tensor2tensor need the value True.
+            models converted from Marian and other libraries have an output bias.
+        zero_start_embedding (bool): True if decoding starts with `<pad>`, and the embedding of `<pad>` is a
+            vector of zeros that training does not change. `zero_start_embedding` requires equal
+            `pad_token_id` and `decoder_start_token_id`, and gives `<pad>` the probability 0 in the
+            label-smoothed loss. `zero_start_embedding` differs from the paper, but models converted from
+            Marian or tensor2tensor have such an embedding.
         attention_score (str): The function that computes an attention score from a query and a key. The paper
-            uses "scaled_dot" (Equation 1). All other functions differ from the paper: "dot", "dot_mean",
-            "general", "additive_linear", "additive" (see attention_vaswani), and functions that
-            `register_attention` has added.
+            uses "scaled_dot" (Equation 1). The names "dot", "dot_mean", "general", "additive_linear",
+            "additive" (see attention_vaswani), and the names that `register_attention` has added, differ from
+            the paper.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): The number r of neighbouring tokens to which a token may
-            attend. In the encoder a token attends to r tokens on each side, in the decoder to the r tokens
-            before the token. None means no limit. The paper mentions restricted self-attention in Section 4,
-            but does not use restricted self-attention. With a window of r tokens, time and memory are O(r n
-            d) for n tokens of width d, and the maximum path length between two tokens is O(n/r) layers. A
-            list contains r or None for each layer. A list either applies to both stacks, or contains the
-            values of the encoder layers followed by the values of the decoder layers.
-        attention_bias (bool): True if the projections of attention layers have biases. The projections of the
-            paper have no biases.
-        initializer_range (float, optional): Standard deviation of the initial weights. If the value is given,
-            weights are initialised as in GPT-2, otherwise as in tensor2tensor.
-        label_smoothing (float): Probability e that label smoothing takes from the reference token and gives
-            to other tokens in training (Section 5.4). The value in the paper is 0.1. With the default 0 the
-            loss is the plain cross-entropy.
-        label_smoothing_form (str): The target probabilities if `label_smoothing` is e and the vocabulary has
-            V tokens. "t2t": 1-e for the reference token and e/(V-1) for each other token, as in
-            tensor2tensor. "torch": 1-e+e/V for the reference token and e/V for each other token, as in
-            PyTorch.
-        use_cache (bool): True to cache keys and values while decoding.
+            attend. A token of the encoder attends to r tokens on each side. A token of the decoder attends to
+            the r tokens before the token. None means no limit. The paper mentions such restricted
+            self-attention in Section 4, but does not use restricted self-attention. A window of r tokens
+            needs time and memory O(r n d) for n tokens of width d. The maximum path length between two tokens
+            is O(n/r) layers. A list of windows contains r or None for each layer. A list of windows either
+            applies to both stacks, or contains first the windows of the encoder layers and then the windows
+            of the decoder layers.
+        attention_bias (bool): True if the projections of attention layers have biases. Biases differ from the
+            paper.
+        initializer_range (float, optional): Standard deviation of the initial weights, which are then drawn
+            as in GPT-2. If None, the initial weights are drawn as in tensor2tensor.
+        label_smoothing (float): Probability that label smoothing takes from the reference token and gives to
+            other tokens in training (Section 5.4). The paper uses 0.1. The default 0 turns label smoothing
+            off.
+        label_smoothing_form (str): The formula for the target probabilities of a label smoothing e with V
+            tokens in the vocabulary. "t2t" gives 1-e to the reference token and e/(V-1) to each other token,
+            as tensor2tensor does. "torch" gives 1-e+e/V to the reference token and e/V to each other token,
+            as PyTorch does.
+        use_cache (bool): True to cache keys and values during decoding.
         bos_token_id (int, optional): The id of `<s>`.
         pad_token_id (int, optional): The id of `<pad>`.
         eos_token_id (int or list, optional): The id of `</s>`.
-        decoder_start_token_id (int, optional): The id of the token that decoding starts from; if None, the id
-            of `<s>`.
+        decoder_start_token_id (int, optional): The id of the first token in the decoder's input. If None,
+            `bos_token_id` is used.
 
     Raises:
-        ValueError: If the value of a field or the combination of two fields is invalid, or if a keyword
-            argument is not the name of a field.
+        ValueError: If a field has an invalid value, two fields contradict each other, or a keyword argument
+            is not the name of a field.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig
@@ -339,7 +344,7 @@ class VaswaniConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
 
-    # Maps the names of the fields that a subclass adds to their types.
+    # The config fields that a subclass defines: maps the name of each field to its type.
     added_fields = {}  # type: ignore[var-annotated]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -357,8 +362,8 @@ class VaswaniConfig(PreTrainedConfig):
             value = _checked(self, field, value)
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # Assign both vocabulary sizes, because transformers assigns only `vocab_size` when it resizes shared
-        # embeddings.
+        # Assign both vocabulary sizes, because `resize_token_embeddings` of transformers assigns only
+        # `vocab_size`.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -381,20 +386,20 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def output_attentions(self) -> bool:
-        """True if each call of a model returns attention weights. Calls that return attention weights use
+        """True if each call of the model returns attention weights. A model computes attention weights with
         eager attention.
         """
         return self._output_attentions
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Store the value in a private attribute. If the field of transformers had the value True,
+        # Store `output_attentions` in a private attribute. If the attribute of transformers were True,
         # transformers would raise an error for every attention implementation except "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Each model calls `validate_architecture` again, because fields
-        may have changed after the config was created.
+        """Check that the fields of the config do not contradict each other. Each model calls
+        `validate_architecture` again, because a program may change fields of a config.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -451,8 +456,8 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
 
     def has_final_norm(self, is_decoder: bool) -> bool:
-        """Return True if a LayerNorm follows the last layer of the decoder (if `is_decoder` is True) or of
-        the encoder.
+        """Return True if a LayerNorm follows the last layer of a stack: of the decoder if `is_decoder` is
+        True, else of the encoder.
         """
         if self.final_norm is None:
             return self.norm_position_of(is_decoder) == "pre"
@@ -463,8 +468,8 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """Return the attention window (in tokens) of each layer of the decoder if `is_causal` is True, else
-        of the encoder. None means no window.
+        """Return the attention window of each layer in tokens, or None for a layer without a window. The
+        layers are those of the decoder if `is_causal` is True, else those of the encoder.
         """
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
@@ -472,16 +477,16 @@ class VaswaniConfig(PreTrainedConfig):
             windows = [windows] * max(depths)
         first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
         depth = self.decoder_layers if is_causal else self.encoder_layers
-        # Limit the size of windows, because PyTorch cannot represent integers of 2^63 and more.
+        # Limit windows to 2^40 tokens, because PyTorch cannot represent integers of 2^63 and more.
         return [None if r is None else min(r, 2**40) for r in windows[first : first + depth]]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Create a config from a dict, such as the content of `config.json`. Keyword arguments replace values
-        of the dict.
+        """Create a config from a dict, such as the content of `config.json`. Keyword arguments override the
+        dict.
 
-        An unknown name in the dict raises an error. If transformers has saved the dict, an unknown name only
-        gives a warning and is ignored.
+        An unknown name in the dict raises an error. If the dict comes from a file that transformers has
+        saved, an unknown name is ignored with a warning.
 
         Raises:
             ValueError: If the dict describes another type of model, or a keyword argument looks like a
@@ -501,13 +506,13 @@ class VaswaniConfig(PreTrainedConfig):
             _refuse_unknown(
                 cls, [key for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)]
             )
-        # Remove `auto_map` and `custom_pipelines`, because transformers would ask for `trust_remote_code` if
-        # a config has these entries.
+        # Remove `auto_map` and `custom_pipelines`, because these entries make transformers ask for
+        # `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
-        # Ignore unknown entries in a file that transformers has written, because such a file may contain
-        # entries of other versions and other tools.
+        # Ignore unknown entries in a file that transformers has written, because other versions of
+        # transformers and other tools add entries.
         saved_names = config_dict if "transformers_version" in config_dict else ()
         for name, message in _unknown(cls, saved_names).items():
             logger.warning_once(f"{message} The entry is ignored.")
@@ -516,22 +521,22 @@ class VaswaniConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config and the code of the model, so that the checkpoint can be loaded even if the package
-        is not installed.
+        """Save the config and the code of the model. transformers can then load the checkpoint without the
+        package.
 
-        If the config uses classes of users, the files that define these classes are saved, too.
+        If the config uses classes that a user has defined, the Python files of these classes are also saved.
         """
         saved = copy.copy(self)
-        # Remove the attention implementation from the copy, because transformers refuses to save
-        # `output_attentions=True` with fused attention. config.json never contains the attention
-        # implementation.
+        # Remove the attention implementation from the saved copy, because transformers refuses to save
+        # `output_attentions=True` with a fused attention implementation. config.json never contains the
+        # attention implementation.
         saved._attn_implementation = None
         saved.auto_map = self.auto_classes()
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Copy the code files here, because transformers would copy the user's file without changing its
-            # imports of the package.
+            # Copy the code files without transformers, because transformers would not change the imports of
+            # the package in a user's file.
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
@@ -552,44 +557,43 @@ class VaswaniConfig(PreTrainedConfig):
         return dict(AUTO_MAP)
 
     def user_classes(self) -> list[type]:
-        """Return the user-defined classes that the config needs: registered classes, and the config class
+        """Return the classes defined by users that the config needs: registered classes, and the config class
         itself.
         """
         classes = [registry.classes[name] for registry, name in _registered(self)]
         return classes if _base_of(self) is type(self) else [*classes, type(self)]
 
 
-# After this call transformers saves the code files of the model together with each config.
+# Register the class, so that transformers saves the code files of the model together with each config.
 VaswaniConfig.register_for_auto_class()
 
 
 def _base_of(config: VaswaniConfig) -> type:
-    """Return the config class of this package from which the class of a config inherits."""
+    """Return the config class of this package: the class of the config, or its base class if a user has
+    defined the class.
+    """
     name = config.auto_classes()["AutoConfig"].partition(".")[2]
     return next(kind for kind in type(config).__mro__ if kind.__name__ == name)
 
 
 def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
-    """Return the names in a config that users have registered. Return each name together with the registry
-    that contains the name.
-    """
+    """Return each registered name that a config uses, together with the registry that contains the name."""
     names = {(field, getattr(config, field)) for field in _REGISTRIES}
     found = {(_REGISTRIES[field], name) for field, name in names if name in _REGISTRIES[field].classes}
     return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
 
 
 def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Copy the code files of users into the checkpoint. Write a module (the entry module) that imports these
-    files and registers their classes. Change `auto_map` so that transformers loads the entry module first.
+    """Copy the code files of users into the checkpoint, and write an entry module that registers their
+    classes. Change `auto_map` so that transformers loads the entry module first.
     """
     base = _base_of(saved)
     kind = type(saved)
     references = dict(saved.auto_map)
     others: list[type] = []
     if kind is not base:
-        # Look for the model class in the file of the user's config class. Do not load a model class of the
-        # package, because transformers requires that the `config_class` of the loaded model class is the
-        # config class.
+        # Look for the model class in the file of the user's config class. A model class of the package does
+        # not work, because transformers requires that its `config_class` is the user's config class.
         architecture = (saved.architectures or [""])[0]
         model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
         bases = {parent.__name__ for parent in model_class.__mro__}
@@ -608,9 +612,9 @@ def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
 
 
 def _added_fields(cls: type) -> dict[str, Any]:
-    """Return the fields that a subclass adds to the configs of the package, and the types of these fields.
+    """Return the config fields that a user's subclass adds, with the type of each field.
 
-    A subclass can add annotated fields, class attributes without annotation, and arguments of `__init__`. A
+    The added fields are annotated fields, class attributes without annotation, and arguments of `__init__`. A
     field without annotation has the type Any.
     """
     known = _field_names(VaswaniConfig)
@@ -619,8 +623,8 @@ def _added_fields(cls: type) -> dict[str, Any]:
         try:
             annotations = inspect.get_annotations(kind, eval_str=True)
         except NameError:
-            # Read the annotations as strings, because the types in the annotations may exist only inside a
-            # function or for type checkers.
+            # Read the annotations as strings, because a type in an annotation may be imported only for type
+            # checkers.
             annotations = inspect.get_annotations(kind)
         names = []
         for name, value in vars(kind).items():
@@ -637,10 +641,10 @@ def _added_fields(cls: type) -> dict[str, Any]:
 
 
 def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
-    """Check the type of the value of a field that a subclass adds. Return the value."""
+    """Check the type of a value for a field that a subclass adds, and return the value."""
     expected = config.added_fields[name]
     if get_origin(expected) is tuple and isinstance(value, list):
-        # Convert the list to a tuple, because JSON has no tuples and stores a tuple as a list.
+        # Convert the list to a tuple, because JSON stores a tuple as a list.
         value = tuple(value)
     if value is getattr(type(config), name, MISSING):
         return value
@@ -659,16 +663,14 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
 
 
 def _with_floats(value: Any) -> Any:
-    """Return the value with each integer replaced by a float, also in lists and tuples."""
+    """Convert an integer to a float, also inside lists and tuples."""
     if isinstance(value, (list, tuple)):
         return type(value)(_with_floats(item) for item in value)
     return float(value) if is_int(value, least=-sys.maxsize) else value
 
 
 def _remedy(field: str, value: Any) -> str:
-    """Return the end of an error message about a name that is not registered. The end tells the user how to
-    register the name.
-    """
+    """Return the end of the error message about an unregistered name: how to register the name."""
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""
     return (
@@ -682,9 +684,7 @@ def _field_names(cls: type[VaswaniConfig]) -> set[str]:
 
 
 def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
-    """Find the names in a dict that are not fields of a config class. Return a dict that maps each of these
-    names to an error message.
-    """
+    """Return a dict that maps each name that is not a field of the config class to an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
     messages = {}

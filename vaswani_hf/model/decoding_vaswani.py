@@ -1,20 +1,21 @@
-"""Defines the two decoders of beam search. Each decoder computes a decoding step of the model for all beams
-at once.
+"""Defines the two decoders of beam search. A decoder computes one decoding step of the model for all beams at
+once.
 
-Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses the decoder:
+The two decoders return the same logits. `SearchTask` of beam_search_vaswani chooses a decoder:
 
-- `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence as one
-  sequence, the tree. For cross-attention, the keys and values of the source are stored once per sentence, not
-  once per beam. The keys and values of each target token in the tree are stored once, even if several beams
-  contain the token. A mask hides from each beam the tokens of other beams.
+- `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence in one
+  sequence, the tree. The tree stores the keys and values of a target token once, even if several beams
+  contain the token. A mask hides the tokens of other beams from each beam. The keys and values of the source
+  are stored once per sentence, not once per beam.
 - `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
-  supports every cache, every attention implementation and recorded outputs.
+  supports every cache class, every attention implementation, and `generate` calls that return attention
+  weights or hidden states.
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
-In tensor shapes, B is the number of sentences at the start, N the number of open sentences (the search has
-not ended for them), K the number of beams, P the prompt length, S the source length, M the number of tokens
-in the tree, H the number of heads, D the model width and V the size of the target vocabulary.
+In tensor shapes, B is the number of sentences at the start, N the number of sentences that the search has not
+finished, K the number of beams, P the prompt length, S the source length, M the number of tokens in the tree,
+H the number of heads, D the model width and V the size of the target vocabulary.
 """
 
 import math
@@ -32,42 +33,44 @@ from transformers.modeling_outputs import BaseModelOutput
 from .attention_vaswani import CACHE_NAME, AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 from .extension_vaswani import POSITION_ENCODINGS
 
-# The tree reserves memory for this number of steps at once. When the reserved memory is full, the tree
+# The number of decoding steps for which the tree reserves memory. When the reserved memory is full, the tree
 # removes unused tokens and reserves memory for further steps.
 STEPS_PER_CAPACITY = 16
 
 
 class TreeKVCache:
-    """Caches the keys and values of the target tokens of all beams, and a mask for each beam."""
+    """Caches the keys and values of the target tokens of all beams. For each beam, a mask hides the tokens of
+    other beams.
+    """
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest attention window of all layers, in tokens; None if a layer has no window. No layer
+        # The largest attention window of all layers in tokens, or None if a layer has no window. No layer
         # attends to a token that is more than `reach` tokens before the query.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The largest number of tokens per sentence that belong to a beam; `sys.maxsize` until the search has
-        # counted the tokens.
+        # The largest number of tokens of a sentence that still belong to a beam. `num_living` is
+        # `sys.maxsize` until the search has counted these tokens.
         self.num_living = sys.maxsize
-        # The additive mask [N, beams, capacity]. None if every beam may attend to every token.
+        # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None
-        # The positions [N, capacity] int64 of the tokens; None unless an attention layer has a `local_mask`.
+        # The positions [N, capacity] int64 of the tokens, or None if no attention layer has a `local_mask`.
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
-        """Reserve memory for the tokens of prompts, and return the attention masks. `real` [N, P] is False
-        for padding.
+        """Reserve memory for the tokens of prompts. Return the attention mask of each layer. `real` [N, P] is
+        False for padding.
         """
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # If there is one beam and no padding, the beam may attend to every token. Use no mask if every beam
-        # may attend to every token, because attention without a mask is fastest.
+        # Use no mask for one beam without padding, because the beam may attend to every token. Attention
+        # without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -79,11 +82,11 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Reserve memory for one new token of each beam. The position of the new token is `positions` [N, 1].
-        Returns the attention masks.
+        """Reserve memory for one new token of each beam. Return the attention mask of each layer. `positions`
+        [N, 1] are the positions of the new tokens.
 
-        For each beam, `parents` [N, beams] int64 contains the index of the beam of the previous step that it
-        extends.
+        `parents` [N, beams] int64 contains, for each beam, the index of the beam of the previous step that
+        the beam extends.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -106,7 +109,9 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys [N, H, beams, K] and values of new tokens. Return the keys and values of all tokens."""
+        """Add the keys [N, H, beams, d_k] and the values of new tokens to a layer's cache. Return the keys
+        and values of all tokens.
+        """
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -124,29 +129,29 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. If True, the search counts the tokens
-        that still belong to a beam, so that the tree can remove all other tokens.
+        """True if the reserved memory has space for only one more step. The search then counts the tokens
+        that still belong to a beam, so that the tree can remove the other tokens.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
-        """Return [N, M] bool, which is True for tokens that belong to a beam."""
+        """Return a bool tensor [N, M] that is True for tokens that belong to a beam."""
         return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add one token for each beam, because `num_living` was counted in the previous step, and each beam
-        # has received one token since then.
+        # Add one token for each beam to `num_living`, because each beam has received one token since the
+        # search counted `num_living`.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
         if length < self.length:
             # Keep the same number of tokens for every sentence, because one tensor stores the tokens of all
-            # sentences. Some of the kept tokens belong to no beam. The mask still hides these tokens.
+            # sentences. Some of the kept tokens belong to no beam, but the mask hides these tokens.
             kept = (
                 self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
             )  # [N, length]
-        # Copy one layer after the other, so that only one layer is in memory twice.
+        # Copy the layers one after the other, so that the cache of only one layer is in memory twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 entries = None if kept is None else kept[:, None, :, None]
@@ -173,19 +178,19 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Select the values at the indices `entries` along a dimension, or the first `length` values if `entries`
-    is None.
+    """Select the values at the indices `entries` of a dimension, or the first `length` values if `entries` is
+    None.
     """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
 def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that computes a linear layer without the overhead of calling a module."""
+    """Return a function that computes a linear layer without the overhead of a module call."""
     return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
 
 
 def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that computes a layer normalization without the overhead of calling a module."""
+    """Return a function that computes a layer normalization without the overhead of a module call."""
     return partial(
         torch.layer_norm,
         normalized_shape=module.normalized_shape,
@@ -196,12 +201,12 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class AttentionStep:
-    """Computes a decoding step of a `VaswaniAttention` without the overhead of calling modules.
+    """Computes one decoding step of a `VaswaniAttention` without the overhead of module calls.
 
-    Use this class only if `supports_fast_path` of the attention is True. The result equals the result of
-    `VaswaniAttention.forward`. If PyTorch's fused kernel can compute the scores and no weights are recorded,
-    the step calls `attend_fused`, else `attend`. The cache must already contain the keys and values of the
-    source.
+    Use `AttentionStep` only if `supports_fast_path` of the attention is True. The result equals the result of
+    `VaswaniAttention.forward`. If PyTorch's fused kernel can compute the scores and no attention weights are
+    recorded, the step calls `attend_fused`, else `attend`. The cache must already contain the keys and values
+    of the source.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -243,7 +248,7 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """Computes a decoding step of a `VaswaniDecoderLayer` without the overhead of calling modules."""
+    """Computes one decoding step of a `VaswaniDecoderLayer` without the overhead of module calls."""
 
     def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.pre_norm = layer.pre_norm
@@ -290,8 +295,8 @@ class TreeAttentionDecoder:
         self.decoder = model.get_decoder()
         self.num_beams = config.num_beams
         self.prompt_mask = model_kwargs.get(model.prompt_mask)
-        # `encoder_states` are [B, S, D]. `source_mask` is an additive mask [B, 1, 1, S], or None if the
-        # source has no padding.
+        # `encoder_states` [B, S, D] are the encoder's output. `source_mask` is an additive mask [B, 1, 1, S],
+        # or None if the source has no padding.
         self.encoder_states: torch.Tensor | None = None
         self.source_mask: torch.Tensor | None = None
         dtype = model.dtype
@@ -303,14 +308,13 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # Self-attention stores the keys and values of the target in `self.tree`, in which the beams of a
-        # sentence share their common beginnings. Cross-attention stores the keys and values of the source
-        # once per sentence.
+        # Use the tree as the cache of self-attention. Cross-attention uses a normal cache with the keys and
+        # values of the source, one row for each sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
-        # The attention [N, K, S] that each source token has received from all tokens of each beam so far;
-        # None if the search has no coverage penalty.
+        # For each beam and source token, the sum [N, K, S] of the attention weights from the tokens of the
+        # beam. None if the search has no coverage penalty.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
         # True if `DecoderLayerStep` can compute a decoding step of every layer.
@@ -320,15 +324,15 @@ class TreeAttentionDecoder:
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. The prompts of all beams of a sentence must be equal. Return the
-        logits [B, 1, V] of the next token.
+        """Read the prompts [B * K, P], which must be equal for all beams of a sentence. Return the logits [B,
+        1, V] of the next token.
         """
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
         masks = self.tree.begin(real, self.num_beams)
-        # `position` [N, 1] is the position of the next token. `num_read` is the number of tokens that each
-        # beam has read, padding included.
+        # `position` [N, 1] is the position of the next token. `num_read` is the number of tokens in each beam
+        # that the decoder has read, including padding.
         self.position = real.sum(dim=1, keepdim=True)
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
@@ -337,8 +341,8 @@ class TreeAttentionDecoder:
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the `DecoderLayerStep` objects here, because they need the keys and values of the source,
-            # and the cache does not contain these keys and values before `_run`.
+            # Create the `DecoderLayerStep` objects after `_run`, because `_run` adds the keys and values of
+            # the source to the cache. The objects need these keys and values.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -346,7 +350,8 @@ class TreeAttentionDecoder:
         """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
         token.
 
-        For each beam, `parents` [N, K] contains the index of the beam of the previous step that it extends.
+        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
+        extends.
         """
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
@@ -370,9 +375,11 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """Return the output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
+        """Return the output [N, T, D] of the decoder for tokens [N, T]. Also return the attention [N, T, S],
+        or None if the search has no coverage penalty.
 
-        The results equal the results of `VaswaniDecoder.forward`. The tokens are added to the tree.
+        The output equals the output of `VaswaniDecoder.forward`. The tree receives the keys and values of the
+        tokens.
         """
         decoder = self.decoder
         last = len(decoder.layers) - 1
@@ -399,13 +406,13 @@ class TreeAttentionDecoder:
     def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the position encodings [N, T, D] for positions [N, T]."""
         if self.has_registered_positions:
-            # Do not compute encodings in advance for a position encoding of a user, because its class may
-            # limit the number of positions.
+            # Do not compute the encodings of later positions in advance, because a user's position encoding
+            # may limit the number of positions.
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. Compute at most as many encodings as a table of learned positions has, because
-            # `position_states` raises an error for positions beyond the end of the table.
+            # takes long. For learned positions, stop at the end of the table, because `position_states`
+            # raises an error for later positions.
             longest = getattr(self.decoder.embed_positions, "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))
@@ -420,7 +427,7 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 
 
 class RowDecoder:
-    """The general decoder. Calls the model's `forward` with a batch that has one row for each beam."""
+    """The general decoder of the search. Each step calls the model's `forward` with one row for each beam."""
 
     # `RowDecoder` always calls modules, and has no tree of tokens.
     is_direct = False
@@ -433,10 +440,10 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # The outputs, such as attentions, that each call records and `generate` returns.
+        # The outputs of all calls that `generate` returns, such as attentions.
         self.recorded: dict[str, tuple] = {}
-        # The attention [N, K, S] that each source token has received from all tokens of each beam so far;
-        # None if the search has no coverage penalty.
+        # For each beam and source token, the sum [N, K, S] of the attention weights from the tokens of the
+        # beam. None if the search has no coverage penalty.
         self.coverage: torch.Tensor | None = None
         self.recorder: AttentionRecorder | None = None
         if getattr(config, "coverage_penalty", None):
@@ -446,8 +453,8 @@ class RowDecoder:
         # True if all beams of a sentence share one row of the encoder's output.
         self.shares_sources = False
         if self.is_pair:
-            # A cache that the caller passes contains the keys and values of the source once for each beam.
-            # Models of other libraries need one row of the encoder's output for each beam.
+            # Two cases need one row of the encoder's output for each beam: models of other libraries, and a
+            # cache with keys and values that the caller of `generate` passes.
             cache = model_kwargs.get(CACHE_NAME)
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -474,7 +481,8 @@ class RowDecoder:
         """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
         token.
 
-        For each beam, `parents` [N, K] contains the index of the beam of the previous step that it extends.
+        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
+        extends.
         """
         use_cache = self.config.use_cache
         self._reorder(parents)
@@ -484,13 +492,13 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache, each call reads all tokens again, so the attention of this call is already the
-            # sum over all tokens.
+            # Without a cache, each call of the model reads all tokens again. The attention of one call is
+            # then already the sum over all tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 
     def _attention_of_call(self) -> torch.Tensor:
-        """Return the attention [N, K, S] that each source token has received from the tokens of the latest
+        """For each beam and source token, return the sum [N, K, S] of the attention weights in the latest
         call of `forward`.
         """
         recorder: Any = self.recorder
@@ -501,8 +509,8 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """Return the logits [N, K, V] of the next token from the outputs of a call. Also record the attention
-        weights and hidden states of the call.
+        """Return the logits [N, K, V] of the next token from the outputs of a `forward` call. Also record the
+        attention weights and hidden states of the call.
         """
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
@@ -523,21 +531,21 @@ class RowDecoder:
         cache = self.model_kwargs.get(CACHE_NAME)
         if cache is None:
             return
-        # Reorder only the keys and values of the target, because the beams of a sentence have the same
+        # Reorder only the keys and values of target tokens, because all beams of a sentence have the same
         # source.
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
         own_cache.reorder_cache((parents + first).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']. `select` requires a dynamic cache or no
-        cache.
+        """Keep only the sentences with the indices `sentences` [N']. The cache must be a dynamic cache or
+        None.
         """
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        # The kept rows of the encoder's output: one row for each sentence if the beams share a row, else one
-        # row for each beam.
+        # The rows of the encoder's output to keep: one row for each sentence if the beams of a sentence share
+        # a row, else one row for each beam.
         source_rows = sentences if self.shares_sources else rows
         cache = kwargs.get(CACHE_NAME)
         if cache is not None:
@@ -553,8 +561,8 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Return the cache for the output of `generate`, with rows reordered by `parents` [B, K]. Return None
-        if no cache is used.
+        """Return the cache that `generate` returns, or None without a cache. `parents` [B, K] determines the
+        order of the rows.
         """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)

@@ -1,11 +1,11 @@
 """Registers user-defined classes under names, and saves the files that define these classes in checkpoints.
 
-`register_attention` and `register_position_encoding` add classes to the registries of this file. The config
-accepts the names in the registries. When a config is saved, `save_user_code` copies the files that define the
-registered classes into the checkpoint. Therefore transformers can load the checkpoint with
-`trust_remote_code=True` even if the package is not installed.
+`register_attention` and `register_position_encoding` add classes to the registries of this file. Config
+fields accept the names in the registries. When a config is saved, `save_user_code` copies the Python files of
+the registered classes into the checkpoint. Therefore transformers can load the checkpoint with
+`trust_remote_code=True`, even if the package is not installed.
 
-This file is saved with every checkpoint because the config reads the registries of this file.
+This file is saved with every checkpoint because `VaswaniConfig` reads the registries.
 """
 
 import ast
@@ -19,23 +19,19 @@ from typing import Any
 
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
-# The name under which users import this package.
 PACKAGE = "vaswani_hf"
-# The name of the module in a checkpoint that imports and registers the classes of users. transformers loads
-# the config and the models from this module, so that the classes are registered before transformers reads the
-# config.
+# The name of the module in a checkpoint that registers the classes of users. transformers loads the config
+# class from this module, so that the classes are registered before transformers reads the config.
 ENTRY = "registered_vaswani"
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class Registry:
-    """Contains the names that a config field accepts: built-in names, and the names of classes that users
-    have registered.
-    """
+    """Contains the names that a config field accepts: built-in names, and the names of registered classes."""
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # The name of the function that registers a class, such as `register_attention`, and the name of the
-        # module that defines this function.
+        # `function` is the name of the function that registers a class, such as `register_attention`. `home`
+        # is the name of the module that defines this function.
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -46,8 +42,8 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Register `kind`, a subclass of `base`, under a name. If the same class is already registered under
-        this name, replace it by the new definition.
+        """Register the class `kind`, a subclass of `base`, under a name. If an earlier definition of the same
+        class has this name, the new definition replaces the earlier definition.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
@@ -86,7 +82,7 @@ def _travelling_modules() -> set[str]:
 
 
 def module_of(kind: type) -> str:
-    """Return the name of the module that defines a class in a saved checkpoint."""
+    """Return the name that the module of a class has in a saved checkpoint."""
     home, _, name = kind.__module__.rpartition(".")
     if home == __name__.rpartition(".")[0] and name in _travelling_modules():
         return name
@@ -98,10 +94,10 @@ def module_of(kind: type) -> str:
 
 
 def _is_same_class(first: type, second: type) -> bool:
-    """Return True if two classes have the same name, and also the same module or the same source code.
+    """Return True if two classes have the same name and come from the same module or the same source code.
 
-    If a notebook cell runs again or a file is reloaded, the same module defines the class a second time. If a
-    checkpoint contains a copy of the user's file, another module defines the class with the same source code.
+    A module defines a class a second time if a notebook cell runs again or a file is reloaded. The copy of a
+    user's file in a checkpoint is another module with the same source code.
     """
     if first.__qualname__ != second.__qualname__:
         return False
@@ -124,12 +120,12 @@ def _file_of(kind: type) -> str:
 
 
 def source_for_checkpoint(kind: type) -> str:
-    """Return the source code of the file that defines a class. The import statements in the returned code are
-    changed so that they also work inside a checkpoint.
+    """Return the source code of the file that defines a class, with import statements that also work inside a
+    checkpoint.
 
     In the returned code, `from vaswani_hf import NAME` first tries to import NAME from the files of the
-    checkpoint. Raise a ValueError if the file imports a second file of the user, because the checkpoint does
-    not contain the second file.
+    checkpoint. If the file imports another file of the user, raise a ValueError, because the checkpoint does
+    not contain the other file.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -157,8 +153,8 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the statements that import this package. Ignore statements inside a `try` block, because the
-    user's code handles a failure of these imports.
+    """Yield the statements that import this package. Skip `try` blocks, because the user's code then handles
+    a failed import.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -174,15 +170,15 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert a statement that imports names from this package to statements that import the same names from
-    the files of a checkpoint. Return one statement for each file.
+    """Convert an import from this package to relative imports from the files of a checkpoint, with one
+    statement for each file.
     """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement imports the name from `vaswani_hf` or a subpackage, so find the module that
-            # defines the name.
+            # Find the module that defines the name, because the statement imports the name from `vaswani_hf`
+            # or a subpackage.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -198,12 +194,12 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 def save_user_code(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Copy the users' files that define classes of a model into the folder of a checkpoint. Also write the
-    module that registers these classes.
+    """Copy the Python files of a model's user-defined classes into a checkpoint. Also write the module that
+    registers the classes.
 
-    `registered` contains the registered names that the config uses. `others` contains the user's own config
-    class and model class, if the model has them. `references` contains the names of classes of the package
-    that transformers loads, such as "modeling_vaswani.VaswaniModel".
+    `registered` contains each registered name that the config uses, with its registry. `others` contains the
+    config class and the model class if a user has defined these classes. `references` contains the classes of
+    the package that transformers loads from the checkpoint, such as "modeling_vaswani.VaswaniModel".
     """
     kinds = [registry.classes[name] for registry, name in registered] + [*others]
     sources: dict[str, str] = {}

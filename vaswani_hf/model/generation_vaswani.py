@@ -1,20 +1,20 @@
-"""Defines `generate` of the models: its settings, length limits, search and ensembles.
+"""Defines the method `generate` of the models.
 
-`VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
-This package runs beam search and plain greedy search: transformers calls `SearchMethod` in place of its own
-search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs all other decoding
-methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,
-stopping criteria or `return_dict_in_generate`.
+`VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence. This
+package runs beam search and plain greedy search. transformers calls `SearchMethod` as its `custom_generate`
+function, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs all other
+decoding methods, for example sampling. transformers also runs greedy search with a streamer, logits
+processors, stopping criteria or `return_dict_in_generate`.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
 argument of `generate` or a field of `generation_config`:
 
-- `length_penalty_type` selects the length penalty: with "power" (or None) scores are divided by
-  length^length_penalty. With `length_penalty_type="gnmt"` scores are divided by ((5 + length) /
+- `length_penalty_type` selects the divisor of scores. With "power" (or None), scores are divided by
+  length^length_penalty, as in transformers. With "gnmt", scores are divided by ((5 + length) /
   6)^length_penalty (Wu et al. 2016, Equation 14), as in the paper (Section 6.1).
-- `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
-  max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
-  and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
+- `max_length_a` and `max_length_b` limit the length: the translation of n source tokens has at most
+  `max_length_a * n + max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only
+  one of the two numbers is given, the other number is 0. If no length limit is given, `max_length_a` is 1 and
   `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is also
   given, the lower limit applies.
 - `coverage_penalty` is the weight of the coverage penalty in beam search (Wu et al. 2016, Equation 14).
@@ -25,11 +25,11 @@ argument of `generate` or a field of `generation_config`:
   models.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
   If the search finds no translation with all phrases, `generate` returns the best translation with as many
-  phrases as possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains
-  the missing phrases of each sequence.
+  phrases as possible, and warns about the missing phrases. The output field `unmet_phrases` contains the
+  missing phrases of each sequence.
 - `warn_of_unmet_phrases=False` suppresses the warning about missing phrases.
-- `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
-  scorer and stopping rule.
+- `search`: a `SearchStrategies` object that replaces the candidate selection, the scorer or the stopping rule
+  of the search.
 
 This file is saved with every checkpoint because the models inherit `generate` from this file.
 
@@ -81,8 +81,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# The inputs whose rows the search can remove when a sentence is closed. If the model has another input, the
-# search does not remove sentences before the end of the search.
+# The inputs whose rows the search can remove when the search has ended for a sentence. If a call has another
+# input, the search does not remove sentences.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -95,10 +95,10 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting of `generate`. The value comes from the first of these places that has
-    the setting: the arguments of the call, the `generation_config` in the arguments, and the generation
-    config of the checkpoint. If the call passes None, the result is None; a config field that is None is
-    skipped.
+    """Return the value of a setting for a `generate` call. An argument of the call overrides the
+    `generation_config` that the call passes. The `generation_config` of the call overrides the generation
+    config of the checkpoint. An argument may be None to override a setting, but a config field that is None
+    overrides nothing.
     """
     if name in settings:
         return settings[name]
@@ -112,26 +112,27 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 class VaswaniGeneration(GenerationMixin):
     """Provides the method `generate` of all models of this package.
 
-    This class differs from `GenerationMixin` of transformers in three points: the package has its own search,
-    each sentence has its own length limit, and the source vocabulary and the target vocabulary may differ.
+    `VaswaniGeneration` extends `GenerationMixin` of transformers in three points: this package has its own
+    search, each sentence has its own length limit, and the source vocabulary and the target vocabulary may
+    differ.
     """
 
     config: Any
     generation_config: Any
-    # True if the keys and values of the source are stored once for all beams of a sentence.
+    # True if the model stores the keys and values of the source once for all beams of a sentence.
     shares_sources = True
-    # The name of the input that contains the mask of the prompt.
+    # The name of the model input that contains the attention mask of the prompt.
     prompt_mask = "decoder_attention_mask"
-    # The class of the argument `search` of `generate`. The class of a model that was loaded with
-    # `trust_remote_code` differs from the class of the package.
+    # The class of the `search` argument of `generate`. A model that was loaded with `trust_remote_code` has
+    # its own copy of `SearchStrategies`.
     search_class = SearchStrategies
 
     def save_pretrained(self, *args, **kwargs):
         """Validate the generation config, and then save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # If `_from_model_config` were True, transformers would regard the generation config as a copy of
-            # the model's config and remove the settings that this package adds.
+            # Set `_from_model_config` to False. If it were True, transformers would take the generation
+            # config for a copy of the model's config, and remove the settings that this package adds.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -144,17 +145,20 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate translations. The method accepts all arguments of `GenerationMixin.generate`. The
+        """Generate translations. `generate` accepts all arguments of `GenerationMixin.generate`. The
         docstring of this file describes the additional arguments and settings.
 
         Args:
-            inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
-                `input_ids`, `inputs_embeds` [B, S, D] or `encoder_outputs`.
-            generation_config (GenerationConfig, optional): Settings; by default the settings of the model.
-            logits_processor (LogitsProcessorList, optional): Functions that change the scores of each step.
-            stopping_criteria (StoppingCriteriaList, optional): Functions that end translations.
-            **kwargs: `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search` (explained in the
-                docstring of the file), and all arguments and settings of transformers.
+            inputs (torch.Tensor, optional): The source tokens [B, S] int64. `input_ids`, `inputs_embeds` [B,
+                S, D] or `encoder_outputs` may replace `inputs`.
+            generation_config (GenerationConfig, optional): The settings of `generate`; by default the
+                generation config of the model.
+            logits_processor (LogitsProcessorList, optional): Functions that change the token scores of each
+                step.
+            stopping_criteria (StoppingCriteriaList, optional): Functions that decide whether a translation
+                has ended.
+            **kwargs: Other arguments and settings of transformers, and the additional ones: `ensemble`,
+                `must_contain`, `warn_of_unmet_phrases` and `search`.
 
         Returns:
             torch.Tensor or ModelOutput: Token ids [B * R, T] int64, or the outputs of transformers if
@@ -165,8 +169,8 @@ class VaswaniGeneration(GenerationMixin):
                 finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
-            # Register `generate`, because FSDP2 gathers the weights of the embeddings only for `forward` and
-            # for registered methods.
+            # Register `generate` with FSDP2, because FSDP2 gathers the weights of the embeddings only for
+            # `forward` and for registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         if "past_key_values" in kwargs:
@@ -190,8 +194,8 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """Create the `SearchStrategies` from the arguments in `kwargs`, and remove these arguments from
-        `kwargs`.
+        """Remove the arguments of the search from `kwargs`, and return the arguments as
+        `SearchStrategies`.
         """
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
@@ -219,10 +223,9 @@ class VaswaniGeneration(GenerationMixin):
     def _uses_own_search(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """Return True if the search of this package generates the output, False if a decoding method of
-        transformers generates the output.
+        """Return True to run the search of this package, and False to run a decoding method of transformers.
 
-        Raise an error if one argument needs the search of this package, and another argument needs a decoding
+        Raise an error if one argument needs the search of this package, but another argument needs a decoding
         method of transformers.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
@@ -248,8 +251,8 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # With a streamer, check the logits of each step immediately, not after the last step. The check does
-        # not slow down the program, because the streamer also waits for each token.
+        # With a streamer, check the logits at each step instead of after the last step. The check costs no
+        # time, because a streamer waits for each token anyway.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
         left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
@@ -277,7 +280,7 @@ class VaswaniGeneration(GenerationMixin):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # Remove the default length that transformers has set, because the user has not set this limit.
+            # Remove the default of transformers for a length that the user has not set.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -289,14 +292,13 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # Return the config unchanged, because transformers would overwrite a None of the caller with a
-            # default.
+            # Return a complete config unchanged, because transformers would replace None by a default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Assisted decoding needs a full cache, because assisted decoding may discard tokens, and a sliding
-        # cache cannot restore older tokens.
+        # Do not use a sliding cache for assisted decoding. Assisted decoding may discard tokens, and a
+        # sliding cache cannot restore older tokens.
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
@@ -309,11 +311,11 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Infer missing masks from the positions of `<pad>`. If a prompt does not begin with the decoder's
-        start token, put the start token before the prompt.
+        """Infer missing masks from the positions of `<pad>`. Put the decoder's start token before prompts
+        that do not begin with the start token.
         """
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
-            # Infer the source mask here, because later steps of the decoder do not receive the source tokens.
+            # Infer the source mask before the search, because the decoder does not receive the source tokens.
             source_mask = self._infer_source_mask(source)
             if source_mask is not None:
                 model_kwargs["attention_mask"] = source_mask.long()
@@ -329,8 +331,8 @@ class VaswaniGeneration(GenerationMixin):
                 if mask is not None:
                     mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
         if mask is None:
-            # Infer the target mask here, because later steps do not receive the padding before a target
-            # prefix.
+            # Infer the target mask before the search, because later steps of the search do not receive the
+            # padding before a target prefix.
             mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
@@ -339,11 +341,11 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the length limit of the batch (the largest limit of a sentence) in the config.
+        """Set the length limit of the batch in the config: the largest limit of a sentence.
 
         Returns:
-            torch.Tensor: [B] int64, the maximum number of tokens of each translation, including the prompt;
-                None if this number is equal for all sentences.
+            torch.Tensor: The maximum number of tokens of each translation, including the prompt, [B] int64;
+                None if the length limit of the batch applies to all sentences.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(
@@ -355,10 +357,10 @@ class VaswaniGeneration(GenerationMixin):
         prompt_length = 1 if prompt is None else prompt.shape[1]
         positions_left = sys.maxsize
         if self.config.position_embedding == "learned":
-            # Add 1, because the model never reads the last token, so the last token needs no position.
+            # Add 1, because the model never reads the last new token. The last new token therefore needs no
+            # position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        # Compute the length limit of the batch from the padded source length S, because no source is longer
-        # than S.
+        # Compute the length limit of the batch from the padded source length, because no source is longer.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
@@ -377,7 +379,7 @@ class VaswaniGeneration(GenerationMixin):
         return torch.tensor(limits, device=mask.device)
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
-        """Return the length S of the source, including padding."""
+        """Return the source length in tokens, including padding."""
         if source is not None:
             return source.shape[1]
         if model_kwargs.get("inputs_embeds") is not None:
@@ -395,11 +397,11 @@ class VaswaniGeneration(GenerationMixin):
         arguments: dict[str, Any],
         strategies: SearchStrategies,
     ) -> Any:
-        """Run the search of this package inside `generate` of transformers."""
+        """Call `generate` of transformers with a `custom_generate` that runs the search of this package."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # Create the stopping criterion for stop strings here, because transformers does not pass the
-            # tokenizer to a custom decoding method.
+            # Create the stopping criterion for stop strings, because transformers does not pass the tokenizer
+            # to `custom_generate`.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList(
                 [*(arguments["stopping_criteria"] or ()), stop]
@@ -407,15 +409,15 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # Create the cache here, because `decoding_cache` is faster than the function of transformers that
-            # creates the same cache.
+            # Create the cache with `decoding_cache`, which is faster than the function of transformers for
+            # the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # With DeepSpeed ZeRO-3 or FSDP, each process stores a part of the model. Therefore all processes
-            # must run the same number of steps.
+            # With DeepSpeed ZeRO-3 or FSDP, all processes must run the same number of decoding steps, because
+            # each process stores a part of the model.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
@@ -458,7 +460,8 @@ class VaswaniGeneration(GenerationMixin):
                 input_ids=input_ids,
                 **model_kwargs,
             )
-        # Repeat the prompt for each beam, but not the source.
+        # Repeat the prompt for each beam, but not the encoder's output, because the beams of a sentence share
+        # the encoder's output.
         source_mask = model_kwargs.pop("attention_mask", None)
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
@@ -469,8 +472,9 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
-        """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, the layers
-        need different masks, so return `attention_mask` unchanged and let `forward` create the masks.
+        """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, return
+        `attention_mask` unchanged, because layers then need different masks and `forward` creates these
+        masks.
         """
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
@@ -481,8 +485,8 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # Expand masks to [B, 1, 1, S], because transformers reads the values of a mask [B, S] at each step,
-        # and each time the CPU waits for the GPU.
+        # Expand masks to [B, 1, 1, S]. transformers would read the values of a mask [B, S] at each step, and
+        # each read makes the CPU wait for the GPU.
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -499,9 +503,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model in `compute_transition_scores` of transformers. `compute_transition_scores` reads
-    only `config.get_text_config().vocab_size` of this object, and needs the size of the target vocabulary.
-    The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    """Replaces the model in a call of `compute_transition_scores` of transformers.
+    `compute_transition_scores` reads only `config.get_text_config().vocab_size`, and needs the size of the
+    target vocabulary. The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -509,26 +513,28 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return the object itself. `compute_transition_scores` calls this method."""
+        """Return the object itself, as the text config with `vocab_size`."""
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The output [B, S, D] of the encoder, with one row for all beams of a sentence.
-    `_expand_inputs_for_generation` recognises this class and does not repeat the rows for each beam.
+    """The output [B, S, D] of the encoder with one row for all beams of a sentence.
+    `_expand_inputs_for_generation` does not repeat the rows of a `SharedEncoderOutput` for each beam.
     """
 
 
 @dataclass
 class SearchMethod:
-    """Runs the search of this package. An object of this class is passed to transformers as
-    `custom_generate`, and transformers calls the object instead of the search of transformers.
+    """Runs the search of this package. `generate` of transformers receives a `SearchMethod` object as
+    `custom_generate`, and calls the object instead of its own search.
 
-    Before the call, transformers repeats the prompts for all beams and creates processors and criteria.
+    Before the call, transformers repeats the prompts for all beams, and creates the logits processors and the
+    stopping criteria.
     """
 
     source: torch.Tensor | None
-    # [B] int64, the length limit of each sentence, including the prompt; None if the limits are equal.
+    # The length limit [B] int64 of each sentence in tokens, including the prompt. None if all sentences have
+    # the same limit.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool
@@ -543,7 +549,7 @@ class SearchMethod:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Any:
-        """Search for translations that begin with the prompts [B * K, P]. Returns the result of `generate`."""
+        """Search translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
         config = generation_config
         strategies = self.strategies
         criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
@@ -555,8 +561,8 @@ class SearchMethod:
                 input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
             )
         if config.num_beams == 1:
-            # Set `early_stopping`, because greedy search is beam search with one beam that stops at the first
-            # `</s>`.
+            # Set `early_stopping`, because greedy search is a beam search with one beam that stops at the
+            # first `</s>`.
             config.early_stopping = True
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
         if strategies.ensemble:
@@ -564,8 +570,8 @@ class SearchMethod:
         found = task.run(config)
         if strategies.must_contain is not None:
             found = search_again(task, config, strategies.must_contain, found)
-        # Look for sentences without a translation only if `logits_processor` is not empty, because only
-        # logits processors can forbid all translations of a sentence.
+        # Look for sentences without a translation only if there are logits processors, because only logits
+        # processors can forbid all translations of a sentence.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
@@ -592,8 +598,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # True if the call needs `RowDecoder`. Only `RowDecoder` can record outputs, and only `RowDecoder`
-        # supports all caches.
+        # True if the call returns more than token ids or needs another cache. Such a call needs the
+        # `RowDecoder`, which records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -619,7 +625,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # The decoder is a `RowDecoder`, because `return_dict_in_generate` is set.
+    # With `return_dict_in_generate`, the decoder is a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,
@@ -645,20 +651,19 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
 
 
 def is_filled(value: Any) -> bool:
-    """Return True for a value that is neither None nor an empty list."""
+    """Return False for None and for an empty list or tuple, else True."""
     return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """Return the number of new tokens that `max_length_a` and `max_length_b` permit; None if both are
-    None.
+    """Return the maximum number of new tokens by `max_length_a` and `max_length_b`. Return None if neither
+    setting is given.
     """
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
         return None
-    # Add 1e-6 before rounding down, because a product such as 0.29 * 100 is a little less than 29 in floating
-    # point.
+    # Add 1e-6 before rounding down, because 0.29 * 100 is a little less than 29 in floating point.
     return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
 
 
@@ -681,7 +686,8 @@ def checked_models(ensemble: Any) -> list[Any]:
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Add the models of an ensemble to a search. Each model encodes the source [B, S] with its own encoder.
+    """Add the models of an ensemble to a search. Each model encodes the source tokens [B, S] with its own
+    encoder.
 
     An added model may be any encoder-decoder model of transformers with the same vocabulary, such as
     MarianMT.
@@ -699,7 +705,8 @@ def add_ensemble(
                     f"{positions} positions and the {name} has {length} tokens."
                 )
         if positions < sys.maxsize:
-            # Add 1, because the models never read the last token, so the last token needs no position.
+            # Add 1, because a model never reads the last new token. The last new token therefore needs no
+            # position.
             task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
         task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
         task.models.append(other)
@@ -754,7 +761,7 @@ def _max_positions(model: Any) -> int:
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the inputs of an added model of an ensemble."""
+    """Encode the source with another model of the ensemble, and return the inputs of its decoder."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(
@@ -771,12 +778,12 @@ def token_log_probs(
     labels: torch.Tensor,
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of
-    translations.
+    """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T] of given translations.
 
-    The models must be in eval mode. The probabilities of the models are averaged. The result is NaN where
-    logits are NaN or infinite. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T,
-    S] float32 of the last N layers of Vaswani models, averaged over heads and models.
+    The function averages the probabilities of the models. The models must be in eval mode. A log-probability
+    is NaN if logits of its position are NaN or infinite. If `num_layers` N is not 0, the second result is the
+    cross-attention [B, N, T, S] float32 of the last N layers, averaged over heads and models. Only Vaswani
+    models can return cross-attention.
     """
     log_probs, attentions = [], []
     for model in models:
@@ -793,9 +800,10 @@ def token_log_probs(
             arguments["attention_recorder"] = recorder
         logits = model(**arguments).logits  # [B, T, V]
         chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
-        # Convert one row at a time, because a float32 copy of all logits would take too much memory.
+        # Convert the logits of one row at a time to float32, because a float32 copy of all logits would take
+        # too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # Write NaN where a logit is infinite, because the token would otherwise seem to have probability 0.
+        # Write NaN if a logit is infinite, because the token would otherwise seem to have probability 0.
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
@@ -805,12 +813,11 @@ def token_log_probs(
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Stopping criterion that ends each translation at the length limit of its sentence. `lengths` [B] int64
-    counts tokens, including prompts.
+    """Ends each translation at the length limit of its sentence. `lengths` [B] int64 are the limits in
+    tokens, including prompts.
     """
 
-    # Define `eos_token_id`, because transformers pads finished rows only if a criterion has the attribute
-    # `eos_token_id`.
+    # transformers pads finished rows only if a stopping criterion has the attribute `eos_token_id`.
     eos_token_id = None
 
     def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
@@ -821,22 +828,22 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Base class of logits processors that find rows for which sampling cannot choose a token. The processor
-    marks such a row, and the row continues with an arbitrary token. After the last step,
-    `raise_for_marked_row` raises the error; a check at each step would make the CPU wait for the GPU. If
-    `at_once` is True, the error is raised in the step that marks the row.
+    """Base class of logits processors that mark rows for which sampling cannot choose a token. A marked row
+    continues with an arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a
+    check at each step would make the CPU wait for the GPU. If `at_once` is True, the step that marks the row
+    raises the error.
     """
 
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        # [B * R] bool; None before the first step.
+        # True for marked rows, [B * R] bool. None before the first step.
         self.is_marked: torch.Tensor | None = None
 
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R]: the rows for which sampling cannot choose a token, and the rows to
-        mark.
+        """Return two bool tensors [B * R]: True for rows in which no token can be chosen, and True for rows
+        to mark.
         """
         raise NotImplementedError
 
@@ -852,8 +859,8 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise the error of the first marked row. All `num_sentences` sentences have the same number of
-        rows.
+        """Raise the error of the first marked row, if a row is marked. Each of the `num_sentences` sentences
+        has the same number of rows.
         """
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
@@ -872,9 +879,9 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows for which other logits processors forbid every token.
+    """Marks rows for which the other logits processors forbid every token.
 
-    `excluded` is the id of the padding token, which no translation contains; None if padding is permitted.
+    `excluded` is the id of the padding token if no translation may contain padding, else None.
     """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):

@@ -1,14 +1,14 @@
-"""Reads a glossary, and finds the terms of the glossary in a source text.
+"""Reads a glossary, and finds terms of the glossary in source texts.
 
-A glossary is a text file with a source term, a tab and a target term in each line. If the target term is
-empty or equals the source term, the translation must contain the term as it is written in the source text.
+A glossary is a text file with a source term, a tab and a target term in each line. A translation of a text
+with the source term must contain the target term. If the target term is empty or equals the source term, the
+translation must contain a copy of the words in the source text.
 
-A term matches regardless of upper and lower case. Inflected words also match: the term "house" matches
-"houses", and the term "city" matches "cities". An inflected word must begin with the same letters as the term
-(at least three), and must differ only in an ending of the list `_ENDINGS`.
+A term matches in upper and lower case. A term also matches inflected words: "house" matches "houses", and
+"city" matches "cities". An inflected word must share at least the first three letters with the term, and may
+differ only in an ending of the list `_ENDINGS`.
 
-This file is saved with every checkpoint, because the translator of the checkpoint reads glossaries with this
-file.
+This file is saved with every checkpoint because the translator reads glossaries with this file.
 """
 
 import re
@@ -22,15 +22,15 @@ _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 @dataclass(frozen=True)
 class Glossary:
-    """The terms of a glossary. Each term is a pair: the words of the source term in lower case, and the
+    """The terms of a glossary. Each term is a pair of the words of the source term in lower case and the
     target term.
     """
 
     terms: tuple[tuple[tuple[str, ...], str], ...]
 
     def phrases(self, text: str) -> list[str]:
-        """Return the target phrases that the translation of a text must contain, according to the glossary.
-        If a longer term contains a shorter term, only the longer term counts.
+        """Return the phrases that the translation of a text must contain. Where a longer term matches, a
+        shorter term in the same words is ignored.
         """
         matches = list(_WORD.finditer(text))
         words = [match[0].casefold() for match in matches]
@@ -51,8 +51,8 @@ def _is_same_word(term: str, word: str) -> bool:
     length = next(
         (i for i, (a, b) in enumerate(zip(term, word, strict=False)) if a != b), min(len(term), len(word))
     )
-    # Also try endings that begin with one or two letters that both words have in common, such as "es" and
-    # "em" of "kleines" and "kleinem".
+    # Also try endings that begin before the first different letter, such as "es" and "em" of "kleines" and
+    # "kleinem".
     return any(
         term[begin:] in _ENDINGS and word[begin:] in _ENDINGS
         for begin in range(length, max(2, length - 2), -1)

@@ -1,26 +1,25 @@
-"""Validates user input: option fields, texts, and lines of texts.
+"""Validates options and texts of users, before the search and the translator use the values.
 
-Two dataclasses declare all options of a translation as fields. `TranslationOptions` has the options of a
-translation, and `SearchSettings` has the settings of `generate`. Each field has a type, a default and
-metadata:
+Two dataclasses declare all options as fields: `TranslationOptions` for the translator, and `SearchSettings`
+for `generate`. Each field has a type, a default and metadata:
 
-- `help` is one sentence for the command line and the manual.
+- `help` describes the option on the command line and in the manual.
 - `least` (inclusive), `above` (exclusive) and `most` (inclusive) are the limits of a number.
 - `whole` is True if a float must be a whole number.
-- `choices` are the possible values.
+- `choices` are the permitted values.
 - `command_line` is False if the option exists only in Python.
 
-`check_options` validates values against the fields. The command line, the manual, `Translator` and the
+`check_options` validates values with this metadata. The command line, the manual, `Translator` and the
 pipeline read the same fields. To add an option, add a field and the code that uses the option.
 
-A `Request` is a text to translate, with the constraints of its translation. If a line is invalid, an
-`InvalidInput` replaces the `Request`.
+A `Request` contains a text to translate, and the target prefix and the required phrases of the translation.
+An `InvalidInput` replaces the `Request` of an invalid line.
 
-This file imports neither torch nor transformers, because the command `vaswani` reads its arguments with this
-file before it imports the two libraries.
+This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
+slow import of torch and transformers.
 
-This file is saved with every checkpoint because the search and the translator validate their input with the
-code of this file.
+This file is saved with every checkpoint because the search and the translator validate their input with this
+file.
 """
 
 import difflib
@@ -34,11 +33,11 @@ from .glossary_vaswani import Glossary, read_glossary
 
 T = TypeVar("T")
 
-# The types of errors that an invalid line can cause when it is read, tokenized or translated.
+# The errors that an invalid line can cause in reading, tokenizing or translating.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
-# Maps each symbol in the paper to the config field with the same meaning. If the encoder and the decoder have
-# separate fields, the symbol is mapped to the field of the encoder.
+# Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
+# separate fields, the entry is the field of the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -75,8 +74,8 @@ def option(
     command_line: bool = True,
     factory: Any = MISSING,
 ) -> Any:
-    """Declare a field of `TranslationOptions` or `SearchSettings`. The docstring of the file explains the
-    metadata.
+    """Declare a field of `TranslationOptions` or `SearchSettings`. The docstring of this file explains the
+    arguments.
     """
     metadata = {
         "help": help,
@@ -93,7 +92,7 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Raise an error if a value is not valid for its field of the dataclass `kind`.
+    """Raise an error if a value is invalid for the field with the same name in the dataclass `kind`.
 
     A missing value and None are valid.
     """
@@ -111,8 +110,9 @@ SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     """Raise an error if a call has a sampling setting without `do_sample`, because transformers would ignore
-    the setting. Sampling settings in a config are allowed, because a checkpoint may recommend settings to
-    users who sample. The error message writes `prefix`, such as "--", before the names of the settings.
+    the setting. A config may contain sampling settings without `do_sample`, because a checkpoint may
+    recommend settings for sampling. The error message writes `prefix`, such as "--", before the names of the
+    settings.
     """
     if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
         return
@@ -125,8 +125,8 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """Return the value of a mapping's key or of an object's attribute; None if the key or attribute is
-    missing.
+    """Return the value of a key of a mapping, or of an attribute of another object. Return None if the key or
+    attribute is missing.
     """
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
@@ -157,7 +157,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
 
 
 def _permitted_values(declared: Field) -> str:
-    """Return the words that follow "must be" in an error message: the permitted values of a field."""
+    """Describe the permitted values of a field, for the words after "must be" in an error message."""
     limits = declared.metadata
     if limits["choices"]:
         choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
@@ -180,11 +180,12 @@ def _permitted_values(declared: Field) -> str:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The settings of `generate` that the command line, the model cards and CTranslate2 support.
+    """The settings of `generate` that are options of the command line. Model cards and CTranslate2 support
+    the same settings.
 
-    `generate` also accepts all other settings of transformers. If a call does not pass a setting, the value
-    in the checkpoint's generation config is used. If the generation config has no value either, the default
-    of the field is used.
+    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
+    value in the checkpoint's generation config. A setting that is missing in the generation config has the
+    default of the field.
 
     Example:
         >>> SearchSettings(num_beams=4).length_penalty
@@ -258,12 +259,12 @@ class SearchSettings:
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
 # The settings that this package adds to the settings of transformers.
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
-# The settings that the score of a translation depends on.
+# The settings that determine the score of a translation.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check the settings of `generate` in a dict or a generation config. Check sampling settings only if
+    """Check settings of `generate` in a dict or a generation config. Sampling settings are checked only if
     `do_sample` is set.
     """
     ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
@@ -272,12 +273,11 @@ def validate_search_fields(settings: Any) -> None:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The options of a translation. The fields are keyword arguments of `translate` and of the pipeline, and
+    """The options of the translator. The fields are keyword arguments of `translate` and of the pipeline, and
     options of the command `vaswani translate`.
 
-    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. The class method
-    `of` puts every argument that is not a field of the class into `generate`. The metadata entry `help` of
-    each field describes the option.
+    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. The metadata entry
+    `help` of each field describes the option.
 
     Raises:
         ValueError: If an option or a setting of the search has an invalid value.
@@ -362,8 +362,8 @@ class TranslationOptions:
     def __post_init__(self):
         check_options(vars(self), type(self))
         if isinstance(self.glossary, str):
-            # Replace the path of the glossary by the content of the file, so that other processes and copies
-            # of the options have the content.
+            # Replace the path of the glossary by the content of the file, so that copies of the options in
+            # other processes contain the terms.
             object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
@@ -371,8 +371,8 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from the arguments of a call. An argument that is not a field becomes an entry of
-        `generate`.
+        """Create options from the arguments of a call. Arguments that are not fields of `TranslationOptions`
+        become entries of `generate`.
         """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
@@ -380,7 +380,7 @@ class TranslationOptions:
 
     @property
     def terms(self) -> Glossary | None:
-        """The terms of the glossary; None if the options have no glossary."""
+        """The terms of the glossary, or None without a glossary."""
         glossary: Any = self.glossary
         return glossary
 
@@ -392,14 +392,14 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """A text to translate, with the constraints of its translation.
+    """A text to translate, with the target prefix and the required phrases of its translation.
 
     Attributes:
         text (str): The source text.
-        target_prefix (str): The text that the translation must begin with.
+        target_prefix (str): The text with which the translation must begin.
         must_contain (sequence): The phrases that the translation must contain.
-        is_copied (bool): True if the text is its own translation, for example because the text is not in the
-            source language.
+        is_copied (bool): True if the translation is a copy of the text, for example because the text is not
+            in the source language.
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.
@@ -423,16 +423,14 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """An invalid line and its error. In a list of inputs, an `InvalidInput` replaces the `Request` of the
-    line.
-    """
+    """Replaces the `Request` of an invalid line, and contains the error."""
 
     error: Exception
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """Call `read(*args)`, and return the result. If `read` raises an error of a type in `LINE_ERRORS`, return
-    an `InvalidInput`.
+    """Return the result of `read(*args)`. If `read` raises one of `LINE_ERRORS`, return an `InvalidInput`
+    with the error.
     """
     try:
         return read(*args)
@@ -441,14 +439,14 @@ def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
 
 
 def unwrap(line: T | InvalidInput) -> T:
-    """Return the value unchanged, or raise the error if the value is an `InvalidInput`."""
+    """Return `line`, or raise its error if `line` is an `InvalidInput`."""
     if isinstance(line, InvalidInput):
         raise line.error
     return line
 
 
 def has_text(request: Any) -> bool:
-    """Return True for a request whose text is not blank; False for an `InvalidInput`."""
+    """Return True for a `Request` whose text is not blank. Return False for an `InvalidInput`."""
     return isinstance(request, Request) and not request.text.isspace() and request.text != ""
 
 
@@ -457,8 +455,8 @@ def make_requests(
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request | InvalidInput]:
-    """Yield a `Request` or an `InvalidInput` for each line. Raises an error if the numbers of lines, prefixes
-    and phrase lists differ.
+    """Yield a `Request` or an `InvalidInput` for each line. If the numbers of lines, target prefixes and
+    phrase lists differ, raise an error.
     """
     missing = object()
     prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
@@ -482,9 +480,7 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """Return the request of line `number`. If `prefix` or `phrases` is None, the request has no such
-    constraint.
-    """
+    """Return the request of the line with the number `number`. Error messages contain the line number."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -498,8 +494,8 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a source text and a target text. Raises an error if the numbers of sources and targets
-    differ.
+    """Yield pairs of a source text and a target text. If the numbers of sources and targets differ, raise an
+    error.
     """
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
@@ -512,9 +508,7 @@ def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[
 
 
 def check_iterable_of_texts(name: str, texts: Any) -> None:
-    """Raise an error if `texts` is a single text or not iterable. `name` is the name of the argument in the
-    error message.
-    """
+    """Raise an error about the argument `name` if `texts` is a single text or not iterable."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError(
             f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."

@@ -1,17 +1,18 @@
 """Language models with one stack: the decoder without cross-attention, or the encoder.
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
-masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model uses the layers, the
-attention and the loss of the encoder-decoder. `VaswaniForCausalLM` also uses the search of the
-encoder-decoder. Differs from the paper: the paper describes no model with a single stack.
+masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Both language models share the layers, the
+attention and the loss of the encoder-decoder model. `VaswaniForCausalLM` also shares the search. Differs from
+the paper: the paper describes no model with a single stack.
 
-This file is saved with every checkpoint of a language model because it defines the model.
+This file is saved with every checkpoint of a language model because the file defines the model.
 
 In tensor shapes, B is the batch size, T the number of tokens of a text, P the prompt length, D the model
 width and V the size of the vocabulary.
 """
 
-# transformers declares wider types for caches, outputs and sub-modules than this file uses.
+# Turn off some mypy errors, because transformers declares wider types for caches, outputs and sub-modules
+# than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import sys
@@ -33,24 +34,24 @@ from .loss_vaswani import IGNORED_LABEL
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
-# The default maximum number of new tokens, as in transformers.
+# The default of `max_new_tokens`, as in transformers.
 _NEW_TOKENS = 20
-# The endings of config fields that exist for the encoder and for the decoder, such as `encoder_layers` and
-# `decoder_layers`. In a model with one stack, the two fields with the same ending must have the same value.
+# The names of config fields without `encoder_` or `decoder_`, such as the name of `encoder_layers` and
+# `decoder_layers`. In a model with one stack, the encoder field and the decoder field have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """Describes the architecture of a model with one stack. The config of a model with one stack has all
-    fields of [`VaswaniConfig`].
+    """Base class of the configs of models with one stack. A model with one stack has one vocabulary and no
+    cross-attention.
 
-    The fields of the encoder and the corresponding fields of the decoder have the same values. The model has
-    one vocabulary and no cross-attention.
+    The config has all fields of [`VaswaniConfig`]. Each field of the encoder has the same value as the
+    corresponding field of the decoder, such as `encoder_layers` and `decoder_layers`.
     """
 
     model_type = "vaswani_stack"
-    # The name of the stack, and the names of its models for `auto_map`.
+    # `stack` is "decoder" or "encoder". `code` contains the entries of `auto_map` for this config class.
     stack: ClassVar[str] = "decoder"
     code: ClassVar[dict[str, str]] = {}
     is_encoder_decoder: bool = False
@@ -80,8 +81,8 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Error messages name only the fields of the stack that the
-        model has.
+        """Check that the fields of the config do not contradict each other. An error message names only
+        fields of the stack that the model has.
         """
         try:
             super().validate_architecture()
@@ -89,7 +90,9 @@ class VaswaniStackConfig(VaswaniConfig):
             raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without the fields of the stack that the model lacks."""
+        """Return the fields as a dict for JSON. Leave out fields that a model with one stack does not use,
+        such as `encoder_layers` for a decoder.
+        """
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {
             "decoder_vocab_size",
@@ -103,8 +106,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """Convert the config of an encoder-decoder model, or of another model with one stack, to a config of
-        this class.
+        """Convert a config to this class: the config of an encoder-decoder model, or of another model with
+        one stack.
         """
         unused = {
             *_OF_TWO_STACKS,
@@ -123,8 +126,8 @@ class VaswaniStackConfig(VaswaniConfig):
         fields["norm_position"] = config.norm_position_of(is_decoder=cls.stack == "decoder")
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
-            # Keep only the windows of this stack, because the list may have entries for the layers of both
-            # stacks.
+            # Keep only the windows of this stack, because `config.attention_window` may have entries for the
+            # encoder and for the decoder.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
@@ -133,8 +136,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """Describes the architecture of a decoder-only model. Each field of the encoder has the value of the
-    corresponding field of the decoder.
+    """Describes the architecture of a decoder-only model. Set the fields of the decoder, such as
+    `decoder_layers`. The config copies each value to the corresponding field of the encoder.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -157,8 +160,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """Describes the architecture of an encoder-only model. Each field of the decoder has the value of the
-    corresponding field of the encoder.
+    """Describes the architecture of an encoder-only model. Set the fields of the encoder, such as
+    `encoder_layers`. The config copies each value to the corresponding field of the decoder.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -195,8 +198,8 @@ class VaswaniEncoderModel(VaswaniEncoder):
 
 
 class _LanguageModel(VaswaniHeadModel):
-    """Base class of language models, which consist of one stack and an output projection that is tied to the
-    embedding (Section 3.4).
+    """Base class of language models: one stack and an output projection. By default the output projection is
+    tied to the embedding (Section 3.4).
     """
 
     _stack_class: Any
@@ -211,8 +214,8 @@ class _LanguageModel(VaswaniHeadModel):
         )
         self.post_init()
         if self.config.tie_word_embeddings:
-            # Tie the weights here, because transformers ties the weights of a model on the meta device too
-            # late: only after FSDP2 has sharded the model.
+            # Tie the weights in the constructor, because transformers ties the weights of a model on the meta
+            # device only after FSDP2 has sharded the model.
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def get_input_embeddings(self) -> nn.Module:
@@ -227,9 +230,9 @@ class _LanguageModel(VaswaniHeadModel):
 
 @fast_path("forward")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
-    """A language model that consists of a decoder, and predicts the next token. `generate` continues prompts.
+    """A language model that predicts the next token with a decoder. `generate` continues prompts.
 
-    If the argument is a [`VaswaniConfig`], it is converted to the config of its decoder.
+    If `config` is a [`VaswaniConfig`], the model has the architecture of its decoder without cross-attention.
 
     Example:
         >>> import torch
@@ -263,39 +266,38 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
-        """Compute the logits of the next token at each position, and the loss if labels are given.
+        """Compute the logits of the next token at each position. If labels are given, also compute the loss.
 
         Args:
             input_ids (torch.Tensor, optional): Tokens [B, T] int64.
-            attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens; by default
-                computed from the positions of `<pad>`.
+            attention_mask (torch.Tensor, optional): The mask [B, T + cached tokens], 1 for visible tokens. By
+                default `<pad>` is hidden.
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
-            labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. The model predicts
-                each token from the tokens before this token. Labels that are -100 or `<pad>` are ignored. The
-                loss is computed as in `VaswaniForSeq2SeqLM.forward`.
-            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
-                given, no cache is returned.
-            logits_to_keep (int or torch.Tensor): For an int n, return the logits of the last n positions, or
-                of all positions if n is 0. For a tensor of positions, return the logits at these positions.
-            num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
-                which is the number of tokens of all accumulated batches.
-            skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
-                training with labels.
-            cache (Cache, optional): The same as `past_key_values`, which transformers 5.24 renamed to
-                `cache`.
+            labels (torch.Tensor, optional): The same tokens as `input_ids` [B, T] int64. The model shifts the
+                labels itself, as all causal language models of transformers do. Labels that are -100 or
+                `<pad>` are ignored. `VaswaniForSeq2SeqLM.forward` describes the loss.
+            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. A call with
+                labels returns no cache.
+            logits_to_keep (int or torch.Tensor): The positions whose logits are returned: an int n for the
+                last n positions, 0 for all positions, or a tensor of positions.
+            num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
+                batches. If given, the loss is a sum divided by this number.
+            skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
+                memory. By default `skip_logits` is True in training with labels.
+            cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
                 functions. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no attention weights.
 
         Returns:
             CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache, and on request
-                hidden states and attention weights. For each layer, `attentions` contains attention weights
-                [B, H, T, T + cached tokens].
+                hidden states and attention weights. `attentions` contains a tensor [B, H, T, T + cached
+                tokens] for each layer with H heads.
 
         Raises:
-            ValueError: If an argument, such as `encoder_outputs`, is only for models that read a source text.
+            ValueError: If an argument is only for encoder-decoder models, such as `encoder_outputs`.
         """
         past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
@@ -313,7 +315,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         )
         states = outputs.last_hidden_state  # [B, T, D]
         if labels is not None:
-            # Shift the labels, because the label of each position is the next token.
+            # Shift the labels by one position, because each position predicts the next token.
             labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
         elif isinstance(logits_to_keep, torch.Tensor):
             states = states[:, logits_to_keep]
@@ -328,18 +330,18 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
-    # Use the method of transformers, because `generate` accepts `inputs_embeds` only if the signature of this
-    # method contains `inputs_embeds`.
+    # Use `prepare_inputs_for_generation` of transformers, because its signature contains `inputs_embeds`.
+    # Without this argument in the signature, `generate` refuses `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Generate a continuation of each prompt, as `GenerationMixin.generate` does, with the search of this
-        package.
+        """Generate a continuation of each prompt with the search of this package. The arguments and the
+        result are those of `GenerationMixin.generate`.
 
-        The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. The prompts may also be
-        `inputs_embeds`; in this case the search of transformers is used. All other arguments are arguments of
-        `VaswaniForSeq2SeqLM.generate`. By default, a prompt is continued by at most 20 new tokens. If the
-        table of learned positions has fewer positions left, this number of positions is the limit.
+        The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. For prompts in
+        `inputs_embeds`, `generate` uses the search of transformers. `VaswaniForSeq2SeqLM.generate` describes
+        the other arguments. By default a continuation has at most 20 new tokens. If the model has learned
+        positions, the prompt and the continuation cannot have more tokens than the table of positions.
 
         Raises:
             ValueError: If a setting has an invalid value, logits are not finite, or an argument is only for
@@ -358,8 +360,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     def _run_own_search(self, source, config, model_kwargs, lengths, arguments, strategies):
         if model_kwargs.get("inputs_embeds") is None:
             return super()._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
-        # With `inputs_embeds` use the search of transformers, because the search of this package needs
-        # tokens.
+        # Use the search of transformers for `inputs_embeds`, because the search of this package needs token
+        # ids.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
                 '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
@@ -388,7 +390,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             )
         longest = sys.maxsize
         if self.config.position_embedding == "learned":
-            # Add 1, because the model never reads the last token, so the last token needs no position.
+            # Add 1, because the model never reads the last new token. The last new token therefore needs no
+            # position.
             longest = max(1, self.config.max_position_embeddings - prompt_length + 1)
         limit = max_tokens_by_source(config, prompt_length)
         if limit is not None:
@@ -402,9 +405,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
 
 class VaswaniForMaskedLM(_LanguageModel):
-    """A language model that consists of an encoder, and predicts the masked tokens of a text.
+    """A language model that predicts the masked tokens of a text with an encoder.
 
-    If the argument is a [`VaswaniConfig`], it is converted to the config of its encoder.
+    If `config` is a [`VaswaniConfig`], the model has the architecture of its encoder.
 
     Example:
         >>> import torch
@@ -440,28 +443,28 @@ class VaswaniForMaskedLM(_LanguageModel):
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """Compute the logits of the token at each position, and the loss if labels are given.
+        """Compute the logits of the token at each position. If labels are given, also compute the loss.
 
         Args:
-            input_ids (torch.Tensor, optional): Tokens [B, T] int64. The caller has replaced the tokens to
-                predict by `<mask>`.
-            attention_mask (torch.Tensor, optional): [B, T], 1 for visible tokens; by default computed from
-                the positions of `<pad>`.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64. Replace the tokens to predict by `<mask>`
+                before the call.
+            attention_mask (torch.Tensor, optional): The mask [B, T], 1 for visible tokens. By default `<pad>`
+                is hidden.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
-            labels (torch.Tensor, optional): [B, T] int64, the original tokens. Labels that are -100 or
-                `<pad>` are ignored. The loss is computed as in `VaswaniForSeq2SeqLM.forward`.
-            num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
-                which is the number of tokens of all accumulated batches.
-            skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
-                training with labels.
+            labels (torch.Tensor, optional): The tokens [B, T] int64 without masking. Labels that are -100 or
+                `<pad>` are ignored. `VaswaniForSeq2SeqLM.forward` describes the loss.
+            num_items_in_batch (torch.Tensor or int, optional): The number of labels in all accumulated
+                batches. If given, the loss is a sum divided by this number.
+            skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
+                memory. By default `skip_logits` is True in training with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
                 functions. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no attention weights.
 
         Returns:
             MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], and on request hidden states and
-                attention weights. For each layer, `attentions` contains attention weights [B, H, T, T].
+                attention weights. `attentions` contains a tensor [B, H, T, T] for each layer with H heads.
         """
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs

@@ -1,12 +1,10 @@
-"""Regularisation (Section 5.4): dropout, and the label-smoothed cross-entropy.
+"""Dropout, and the cross-entropy with label smoothing (Section 5.4).
 
 `chunked_cross_entropy` computes the loss without storing the logits of the whole batch. Let `z` be the logits
 of a token, `gold` the target probability of the reference token, and `other` the target probability of each
-other token. Then the loss of the token is logsumexp(z) - (gold - other) * z[label] - other * sum(z), for both
-forms of label smoothing.
+other token. Then the loss of the token is logsumexp(z) - (gold - other) * z[label] - other * sum(z).
 
-This file is saved with every checkpoint because `forward` uses the functions in this file to compute the
-loss.
+This file is saved with every checkpoint because the models compute dropout and the loss with this file.
 
 In tensor shapes, N is the number of tokens (batch times length), D the model width and V the size of the
 target vocabulary.
@@ -19,35 +17,35 @@ from transformers.utils import is_tracing
 
 from .attention_vaswani import needs_sync
 
-# Positions with this label are ignored in the loss, as in PyTorch and transformers.
+# The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The logit of the padding class. The logit is so low that the probability of the padding class is 0 in
-# float32. Do not use a lower logit: with label smoothing e and V classes, the Trainer of transformers adds
-# e/V times this logit to the evaluation loss, so a lower logit would change the evaluation loss more.
+# The logit of the padding class. With this logit, the probability of padding is 0 in float32. Do not use a
+# lower logit, because the label smoother of transformers adds a multiple of this logit to the evaluation
+# loss: e/V times the logit for label smoothing e and V classes.
 EXCLUDED_LOGIT = -1e3
-# The maximum number of logits in memory at the same time. 2**24 float32 numbers are 64 MiB. On a GPU use
-# larger chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a
-# chunk, because a small chunk stays in the processor's cache. With 10,000 classes, computing the loss in
-# chunks of 1,677 rows takes 1.25 times as long as in chunks of 384 rows.
+# The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
+# the logits of one chunk in memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each
+# chunk costs a fixed time. A CPU uses few rows, because a small chunk stays in the processor's cache: with
+# 10,000 classes, chunks of 1,677 rows take 1.25 times as long as chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-# PyTorch's function. If a caller, such as a test, has replaced the dropout function of PyTorch, `dropout`
-# calls the replacement instead of the faster code of this file.
+# The dropout function of PyTorch. If a program, such as a test, has replaced `nn.functional.dropout`, the
+# function `dropout` calls the replacement instead of the faster code of this file.
 _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU, `dropout` needs only a quarter of the time of PyTorch's dropout to
-    draw a mask. The random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of
-    1/65,536.
+    """Dropout (Section 5.4). On a CPU, drawing the mask takes a quarter of the time of PyTorch's dropout,
+    because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore rounds `p` to a
+    multiple of 1/65,536. The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # Draw 64 bits at once, because a draw of fewer bits takes as long as a draw of 64 bits. The 64 bits of a
-    # draw are used for four elements of `states`: 16 bits decide whether an element is dropped.
+    # Draw 64 random bits for four elements of `states`, because a draw of fewer bits takes equally long. 16
+    # bits decide whether an element is dropped.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -55,11 +53,11 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """Return the target probabilities of the reference token and of each other class (Section 5.4). In the
-    formulas e is `smoothing`, and V is `num_classes`.
+    """Return two target probabilities: of the reference token, and of each other token of the vocabulary
+    (Section 5.4).
 
-    The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has the
-    probabilities 1-e+e/V and e/V, as in PyTorch.
+    For `smoothing` e and `num_classes` V, the form "t2t" gives 1-e and e/(V-1), as tensor2tensor does. The
+    form "torch" gives 1-e+e/V and e/V, as PyTorch does.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -86,9 +84,10 @@ def smoothed_cross_entropy(
     form: str,
     excluded: int | None = None,
 ) -> torch.Tensor:
-    """Compute the loss (float32 scalar, nats per token) from logits [..., V]. See `chunked_cross_entropy`.
+    """Compute the same loss (float32 scalar, nats per token) as `chunked_cross_entropy`, but from logits
+    [..., V].
 
-    The logit of the class `excluded` must be `EXCLUDED_LOGIT`.
+    The caller must have set the logit of the class `excluded` to `EXCLUDED_LOGIT`.
     """
     labels = labels.to(logits.device).flatten()  # [N]
     logits = logits.float().flatten(0, -2)  # [N, V]
@@ -99,29 +98,31 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         if excluded is not None:
-            # Leave out the excluded class, because the target probability of this class is 0.
+            # Leave out the excluded class, because its target probability is 0.
             log_probs = log_probs * (torch.arange(logits.shape[-1], device=logits.device) != excluded)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _loss_divisor(labels, num_items)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Computes the summed loss of N tokens from their decoder states [N, D]. The forward pass also computes
-    the gradients, chunk by chunk.
+    """Computes the sum of the losses of N tokens from decoder states [N, D]. The forward pass also computes
+    the gradients, so that the logits of each chunk are computed only once.
 
-    `valid` [N, 1] is False at ignored positions. The states at ignored positions must be 0.
+    `valid` [N, 1] is False at ignored positions. The decoder states at ignored positions must be 0.
     """
 
     @staticmethod
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
-        """Add up the losses and the gradients of all chunks. `gold` and `other` are target probabilities."""
+        """Add up the losses and the gradients of all chunks. `gold` and `other` are the results of
+        `target_probabilities`.
+        """
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # The sum of all logits of all tokens is the dot product of the summed states and the summed weights.
-        # Therefore compute the term `-other * (sum of all logits)` without computing the logits.
+        # Compute the term `-other * (sum of all logits)` without the logits: the sum of all logits is the dot
+        # product of the summed states and the summed weights.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
-            # Leave out the excluded class, because the target probability of this class is 0.
+            # Leave out the excluded class, because its target probability is 0.
             weight_sum -= weight[excluded].float()
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:
@@ -131,8 +132,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_weight[excluded] = 0.0
         matrix = weight.to(dtype)
         rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
-        # Allocate memory for the logits once, because the operating system must clear each newly allocated
-        # page.
+        # Allocate the memory for logits once, because the operating system clears each newly allocated page.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):
             chunk = slice(start, start + rows)
@@ -142,8 +142,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if excluded is not None:
                 logits[:, excluded] = EXCLUDED_LOGIT
             total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
-            # Use few operations that read all logits, because each such operation takes much time in addition
-            # to the matrix products.
+            # Use few operations that read all logits, because each of these operations takes much time.
             largest = logits.amax(dim=-1, keepdim=True)
             probabilities = torch.softmax(logits, dim=-1, out=logits)
             log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()  # logsumexp, [rows, 1]
@@ -186,13 +185,13 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """Compute the loss (float32 scalar, nats per token) of decoder states. The logits are computed in chunks,
-    to save memory.
+    """Compute the loss (float32 scalar, nats per token) of decoder states. To save memory, the function
+    computes the logits of one chunk of tokens at a time.
 
-    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Positions
-    with the label -100 are ignored. The sum over the tokens is divided by `num_items`, by default the number
-    of labels that are not ignored. `excluded` is None, or a class whose probability is set to 0. PyTorch can
-    compute only first derivatives of the result.
+    `hidden_states` are [..., D] float, the output projection `weight` is [V, D] float, and `labels` are [...]
+    int64. Positions with the label -100 are ignored. The sum of the losses is divided by `num_items`, by
+    default the number of labels that are not ignored. `excluded` is None, or a class whose probability
+    becomes 0. PyTorch can compute only first derivatives of the loss.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
@@ -204,7 +203,7 @@ def chunked_cross_entropy(
         states = states.masked_fill(~valid[:, None], 0.0)
         labels = labels.clamp(min=0)
     else:
-        # Remove padding, because projecting padding would waste time.
+        # Remove ignored positions, because computing their logits would waste time.
         states = states[valid]
         labels = labels[valid]
         valid = valid[valid]

@@ -1,22 +1,23 @@
 """Implements the Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
 
-`VaswaniForSeq2SeqLM` contains the whole computation from token ids to logits and loss. Attention (Section
-3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
-`generate` is in generation_vaswani.
+`VaswaniForSeq2SeqLM` computes logits and the loss from token ids. The file attention_vaswani contains
+attention (Section 3.2), loss_vaswani contains dropout and the label-smoothed loss (Section 5.4), and
+generation_vaswani contains `generate`.
 
-With the default values of `VaswaniConfig`, the models compute what the paper describes. Differs from the
-paper: the padding class has probability 0 because no translation contains padding. Differs from the paper:
-some options of `VaswaniConfig` change the computation. The docstring of `VaswaniConfig` describes how each of
-these options differs from the paper. All options that differ from the paper are off by default.
+With the default values of `VaswaniConfig`, the models compute what the paper describes, with one exception.
+Differs from the paper: the padding token has probability 0, because no translation contains padding. The
+docstring of `VaswaniConfig` names the options that differ from the paper. All of these options are off by
+default.
 
-This file is saved with every checkpoint because it defines the models.
+This file is saved with every checkpoint because the file defines the models.
 
 Section and equation numbers refer to the paper (arXiv 1706.03762). In tensor shapes, B is the batch size, S
 the source length, T the target length, D the model width, F the inner width and V the size of the target
 vocabulary.
 """
 
-# transformers declares wider types for caches, masks and sub-modules than this file uses.
+# Turn off some mypy errors, because transformers declares wider types for caches, masks and sub-modules than
+# this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import os
@@ -65,7 +66,8 @@ from .loss_vaswani import (
     smoothed_cross_entropy,
 )
 
-# Attention implementations that support `attention_window`, in addition to flash kernels.
+# The attention implementations that support `attention_window`. Implementations with "flash" in their names
+# also support `attention_window`.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
@@ -73,12 +75,12 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     """Return the encodings PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model),
     Section 3.5.
 
-    Positions [...] are int64, counted from 0. The encodings [..., D] are float32. Differs from the paper:
-    with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)). Models converted from
-    tensor2tensor, Marian or fairseq need these timescales.
+    `position_ids` [...] are int64, counted from 0. The encodings [..., D] are float32. Differs from the
+    paper: with `timescales="tensor2tensor"`, x is pos / 10000^(i/(d_model/2-1)), because models converted
+    from tensor2tensor, Marian or fairseq need this formula.
     """
-    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
-    # because Apple's GPUs do not support float64.
+    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs use float32,
+    # because they do not support float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     if timescales == "tensor2tensor":
@@ -88,7 +90,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
 
 
 class VaswaniSinusoidalPositions(nn.Module):
-    """Computes position encodings with `sinusoids` (Section 3.5), without parameters."""
+    """Computes sinusoidal position encodings (Section 3.5). The module has no parameters."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -102,8 +104,8 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """Returns 0 for all encodings, so that the model has no position information. Differs from the paper: the
-    paper has no such encoding. Use this class in experiments that measure the effect of position information.
+    """Returns zeros as position encodings, for experiments without position information. Differs from the
+    paper: the paper always adds position information.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -133,9 +135,9 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU. In
-        # training, it is enough to check the length of the input, because there is no cache and each position
-        # is smaller than the length.
+        # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU.
+        # Training has no cache, so each position is smaller than the input length, and a check of the length
+        # is enough.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -151,8 +153,8 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
     """Register a new position encoding. After the call, the config field `position_embedding` accepts the new
     name.
 
-    Models whose config sets this name use the class in training and decoding. A checkpoint that uses the
-    position encoding contains the Python file that defines the class. To load such a checkpoint, call
+    A model with the new name in its config uses the class in training and in the search. A checkpoint with
+    the new name contains the Python file that defines the class. To load such a checkpoint, call
     `register_position_encoding` first, or pass `trust_remote_code=True` in a Python process that has not
     imported the package.
 
@@ -160,9 +162,9 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
         name (str): The name of the position encoding in configs. The name must not be the name of a built-in
             position encoding.
         encoding_class (type): A subclass of `torch.nn.Module`, defined at the top level of a Python file. The
-            model passes its config to the constructor of the class. `forward(position_ids)` maps int64
-            positions [B or 1, T], counted from 0 without padding, to encodings [B or 1, T, D] that the model
-            adds to the embeddings. `forward` must return the same encoding for a position in each call. The
+            model passes its config to the constructor. `forward(position_ids)` maps int64 positions [B or 1,
+            T] to encodings [B or 1, T, D] that the model adds to the embeddings. Positions count from 0 and
+            leave out padding. `forward` must return the same encoding for a position in each call. The
             tensors of the class must be parameters or persistent buffers.
 
     Raises:
@@ -193,8 +195,8 @@ def _position_encoding(config: VaswaniConfig) -> nn.Module:
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base class of encoder and decoder layers, with residual connections, LayerNorm and the feed-forward
-    network.
+    """Base class of encoder and decoder layers: self-attention, feed-forward network, residual connections
+    and LayerNorm.
     """
 
     _checkpoints_gradients = False
@@ -213,10 +215,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if gradient checkpointing is on: the backward pass computes the forward pass of the layer
-        again. transformers reads and sets this attribute. While autograd records no gradients, the value is
-        False, because transformers removes the cache from layers with gradient checkpointing, and `generate`
-        needs the cache.
+        """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
+        `gradient_checkpointing`. The value is False while autograd records no gradients, because transformers
+        takes the cache away from layers with gradient checkpointing, but `generate` needs the cache.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -225,21 +226,21 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self._checkpoints_gradients = value
 
     def _sublayer_input(self, hidden_states: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-        """Return the input of a sub-layer, which is x with post-norm and LayerNorm(x) with pre-norm."""
+        """Return the input of a sub-layer: x with post-norm, LayerNorm(x) with pre-norm."""
         return norm(hidden_states) if self.pre_norm else hidden_states
 
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """Return LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. With pre-norm no LayerNorm
-        follows the addition.
+        """Return LayerNorm(x + Dropout(Sublayer(x))) for post-norm, and x + Dropout(Sublayer(x)) for pre-norm
+        (Sections 3.1 and 5.4).
         """
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the feed-forward sub-layer, which computes max(0, xW_1 + b_1)W_2 +
-        b_2 (Equation 2) and adds the result to its input.
+        """Compute the feed-forward sub-layer: max(0, xW_1 + b_1)W_2 + b_2 (Equation 2), with residual
+        connection and LayerNorm.
         """
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
@@ -258,7 +259,9 @@ class VaswaniEncoderLayer(VaswaniLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Apply both sub-layers to states [B, S, D]. The mask is a result of `attention_masks`."""
+        """Apply self-attention and the feed-forward network to states [B, S, D]. `attention_mask` is a result
+        of `attention_masks`.
+        """
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
         hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
@@ -304,7 +307,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply the sub-layers to states [B, T, D]. The masks are results of `attention_masks`.
+        """Apply the three sub-layers to states [B, T, D]. The two masks are results of `attention_masks`.
 
         If `encoder_hidden_states` [B, S, D] is None, the layer skips cross-attention.
         """
@@ -327,8 +330,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """Return a tensor-parallel plan that splits the vocabulary, the attention heads and the inner features of
-    feed-forward networks between devices.
+    """Return a tensor-parallel plan. The plan divides the vocabulary, the attention heads and the inner
+    features of feed-forward networks between devices.
     """
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
@@ -339,10 +342,10 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 
 
 class FromRepository:
-    """Mixin for `from_pretrained`: stores the folder of a loaded model in `origin`."""
+    """Mixin of models: `from_pretrained` stores the folder of the loaded model in `origin`."""
 
-    # The folder from which the model was loaded: a local folder, or the folder of a commit in the cache of
-    # huggingface_hub. The value is None if `from_pretrained` has not created the model.
+    # The folder from which `from_pretrained` has loaded the model: a local folder, or the folder of a commit
+    # in the cache of huggingface_hub. `origin` is None for a model that was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -365,8 +368,8 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # Download the target tokenizer of the same commit here, because the model does not store the
-            # access token for a later download.
+            # Download the target tokenizer of the same commit together with the model, because the model does
+            # not store the access token for a later download.
             snapshot_download(
                 name,
                 revision=model.origin.name,
@@ -394,7 +397,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
-        # Check the config again, because fields may have been assigned since the config was created.
+        # Check the config again, because a program may have changed fields since the config was created.
         config.validate_architecture()
         super().__init__(config, *inputs, **kwargs)
 
@@ -402,12 +405,13 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise weights as tensor2tensor does, because the paper does not describe the initialisation.
 
-        The weights of projections are drawn from the Glorot uniform distribution ("uniform_unit_scaling" with
-        gain 1, models/transformer.py). The weights of embeddings and of the output projection are drawn from
-        a normal distribution with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). If
-        `initializer_range` is set, all weights are drawn from a normal distribution with the standard
-        deviation `initializer_range`, as in GPT-2. If a stack has N sub-layers, the standard deviation of the
-        last weights of each sub-layer is divided by sqrt(N).
+        The weights of projections are drawn from the Glorot uniform distribution (tensor2tensor:
+        "uniform_unit_scaling" with gain 1, models/transformer.py). The weights of embeddings and of the
+        output projection are drawn from a normal distribution with standard deviation d_model^-0.5
+        (tensor2tensor: get_weights, layers/modalities.py). If `initializer_range` is set, all weights are
+        drawn from a normal distribution with the standard deviation `initializer_range`, as in GPT-2. As in
+        GPT-2, this standard deviation is divided by sqrt(N) for the last projection of each of the N
+        sub-layers of a stack.
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -430,8 +434,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """Return the index of the row that must be zero in an embedding or in the output projection: the row
-        of `<pad>` if the embedding of the start token must be zero. Return None if no row must be zero.
+        """Return the index of the row that must stay zero in an embedding or in the output projection, or
+        None. `zero_start_embedding` requires zeros in the row of `<pad>`.
         """
         if isinstance(module, nn.Embedding):
             return module.padding_idx
@@ -467,18 +471,16 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # Replace the method of transformers, because transformers ties no weights at all if
-        # `tie_word_embeddings` is False. In this package `tie_word_embeddings` decides only whether the
-        # output projection is tied, and `share_encoder_decoder_embeddings` decides whether the embeddings are
-        # shared.
+        # Replace the method of transformers, because transformers ties no weights if `tie_word_embeddings` is
+        # False. In this package `tie_word_embeddings` concerns only the output projection, and
+        # `share_encoder_decoder_embeddings` concerns the embeddings.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # A tied weight has several names. Mark a tied weight as missing if the file contains none of these
-        # names. Otherwise the weight would stay uninitialised, because transformers ties weights before
-        # loading and regards tied weights as loaded.
+        # Mark a tied weight as missing if the weight file contains none of the names of the weight.
+        # transformers regards all tied weights as loaded, so a missing tied weight would stay uninitialised.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -492,8 +494,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         loading_info.missing_keys |= absent
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
-        # Add missing names of tied weights, because a state dict may contain only one name of each tied
-        # weight.
+        # Add the missing names of tied weights, because a state dict may contain each tied weight under only
+        # one name.
         ties = self.all_tied_weights_keys
         copies = {copy: state_dict[name] for copy, name in ties.items() if name in state_dict}
         return super().load_state_dict({**copies, **state_dict}, strict, assign)
@@ -502,9 +504,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # Gather sharded weights here, because transformers gathers only weights that transformers itself has
-        # sharded. Keep only one name of each tied weight, because transformers detects tied weights by their
-        # shared memory and gathered copies do not share memory.
+        # Gather the weights that FSDP2 has sharded, because transformers gathers only weights that
+        # transformers itself has sharded. Keep only one name of each tied weight, because transformers
+        # recognises tied weights by shared memory, and gathered weights do not share memory.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -516,7 +518,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        To resize the source embedding, call `resize_token_embeddings`, which has the same arguments.
+        To resize the source embedding, call `resize_token_embeddings` with the same arguments.
 
         Returns:
             nn.Embedding: The target embedding.
@@ -546,14 +548,16 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask [B, S] of source tokens or labels. The mask is False for padding."""
+        """Return the mask [B, S] of source tokens or labels, False for padding. Return None if the mask is
+        unknown.
+        """
         if input_ids is None or self.config.pad_token_id is None:
             return None
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the mask [B, T] of target tokens, or None if no mask is necessary. Padding after all tokens
-        needs no mask, because self-attention is causal.
+        """Return the mask [B, T] of target tokens, or None if no mask is necessary. Padding after the last
+        token needs no mask, because self-attention is causal.
         """
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
@@ -561,9 +565,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Return None only if no padding precedes a token. Skip this check on a GPU, because the CPU would
-        # have to wait for the GPU. Also skip the check if the tensor has no values (in tracing and on the
-        # meta device).
+        # Return None if no padding precedes a token. Skip this check on a GPU, because the CPU would have to
+        # wait for the GPU. Skip the check in tracing and on the meta device, because the mask then has no
+        # values.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -571,17 +575,16 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
-    """Create the token embedding of the encoder or the decoder. If the config field `zero_start_embedding` is
-    True, the target embedding has a `padding_idx`, so that the embedding of the start token stays zero in
-    training.
+    """Create a token embedding. If `zero_start_embedding` of the config is True, the target embedding gets a
+    `padding_idx`, so that the embedding of the start token stays zero in training.
     """
     is_zero = config.zero_start_embedding and has_start_token
     return nn.Embedding(vocab_size, config.d_model, padding_idx=config.pad_token_id if is_zero else None)
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base class of encoder and decoder: embedding (Section 3.4), positions (Section 3.5) and N layers
-    (Section 3.1).
+    """Base class of the encoder and the decoder: embedding (Section 3.4), positions (Section 3.5) and N
+    layers (Section 3.1).
     """
 
     def __init__(
@@ -621,11 +624,12 @@ class VaswaniStack(VaswaniPreTrainedModel):
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """Return the encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
+        """Return the position encodings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
         states = self.embed_positions(position_ids)
         expected = (*position_ids.shape, self.config.d_model)
         if states.shape != expected:
-            # Check the shape, because a smaller shape would broadcast to wrong encodings without an error.
+            # Check the shape of the encodings, because a smaller shape would broadcast to wrong encodings
+            # without an error.
             raise ValueError(
                 f"`{type(self.embed_positions).__name__}.forward` must return the shape [B or 1, T, D] = "
                 f"{list(expected)}, but returns the shape {list(states.shape)}."
@@ -633,23 +637,23 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return states
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """Return the input [B, T, D] of the first layer, which is Dropout(embedding * sqrt(d_model) +
-        positions).
+        """Return the input [B, T, D] of the first layer: Dropout(embedding * sqrt(d_model) + position
+        encoding), Sections 3.4, 3.5 and 5.4.
         """
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the stack. If `has_final_norm` of the config is True for the stack,
-        the stack ends with a LayerNorm.
+        """Return the output [B, T, D] of the stack. Some stacks end with a LayerNorm, see
+        `VaswaniConfig.has_final_norm`.
         """
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
-        """Return the embedded tokens [B, T, D] before scaling. `prefix` is the prefix of the argument names
-        in error messages.
+        """Return the embedded tokens [B, T, D] before scaling. Error messages write `prefix` before the
+        argument names.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
@@ -683,8 +687,8 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source, and return `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains
-        the arguments.
+        """Encode the source to `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains the
+        arguments.
         """
         inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
@@ -734,12 +738,12 @@ class VaswaniDecoder(VaswaniStack):
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """Run the decoder on target tokens, and return `last_hidden_state` [B, T, D]. The output also
-        contains the cache, and on request hidden states and attention weights.
+        """Decode target tokens to `last_hidden_state` [B, T, D]. The output also contains the cache, and on
+        request hidden states and attention weights.
 
-        The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward`, without this prefix, and
-        the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, the
-        positions of `<pad>` before the first token determine the mask.
+        The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward` without this prefix, and
+        the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, `<pad>`
+        before the first token is hidden.
         """
         past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
@@ -782,7 +786,7 @@ class VaswaniDecoder(VaswaniStack):
 
 @fast_path("forward")
 class VaswaniModel(VaswaniPreTrainedModel):
-    """Encoder and decoder without output projection (Figure 1).
+    """The encoder and the decoder of Figure 1, without the output projection.
 
     Example:
         >>> import torch
@@ -803,8 +807,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
         if config.share_encoder_decoder_embeddings:
-            # Share the embedding module, not only its weight, because FSDP2 cannot shard one weight in two
-            # modules.
+            # Share the embedding module instead of only its weight, because FSDP2 cannot shard one weight in
+            # two modules.
             self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
@@ -824,8 +828,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # Keep the shared embedding only under the name `shared`, because PyTorch cannot load a sharded
-            # module by a second name.
+            # Store the shared embedding only under the name `shared`, because PyTorch cannot load a sharded
+            # module under a second name.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -845,8 +849,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and decode the target to states [B, T, D]. `VaswaniForSeq2SeqLM.forward` explains
-        the arguments.
+        """Encode the source, and decode the target to `last_hidden_state` [B, T, D].
+        `VaswaniForSeq2SeqLM.forward` explains the arguments.
         """
         past_key_values = past_key_values if cache is None else cache
         if attention_mask is None:
@@ -880,8 +884,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 class VaswaniHeadModel(VaswaniPreTrainedModel):
-    """Base class of models with an output projection `lm_head`. Computes logits (Section 3.4) and loss
-    (Section 5.4).
+    """Base class of models with an output projection `lm_head`. `VaswaniHeadModel` computes logits (Section
+    3.4) and the loss (Section 5.4).
     """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -895,8 +899,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
         if excluded is not None:
-            # Clone the logits before the assignment below, because a hook of the output projection may have
-            # returned a view.
+            # Clone the logits before the assignment to `logits[..., excluded]`, because a hook of the output
+            # projection may have returned a view.
             logits = logits.clone() if logits.requires_grad else logits
             logits[..., excluded] = EXCLUDED_LOGIT
         return logits
@@ -908,13 +912,13 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Compute the loss of decoder states [B, T, D] if labels are given, and the logits [B, T, V] unless
-        `skip_logits` is True.
+        """Compute the loss of decoder states [B, T, D] if labels are given. Compute the logits [B, T, V]
+        unless `skip_logits` is True.
 
-        The loss is the cross-entropy with label smoothing (Section 5.4): the loss of a token with logits z is
+        The loss is the cross-entropy with label smoothing (Section 5.4). The loss of a token with logits z is
         `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. `gold` is the target probability of the
-        label, and `other` is the target probability of each other class. The sum over the tokens is divided
-        by `num_items`, by default the number of tokens. `chunked_cross_entropy` computes this loss in chunks.
+        label, and `other` the target probability of each other class. The sum over the tokens is divided by
+        `num_items`, by default the number of tokens.
         """
         if labels is None:
             return None, self.logits(hidden_states)
@@ -934,9 +938,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form, excluded), logits
 
     def output_product(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two matrices [B, T, D] and [V, D] whose product `states @ weight.T` is the logits. If the
-        output projection has a bias, the bias becomes an additional feature of the weights, and the
-        additional feature of the states is 1.
+        """Return states [B, T, D] and weights [V, D] whose product `states @ weight.T` is the logits. If the
+        output projection has a bias, the weights get the bias as an additional feature, and the states get a
+        feature with the value 1.
         """
         weight, bias = self.lm_head.weight, self.lm_head.bias
         if bias is None:
@@ -946,19 +950,20 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
-        # `<pad>` cannot be excluded with label smoothing, because label smoothing gives `<pad>` a probability
-        # above 0. If a model in training mode gets no labels, do not exclude `<pad>` either, because the
-        # training loop may compute a label-smoothed loss from the logits.
+        # Do not exclude `<pad>` from a label-smoothed loss, because label smoothing gives `<pad>` a
+        # probability above 0. A model in training mode without labels also does not exclude `<pad>`, because
+        # the training loop may compute a label-smoothed loss from the logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         if self.config.zero_start_embedding and not self._padding_is_end():
-            # Exclude the padding class also from label smoothing, so that the embedding of `<pad>` stays
-            # zero.
+            # Also exclude `<pad>` from a label-smoothed loss, so that the embedding of `<pad>` stays zero.
             return self.config.pad_token_id
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if beam search may use `TreeAttentionDecoder` instead of `forward`."""
+        """True if beam search may compute decoding steps with the faster `TreeAttentionDecoder` instead of
+        `forward`.
+        """
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False
@@ -970,7 +975,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
 @fast_path("forward")
 class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
-    """The Transformer with output projection, loss and `generate` (Figure 1).
+    """The Transformer of Figure 1, with the output projection, the loss and `generate`.
 
     Example:
         >>> import torch
@@ -996,13 +1001,14 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
         if config.tie_word_embeddings:
-            # Tie the weights here, because transformers ties the weights of a model on the meta device too
-            # late: only after FSDP2 has sharded the model.
+            # Tie the weights in the constructor, because transformers ties the weights of a model on the meta
+            # device only after FSDP2 has sharded the model.
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output projection. Return None if accelerate would otherwise shard the projection
-        separately from the tied embedding.
+        """Return the output projection, or None if the output projection is tied to a separate target
+        embedding and accelerate uses FSDP. accelerate would otherwise shard the output projection separately
+        from the embedding.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
@@ -1014,8 +1020,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        # Resize only the source embedding here, because the output projection belongs to the target
-        # vocabulary.
+        # Resize only the source embedding, because the output projection belongs to the target vocabulary.
         embedding = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
@@ -1023,8 +1028,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         return embedding
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the decoder's input [B, T]: the start token, then the labels [B, T] without the last label
-        (Section 3.1).
+        """Return the decoder's input [B, T] for labels [B, T]: the start token, and then all labels except
+        the last (Section 3.1).
 
         Raises:
             ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.
@@ -1056,41 +1061,43 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
-        """Compute the logits of the next target token at each position, and the loss if labels are given.
+        """Compute the logits of the next target token at each position. If labels are given, also compute the
+        loss.
 
         Args:
             input_ids (torch.Tensor, optional): Source tokens [B, S] int64.
-            attention_mask (torch.Tensor, optional): [B, S], 1 for visible tokens; by default computed from
-                the positions of `<pad>`.
-            decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64; by default made from
-                `labels`.
-            decoder_attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens.
+            attention_mask (torch.Tensor, optional): The mask [B, S] of the source, 1 for visible tokens. By
+                default `<pad>` is hidden.
+            decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64. The default is the start
+                token and the labels without the last label.
+            decoder_attention_mask (torch.Tensor, optional): The mask [B, T + cached tokens] of the target, 1
+                for visible tokens.
             encoder_outputs (tuple or BaseModelOutput, optional): The output of the encoder, in place of
                 `input_ids`.
             past_key_values (Cache, optional): Keys and values of earlier calls.
-            inputs_embeds (torch.Tensor, optional): Embedded source [B, S, D] before scaling, in place of
+            inputs_embeds (torch.Tensor, optional): The embedded source [B, S, D] before scaling, in place of
                 `input_ids`.
-            decoder_inputs_embeds (torch.Tensor, optional): Embedded target [B, T, D] before scaling.
-            labels (torch.Tensor, optional): [B, T] int64. Labels that are -100 or `<pad>` are ignored. In
-                training mode the loss is label-smoothed according to the config (Section 5.4). In eval mode
-                the loss is the negative log-likelihood (nats per token).
-            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
-                given, no cache is returned.
-            num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
-                which is the number of tokens of all accumulated batches.
-            skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
-                training with labels.
-            cache (Cache, optional): The same as `past_key_values`, which transformers 5.24 renamed to
-                `cache`.
+            decoder_inputs_embeds (torch.Tensor, optional): The embedded target [B, T, D] before scaling, in
+                place of `decoder_input_ids`.
+            labels (torch.Tensor, optional): Reference tokens [B, T] int64. Labels that are -100 or `<pad>`
+                are ignored. The loss in nats per token is the cross-entropy, in training mode with the label
+                smoothing of the config (Section 5.4).
+            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. A call with
+                labels returns no cache.
+            num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
+                batches. If given, the loss is a sum divided by this number.
+            skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
+                memory. By default `skip_logits` is True in training with labels.
+            cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention
                 functions. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no attention weights.
 
         Returns:
             Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache, and on request hidden
-                states and attention weights. For each layer, `encoder_attentions` contains weights [B, H, S,
-                S], `decoder_attentions` contains weights [B, H, T, T + cached tokens], and `cross_attentions`
-                contains weights [B, H, T, S].
+                states and attention weights. For each layer with H heads, `encoder_attentions` contains a
+                tensor [B, H, S, S], `decoder_attentions` a tensor [B, H, T, T + cached tokens], and
+                `cross_attentions` a tensor [B, H, T, S].
         """
         past_key_values = past_key_values if cache is None else cache
         if labels is not None:

@@ -1,20 +1,19 @@
-"""Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
+"""Grid beam search: finds translations that contain given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
 A beam competes only with beams that contain the same number of phrase tokens. For each number of phrase
-tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
-phrases of its sentence. If the remaining length of a beam is just enough for the missing phrases, the beam
-must continue with the missing phrases. `PhraseCandidates` implements the rules of grid beam search as a
-candidate selection of `BeamSearch`.
+tokens, the search keeps as many beams as a search without phrases. A beam may end only if the beam contains
+all phrases of its sentence. A beam must continue with the missing phrases if its remaining length has room
+for nothing else. `PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
 
-Other settings of the search may make a translation with all phrases impossible. If a phrase contradicts a
-setting, an error is raised before the search. If the search finds no translation with all phrases, it returns
-the best translation with as many phrases as possible, and reports the missing phrases.
+If a phrase contradicts a setting of the search, `check_phrases` raises an error before the search. If the
+search finds no translation with all phrases, the search returns the best translation with as many phrases as
+possible.
 
-This file is saved with every checkpoint because `generate(must_contain=...)` uses the search in this file.
+This file is saved with every checkpoint because `generate(must_contain=...)` runs grid beam search.
 
 An option is a possible next token of a beam. In tensor shapes, F is the number of phrases per sentence, L the
-number of tokens of the longest phrase and O the number of options per beam; beam_search_vaswani explains all
-other letters.
+number of tokens of the longest phrase and O the number of options per beam. The file beam_search_vaswani
+explains all other letters.
 """
 
 import copy
@@ -47,8 +46,8 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` is the last part of
-    the error message.
+    """Raised if required phrases of a sentence contradict a setting. `phrases` are lists of token ids.
+    `reason` is the end of the error message.
     """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
@@ -56,7 +55,7 @@ class PhraseError(SentenceError):
         self.args = (sentence, phrases, reason, text)
         self.phrases = phrases
         self.reason = reason
-        # The texts of the phrases. The list is empty if the caller passes only token ids.
+        # The texts of the phrases, or an empty list if only the token ids are known.
         self.phrase_texts: list[str] = []
 
     def __str__(self) -> str:
@@ -65,8 +64,8 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """Return a message about a setting that forbids some of the tokens; None if no setting forbids a
-    token.
+    """Return a message about a setting that forbids one of the tokens, or None if all tokens are
+    permitted.
     """
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
@@ -93,13 +92,13 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
 
 
 def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    """Return True if the tokens contain the phrase."""
+    """Return True if the tokens of `phrase` follow each other in `tokens`."""
     starts = range(len(tokens) - len(phrase) + 1)
     return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
 
 
 def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """Return the total number of tokens of the phrases."""
+    """Return the total number of tokens in phrases."""
     return sum(len(phrase) for phrase in phrases)
 
 
@@ -112,12 +111,12 @@ def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]
 
 
 class PhraseTables:
-    """Contains the phrases of a batch as tensors on the device of the model, so that the steps of the search
-    do not wait for the GPU.
+    """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
+    GPU in each step of the search.
 
-    The matches [..., F, L + 1] (bool) of a translation describe which phrase tokens the translation contains.
-    Entry l of the matches of a phrase is True if the translation ends with the first l tokens of the phrase.
-    If the translation contains the whole phrase, the last entry of the phrase stays True.
+    The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
+    l] is True if the translation ends with the first l tokens of phrase f. Entry [f, l] stays True if l is
+    the length of phrase f, because the translation then contains the whole phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -129,15 +128,15 @@ class PhraseTables:
             padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
             tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # Sentences with fewer phrases than other sentences get phrases of length 0. The tensor `tokens` has
-        # the value -1 after the end of a phrase.
+        # Add phrases of length 0 to sentences with fewer phrases than other sentences. `tokens` contains -1
+        # after the end of each phrase.
         self.lengths = torch.tensor(lengths, device=device)  # [B, F]
         self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return the matches [B, 1, F, L + 1] of the prompts [B, P]."""
+        """Return `matches` [B, 1, F, L + 1] for the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -146,8 +145,8 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the matches [N, K, O, F, L + 1] after each of the tokens [N, K, O]. `matches` are the
-        matches before the tokens.
+        """Return the matches [N, K, O, F, L + 1] after one more token. `matches` describes the beams, and
+        `tokens` [N, K, O] contains the possible next tokens.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -156,20 +155,18 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """Return an int64 tensor [..., F]: the number of matched tokens of each phrase."""
+        """Return the number [..., F] int64 of matched tokens of each phrase."""
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return a tensor [N, K, O]: the number of tokens that a translation still needs to contain all
-        phrases.
-        """
+        """Return the number [N, K, O] of tokens that a translation still needs to contain all phrases."""
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return a tensor [N, K, F]: the next token of each phrase; -1 if the translation contains the
+        """Return the next token [N, K, F] of each phrase, or -1 if the translation already contains the
         phrase.
         """
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
@@ -177,8 +174,8 @@ class PhraseTables:
 
 
 class PhraseCandidates(CandidateSelection):
-    """Selects the candidates of a beam search whose translations must contain given phrases. For each number
-    of missing phrase tokens, `PhraseCandidates` keeps `num_kept` beams.
+    """The candidate selection of grid beam search. For each number of missing phrase tokens,
+    `PhraseCandidates` keeps `num_kept` beams.
 
     `config.num_beams` is the total number K of beams.
     """
@@ -193,16 +190,16 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # For each beam, the selection considers this number of most probable tokens. The number is larger
-        # than `num_kept`, because some of the tokens end the translation, and some of the tokens begin a
-        # phrase again.
+        # The number of most probable next tokens that the selection considers for each beam. More than
+        # `num_kept` tokens are necessary, because some tokens end the translation, and some tokens change the
+        # number of missing phrase tokens.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # The matches of each beam of each sentence, including sentences for which the search has ended.
+        # The matches of all beams of all sentences, including sentences for which the search has ended.
         self.matches = self.tables.match_prompts(task.prompt).repeat(
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
@@ -237,16 +234,16 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """Assign a class [N, K * O] to each option (possible next token of a beam). The options are sorted by
-        score. The class is 0 if the option ends a beam, 1 if the option continues a beam, and 2 if the option
-        is discarded.
+        """Return a number [N, K * O] for each option: 0 if the option ends a beam, 1 if the option continues
+        a beam, 2 if the option is discarded. An option is a possible next token of a beam. The options must
+        be sorted by score.
         """
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Compute the rank (from best to worst) of each option that continues a beam. Only options with the
-        # same number of missing tokens compete for a rank.
+        # Rank the options that continue a beam, best first. Options with different numbers of missing tokens
+        # do not compete.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -257,10 +254,11 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the options of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
+        """Return the scores, the tokens and the numbers of missing phrase tokens [N, K or 1, O] of the
+        possible next tokens (options) of each beam.
 
-        An option gets the score 2 * NEG_INF if the missing phrases would not fit into the translation after
-        the option.
+        An option has the score 2 * NEG_INF if the remaining length after the option is too short for the
+        missing phrases.
         """
         sentences = search.sentences
         num_beams = log_probs.shape[1]
@@ -269,7 +267,7 @@ class PhraseCandidates(CandidateSelection):
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
-        # Always consider the next tokens of the phrases, even if they are improbable.
+        # Always consider the next token of each phrase, even if the token is improbable.
         added = self.tables.next_tokens(sentences, matches)  # [N, K or 1, F]
         is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
@@ -293,7 +291,7 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if phrases are not lists of token ids, or if another setting forbids a phrase."""
+    """Raise an error if a phrase is not a list of token ids, or if another setting forbids a phrase."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -343,12 +341,12 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search again, with grid beam search, for the sentences whose translations lack a phrase. Return a
-    search that contains the new results of these sentences and the earlier results of all other sentences.
+    """Search the sentences whose translations lack a phrase again, with grid beam search. The returned search
+    contains the new results of these sentences and the earlier results of all other sentences.
 
-    `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
-    function adds the phrases one after another, and keeps a phrase only if the search then still finds a
-    translation.
+    `search` is the finished search without phrases. If grid beam search finds no translation with all phrases
+    of a sentence, `search_again` adds the phrases one after another. A phrase is kept if the search then
+    still finds a translation.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -356,7 +354,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # Maps each sentence that is searched again to the phrases of the sentence.
+    # Maps the index of each sentence that is searched again to the required phrases.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -380,8 +378,8 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Search for translations of the sentences in `wanted` that contain their phrases. All other sentences
-    keep their results from the finished search `search`.
+    """Search translations with the required phrases for the sentences in `wanted`. All other sentences keep
+    their results from the finished search `search`.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device
@@ -389,15 +387,15 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # For sentences without phrases, use the stopping rule of a search without phrases. A search without
-    # phrases and with only one beam stops at the first `</s>`.
+    # Use the normal stopping rule for sentences without phrases. With one beam, the normal rule stops at the
+    # first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
-    # and can have its best score at any length.
+    # Consider all possible lengths for sentences with phrases, because a beam without all phrases cannot end
+    # yet, and may have its best score at any length.
     rule.considers_all_lengths |= ~has_none
-    # If sentences may be removed from the batch, search only the sentences that lack a phrase. If sentences
-    # may not be removed, search all sentences.
+    # Search only the sentences that lack a phrase. If the search must not remove sentences from the batch,
+    # search all sentences.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -407,8 +405,8 @@ def _grid_search(
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # Pass `config.num_beams` rows per sentence to the logits processors, because they may rely on the
-        # number of beams that the caller has set.
+        # Pass `config.num_beams` rows per sentence to each call of a logits processor, because a logits
+        # processor may rely on this number.
         rows_per_sentence=config.num_beams,
     )
     if search.may_remove_sentences:
@@ -417,15 +415,14 @@ def _grid_search(
 
 
 def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
-    """Copy the results of the search `earlier` into the search `found`, except for the sentences with the
+    """Copy results from the search `earlier` into the search `found`, except for the sentences with the
     indices `searched` [N].
     """
     others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
     beams = slice(earlier.num_beams)
-    # Clone the tensors, because tensors that were created in inference mode cannot be changed outside of
-    # inference mode.
+    # Clone the tensors, because a tensor from inference mode cannot be changed outside of inference mode.
     found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
     found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
@@ -437,9 +434,8 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the phrases of each sentence in `wanted`. If the phrases of a sentence have too many tokens for
-    the length limit, merge overlapping phrases. Raise an error if the merged phrases still have too many
-    tokens.
+    """Return the phrases of each sentence. If the phrases of a sentence have too many tokens for the length
+    limit, merge phrases that overlap. Raise an error if the merged phrases still have too many tokens.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -458,8 +454,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return for each sentence the maximum number of phrase tokens [B]. If `forced_eos_token_id` forces the
-    last token at the length limit, this token takes the place of one phrase token.
+    """Return the maximum number [B] of phrase tokens for each sentence. A last token that
+    `forced_eos_token_id` forces at the length limit takes the place of one phrase token.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -469,9 +465,9 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """Return the phrases if the prompt lacks at most `capacity` tokens of the phrases. Otherwise return a
-    single sequence in which the phrases overlap. Return None if the prompt also lacks more than `capacity`
-    tokens of the single sequence.
+    """Return the phrases if at most `capacity` phrase tokens are missing in the prompt. Otherwise merge the
+    phrases into one sequence in which phrases overlap. Return None if more than `capacity` tokens of this
+    sequence are missing.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
@@ -481,15 +477,15 @@ def _fit_phrases(
 
 
 def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """Return the number of tokens that the prompt still needs to contain all missing phrases."""
+    """Return the number of tokens that must follow the prompt to complete all missing phrases."""
     return num_tokens(missing) - max(
         (_longest_matching_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
     )
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shortest sequence that contains all phrases. If there are more than six phrases, try only
-    the given order of the phrases.
+    """Return the shortest sequence that contains all phrases. For more than six phrases, try only the given
+    order.
     """
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
@@ -505,7 +501,7 @@ def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
 def unmet_phrases(
     search: BeamSearch, must_contain: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[list[Sequence[int]]]]:
-    """Return for each sentence and each of its results the phrases that the result lacks."""
+    """Return the missing phrases of each result of each sentence."""
     sequences, scores, _ = search.results()
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
@@ -529,7 +525,9 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
 def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """Return the inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
+    """Return the inputs of a model for the sentences with the indices `kept` [N]. Repeat the mask of the
+    prompt for `config.num_beams` beams.
+    """
     selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

@@ -1,14 +1,13 @@
-"""Defines the pipeline that `pipeline("translation", model=...)` creates. This package defines the pipeline,
-because transformers 5 removed the task "translation".
+"""Defines `TranslationPipeline`, the class of `pipeline("translation", model=...)`. transformers 5 has no
+pipeline for the task "translation".
 
-`TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
-converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
+`TranslationPipeline` behaves like the translation pipeline of transformers 4, except for the following
+points.
 
-Unlike transformers 4, the pipeline translates an empty text to an empty text. The pipeline sorts the texts of
-a list by length, so that a batch contains texts of similar length. A text that is too long for a Vaswani
-model is divided into pieces, and the pieces are translated separately. A model for this pipeline may have a
-second tokenizer for the target language. The pipeline accepts all options of the translator
-(`TranslationOptions`).
+The pipeline translates an empty text to an empty text. The pipeline sorts the texts of a list by length, so
+that a batch contains texts of similar length. If a text is too long for a Vaswani model, the pipeline divides
+the text into pieces, and translates each piece. A model may have a second tokenizer for the target language.
+A call accepts all fields of `TranslationOptions` as arguments.
 
 This file is saved with every checkpoint so that the pipeline works without the package.
 
@@ -35,7 +34,7 @@ from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_t
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# Arguments of a call that select the entries of each result dict.
+# The arguments of a call that select the entries of the result dicts.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 
@@ -43,11 +42,10 @@ _STARTS = ("decoder_start_token_id", "bos_token_id")
 class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
-    The value of a setting of `generate` comes from the first of these places that sets it: the call, the
-    constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If neither the
-    call, the constructor nor the checkpoint sets the number of beams, the search has 4 beams. If neither the
-    call, the constructor nor the checkpoint limits the length, a translation has at most 256 tokens, or with
-    a Vaswani model at most 50 tokens more than its text.
+    Settings of `generate` in a call override settings in the constructor. Settings in the constructor
+    override the `task_specific_params` of the checkpoint, and the `task_specific_params` override the
+    `generation_config`. Without any setting, the search has 4 beams. Without any length limit, a translation
+    has at most 256 tokens, or with a Vaswani model at most 50 tokens more than the text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -73,16 +71,15 @@ class TranslationPipeline(Pipeline):
             model (PreTrainedModel): An encoder-decoder model.
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
-                default a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
-                `target_tokenizer` of the tokenizer's folder. All other models use `tokenizer` for the target
-                language.
-            task (str): "translation" or "translation_XX_to_YY". The languages XX and YY become the defaults
-                of `src_lang` and `tgt_lang`.
-            local_files_only (bool): True if the target tokenizer must not be downloaded.
-            **kwargs: Arguments of `transformers.Pipeline`, and default values for the arguments of a call.
+                default, a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
+                `target_tokenizer` of the checkpoint, and any other model uses `tokenizer` for both languages.
+            task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default
+                of `src_lang`, and YY the default of `tgt_lang`.
+            local_files_only (bool): If True, never download the target tokenizer.
+            **kwargs: Arguments of `transformers.Pipeline`, and defaults for the arguments of a call.
 
         Raises:
-            ValueError: If the model is not an encoder-decoder, or the tokenizers do not fit the model.
+            ValueError: If the model is not an encoder-decoder, or a tokenizer does not fit the model.
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(
@@ -108,30 +105,31 @@ class TranslationPipeline(Pipeline):
             *others: Not supported. Pass several texts as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
                 `return_scores` and `return_alignments`. By default a batch has at most 4096 source tokens
-                with a Vaswani model, and one text with any other model. In addition: `target_prefix`: the
-                text that each translation must begin with, or a list with one text per input. `must_contain`:
-                a list of phrases that each translation must contain, or a list with one such list per input.
-                `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`. `src_lang`
-                and `tgt_lang`: the languages, for multilingual models. If the tokenizer has tags of target
+                with a Vaswani model, and one text with any other model. `target_prefix` is the text with
+                which each translation must begin, or a list with one such text per input. `must_contain` is a
+                list of phrases that each translation must contain, or a list with one such list per input.
+                `truncation=True` cuts each source at the tokenizer's `model_max_length`. `src_lang` and
+                `tgt_lang` are the languages for a multilingual model. If the tokenizer has tags of target
                 languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
-                `return_tensors`: True to return token ids instead of texts; with `return_text=True`, the
-                results contain both. `return_type`: "tensors" to return token ids, or "text" to return texts.
-                `stop_sequence`: a text whose first token ends a translation, like `</s>`.
-                `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`. All other
-                arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
+                `return_tensors=True` returns token ids instead of texts. `return_tensors=True` together with
+                `return_text=True` returns token ids and texts. `return_type="tensors"` returns token ids, and
+                `return_type="text"` returns texts. `stop_sequence` is a text whose first token ends a
+                translation, like `</s>`. `clean_up_tokenization_spaces` is an argument of the target
+                tokenizer's `decode`. All other arguments, such as `num_beams` and `ensemble`, are passed to
+                `generate`.
 
         Returns:
-            list or Iterator: If `inputs` is a text, a list of its R translations. If `inputs` is a sequence,
-                a list with one translation per text, or with one list per text if R is not 1. If `inputs` is
-                another iterable, an iterator of lists. A list has fewer than R translations if the search
-                finds fewer translations. A translation is a dict with `translation_text` (str) or
-                `translation_token_ids` ([T] int64). With `return_scores` the dict also contains `score`,
-                `confidence` and `words`, and with `return_alignments` it also contains `alignment` (see
-                `Translation`). If the translation lacks phrases of `must_contain`, the dict contains
-                `unmet_phrases`.
+            list or Iterator: A list of R translations for a text. For a sequence of texts, a list with one
+                translation per text; if R is not 1, a list with one list of translations per text. For any
+                other iterable of texts, an iterator with one list of translations per text. A text has fewer
+                than R translations if the search finds fewer translations. A translation is a dict with
+                `translation_text` (str) or `translation_token_ids` ([T] int64). With `return_scores` the dict
+                also contains `score`, `confidence` and `words`. With `return_alignments` the dict also
+                contains `alignment` (see `Translation`). If the translation lacks phrases of `must_contain`,
+                the dict also contains `unmet_phrases`.
 
         Raises:
-            TypeError: If a text is not a str, or several texts are separate arguments.
+            TypeError: If a text is not a str, or a call passes several texts as separate arguments.
             ValueError: If a setting has an invalid value, or a text cannot be encoded as UTF-8.
         """
         if others:
@@ -165,9 +163,7 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
-        """Read and translate a window of texts (1000 by default) at a time. Yield a list of results for each
-        text.
-        """
+        """Translate 1000 texts at a time by default. Yield a list of result dicts for each text."""
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -179,8 +175,8 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # The value of `return_type` may be an enumeration, as in transformers 4, or "NEW_TEXT" or
-            # "FULL_TEXT", as in transformers 5.
+            # `return_type` may be a member of the enumeration of transformers 4, or "NEW_TEXT" or "FULL_TEXT"
+            # of transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
@@ -220,8 +216,8 @@ class TranslationPipeline(Pipeline):
         if stop_sequence is not None:
             end_ids = eos_token_ids(self.model.generation_config)
             settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
-        # Leave out options that are None, because None means the default of the option. Keep settings of
-        # `generate` that are None, because None overrides the setting of the checkpoint.
+        # Remove fields of `TranslationOptions` that are None, because None means the default of the field.
+        # Keep settings of `generate` that are None, because None overrides the setting of the checkpoint.
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
@@ -250,7 +246,7 @@ class TranslationPipeline(Pipeline):
         return_scores=False,
         return_alignments=False,
     ) -> list[dict[str, Any]]:
-        """Return the R translations of a text as dicts. Token ids begin with the decoder's start token."""
+        """Return the translations of a text as dicts. Token ids begin with the decoder's start token."""
         records = []
         translation: Translation
         for translation in model_outputs["translations"][0]:
@@ -267,7 +263,7 @@ class TranslationPipeline(Pipeline):
         return records
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save the model and its tokenizers so that `pipeline` can load them."""
+        """Save the model and its tokenizers as a checkpoint for `pipeline`."""
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
@@ -278,8 +274,9 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """Combine texts with the constraints of their translations. Return a `Request` for a text, a list for a
-    sequence, and an iterator for any other iterable.
+    """Combine each text with the target prefix and the required phrases of its translation. Return a
+    `Request` for one text, a list of requests for a sequence, and an iterator of requests for any other
+    iterable.
     """
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
@@ -294,7 +291,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
-    # Use `map` instead of a list, because an iterable of texts may be endless.
+    # Use `map` instead of a list comprehension, because an iterable of texts may be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
@@ -302,8 +299,9 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return an iterable with one constraint for each text. `value` is a single constraint for all texts, or
-    a list with one constraint for each text. If `value` is a single constraint, the iterable is endless.
+    """Return one constraint for each text: a target prefix or a list of phrases. `value` is a list with one
+    constraint for each text, or a single constraint; in the second case the result is an endless iterator of
+    this constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
@@ -318,9 +316,8 @@ def _one_constraint_per_text(
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     if model.config.model_type != "vaswani":
         return tokenizer
-    # A model with separate embeddings may have one tokenizer for both languages, and a model with shared
-    # embeddings may have two tokenizers. If the tokenizers were saved together, their files record whether
-    # there are two tokenizers.
+    # The number of embeddings does not determine the number of tokenizers. `separate_vocabs` in the files of
+    # the source tokenizer records whether there are two tokenizers.
     by_default = not model.config.share_encoder_decoder_embeddings
     if not tokenizer.init_kwargs.get("separate_vocabs", by_default):
         return tokenizer
@@ -329,11 +326,11 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
     if model.origin is not None and not os.path.isdir(name) and name == model.name_or_path:
         place["revision"] = model.origin.name
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
-        # Load from the folder of the model, because the folder has the right revision, and loading from a
-        # folder needs no access token.
+        # Load the target tokenizer from the folder of the model, because this folder has the right revision,
+        # and reading a folder needs no access token.
         name, place = str(model.origin / TARGET_FOLDER), {}
     try:
-        # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the subfolder.
+        # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the tokenizer's folder.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(

@@ -1,19 +1,18 @@
 """Splits texts into sentences, aligns words and detects loops, without a model.
 
-Sentences. The rules for sentences consider the abbreviations, initials, ordinals and quotation marks of
-European languages, and the full stops of Chinese and Japanese. If it is not certain that a full stop ends a
-sentence, the text is not divided at this full stop: a long segment is a smaller problem than a divided
-sentence.
+Sentences. The rules for sentences know abbreviations, initials, ordinals and quotation marks of European
+languages, and the full stops of Chinese and Japanese. The text is divided at a full stop only if the full
+stop certainly ends a sentence, because half a sentence translates worse than two sentences in one segment.
 
-Words. White space separates words. A word of a translation is aligned with the source word that receives the
-most attention from the tokens of the target word.
+Words. White space separates words. Each word of a translation is aligned with the source word that receives
+the most attention from the tokens of the translated word.
 
-Loops. Some models repeat a word or a phrase endlessly on short or unusual inputs. `is_loop` detects
-translations with loops.
+Loops. Some models repeat a word or a phrase again and again if the input is short or unusual. `is_loop`
+detects such translations.
 
-This file is saved with every checkpoint because the translator splits and aligns texts and detects loops. The
-page of `vaswani export --format html` uses the lists of words, the patterns and the numbers of this file. In these
-patterns, `\\s`, `\\w` and `\\d` must be outside of brackets.
+This file is saved with every checkpoint because the translator uses its functions. `vaswani export --format
+html` converts the word lists, patterns and numbers of this file to JavaScript. The conversion supports `\\s`,
+`\\w` and `\\d` only outside of brackets.
 
 In tensor shapes, S is the source length and T the target length, both in tokens.
 """
@@ -27,7 +26,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-# Abbreviations that never end a sentence (unlike "etc."), without their last full stop.
+# Abbreviations that never end a sentence (unlike "etc."). The last full stop of each abbreviation is left
+# out.
 ABBREVIATIONS = frozenset(
     # English
     "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf "
@@ -51,8 +51,8 @@ SPACED_ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 
-# If one of these words follows an initial or a Roman numeral with a full stop, as in "the U.S." or "Plan B.",
-# the word begins a new sentence.
+# Words that begin a new sentence after an initial or a Roman numeral with a full stop, such as "U.S." or
+# "Plan B.".
 SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as "
     "after before then his her their our my your its what who how why where der die das ein eine er sie es "
@@ -60,50 +60,51 @@ SENTENCE_STARTERS = frozenset(
     "warum il elle".split()
 )
 
-# In German, a number with a full stop is an ordinal number if one of these words precedes the number.
+# German words that precede an ordinal number, such as "am 3. Mai". A German ordinal number has a full stop.
 BEFORE_ORDINALS = frozenset(
     "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes "
     "jeden".split()
 )
 
-# In German, a number with a full stop is an ordinal number if one of these words follows the number.
+# German words that follow an ordinal number, such as "3. Mai". A German ordinal number has a full stop.
 AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert "
     "jahrhunderts jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag "
     "mal geburtstag".split()
 )
 
-# The look-behinds forbid matches that begin inside a sequence of white space or full stops. Without the
-# look-behinds, the search time would grow with the square of the length of the sequence.
+# The look-behind forbids matches that begin inside a sequence of white space. Without the look-behind, the
+# search time would grow with the square of the length of the sequence.
 LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
-# The characters that may follow a Chinese or Japanese full stop at the end of a sentence.
+# The closing marks that may follow a Chinese or Japanese full stop.
 WIDE_CLOSING = "」』”’）)】》〉\"'"
 WIDE_STOPS = "。！？｡"
 
-# A possible boundary: full stops, then closing quotation marks and brackets, then white space. Chinese and
-# Japanese full stops need no white space. In French a space precedes the closing quotation mark ».
+# A possible end of a sentence: full stops, then closing quotation marks and brackets, then white space.
+# Chinese and Japanese full stops need no white space. In French a space precedes the closing quotation mark
+# ».
 CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     rf"|[{WIDE_STOPS}]+[{WIDE_CLOSING}]*(?P<wide>\s*)"
 )
 
-# A number before a full stop, perhaps an ordinal number such as "3." in German.
+# A number before a full stop. The number may be an ordinal number, such as "3." in German.
 ORDINAL = re.compile(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}")
 
-# An initial, several initials such as "U.S", or a Roman numeral.
+# An initial, several initials such as "U.S", or a Roman numeral, each without the last full stop.
 INITIAL = re.compile(r"(?:(?!\d|_)\w\.)*(?!\d|_)\w|[IVXLCDM]+")
 
 OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """Return the N sentences of a text and the N + 1 separators around the sentences. A line break ends a
-    sentence.
+    """Return the N sentences of a text, and the N + 1 separators before, between and after the sentences. A
+    line break ends a sentence.
 
-    `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. The separators are
-    white space. Sentences are not empty and have no surrounding white space.
+    The separators are white space, and may be empty. `separators[0] + sentences[0] + separators[1] + … +
+    separators[N]` equals the text. No sentence is empty or has white space at its ends.
     """
     sentences: list[str] = []
     separators = [""]
@@ -123,7 +124,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """Join N sentences and the N + 1 separators around the sentences; the inverse of `split_sentences`.
+    """Join N sentences and N + 1 separators to a text. The inverse of `split_sentences`.
 
     An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
     Japanese full stop.
@@ -159,8 +160,8 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at the match `candidate`. `before` is the text from the beginning of the
-    sentence to the match.
+    """Return True if a sentence ends at the match `candidate`. `before` is the sentence up to the match, and
+    `after` the rest of the line.
     """
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
@@ -176,12 +177,12 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in BEFORE_NUMBERS and next_word[:1].isdecimal():
         return False
     if ORDINAL.fullmatch(word):
-        # The word before the full stop is a number, perhaps an ordinal number such as "3." in German. A
-        # number at the beginning of a sentence is regarded as the number of a list item or heading. The
-        # sentence does not end after an ordinal number, or after the number of a list item or heading.
+        # The sentence does not end after an ordinal number, such as "3." in German. The sentence also does
+        # not end after its first word, because a number at the beginning is the number of a list item or
+        # heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
-    # If another word precedes "I", "I" is the pronoun and not an initial, so the sentence ends.
+    # A sentence ends after "I." if another word precedes "I". "I" is then the pronoun and not an initial.
     if word == "I" and previous:
         return True
     if INITIAL.fullmatch(word):
@@ -190,11 +191,9 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """Return for each character position the index of the word at or after the position; -1 if there is no
-    word.
-    """
-    # Entry i of `ended` is the number of words that end before character i of the text. The last entry
-    # belongs to the end of the text.
+    """Return the index of the word at or after each character position, or -1 if no word follows."""
+    # `ended[i]` is the number of words that end before character i of the text. The last entry belongs to the
+    # end of the text.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
         ended.append(ended[-1] + (not character.isspace() and following.isspace()))
@@ -204,22 +203,22 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """Return the words of a translation and a list with one entry for each of its T tokens: the index of the
-    token's word, or -1 for a special token.
+    """Return the words of a translation, and for each of its T tokens the index of the token's word, or -1
+    for a special token.
 
     White space separates words. A token may contain only a part of a character.
     """
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
-    # Decode only a few tokens at a time, so that the time grows linearly with the length. The tokens before
-    # `read` produce the first `known` characters of the text. `before` is the text of the tokens from
-    # `window` to `read`.
+    # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The
+    # tokens before index `read` give the first `known` characters of the text. `before` is the text of the
+    # tokens from index `window` to `read`.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # Compare with the whole text, because the tokens so far may end inside a character, and the decoded
-        # text then ends with a replacement character.
+        # Compare with the whole text, because the tokens before index i may end inside a character. The
+        # decoded tokens then end with a replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -228,8 +227,8 @@ def target_word_indices(
     return text.split(), words_at(text, starts)
 
 
-# A byte-level vocabulary writes each byte as one visible character: a visible Latin-1 character stands for
-# its own code, and the characters from U+0100 stand for all other bytes (GPT-2).
+# A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A visible Latin-1
+# character is its own byte. The characters from U+0100 are the other bytes.
 _VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
@@ -237,16 +236,16 @@ _BYTE_OF_CHARACTER |= {chr(256 + number): byte for number, byte in enumerate(_OT
 
 
 def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    r"""Return the text of each token. For a byte-level tokenizer, the entry "ĠlÃ¤uft" of the vocabulary
-    becomes " läuft".
+    r"""Return the text of each token. For a byte-level tokenizer, the vocabulary entry "ĠlÃ¤uft" becomes "
+    läuft".
 
-    If a token contains only a part of a character, each byte of this part becomes an escape such as "\xc3".
+    If a token contains only a part of a character, each byte of the part becomes an escape such as "\xc3".
     """
     entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
-        # Return the entries unchanged, because only a byte-level tokenizer has entries that are not plain
-        # text.
+        # Return the vocabulary entries unchanged, because only the entries of a byte-level tokenizer are not
+        # plain text.
         return entries
     added = tokenizer.added_tokens_decoder
     texts = []
@@ -266,14 +265,14 @@ def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str
 def align_words(
     attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return pairs of word indices (source word, target word): each target word with the source word that
-    receives its highest attention.
+    """Return pairs of word indices (source word, target word). Each target word is paired with the source
+    word that receives most of its attention.
 
     Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
     `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
     a word. The attention to a source word is the maximum over the tokens of the source word. The attention
-    from a target word is the sum over the tokens of the target word. If there are no source words, the result
-    is empty.
+    from a target word is the sum over the tokens of the target word. Without source words, `align_words`
+    returns an empty list.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -298,33 +297,33 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Write an alignment in Pharaoh format, such as "0-0 1-2". Each pair contains the index of a source word
-    and the index of a target word.
+    """Write a word alignment in Pharaoh format, such as "0-0 1-2". Each pair contains the index of a source
+    word and the index of a target word.
     """
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """Convert the alignment (Pharaoh format) of a part of a text to target word indices of the whole text.
-    `num_target` is the number of target words before the part.
+    """Add `num_target` to the target word indices of an alignment in Pharaoh format. `num_target` is the
+    number of target words before the aligned part of the text.
     """
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
-# The punctuation marks that `is_loop` removes from both ends of a word.
+# The punctuation marks that `is_loop` removes from the ends of a word.
 PUNCTUATION = ".,;:!?…'\"()„“”«»"
 
-# The minimum number of times that a loop repeats a word. Normal text may repeat a word three times ("very
-# very very").
+# The minimum number of times that a loop contains a word. Normal text may contain a word three times in a row
+# ("very very very").
 WORD_REPEATS = 4
 
 PHRASE_REPEATS = 3
 
-# The minimum number of characters of repeated text without white space, as in Chinese or inside a word.
+# The minimum number of characters of a loop without white space, as in Chinese or inside a word.
 CHARACTERS_OF_LOOP = 20
 
-# The maximum number of words or characters of a repeated unit. Because of this maximum, the time of `is_loop`
+# The maximum number of words or characters in a repeated unit. The maximum ensures that the time of `is_loop`
 # grows linearly with the length of the text.
 LONGEST_UNIT = 100
 
@@ -333,12 +332,11 @@ SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
-    """Return True if a translation repeats a word or phrase in a row much more often than its source.
+    """Return True if a translation repeats a word or phrase in a row much more often than the source does.
 
     A loop repeats a word at least four times or a phrase at least three times. A repeated part of a word is a
     loop if the part occurs at least four times and the repeats have at least twenty characters in total. The
-    translation is a loop only if its number of repeats is more than twice the largest number of repeats in
-    the source.
+    number of repeats must be more than twice the largest number of repeats in the source.
     """
     words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -350,15 +348,14 @@ def is_loop(translation: str, source: str) -> bool:
 
 
 def ngram_size_without_loops(source: str) -> int:
-    """Return the `no_repeat_ngram_size` for the second translation of a text whose first translation repeats
-    itself in a loop.
+    """Return the `no_repeat_ngram_size` for a second translation of `source`, after the first translation was
+    a loop.
 
-    The result is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The
-    result is 2 for short texts, because with 3 a small Multi30k model still produced loops for 20 of 950 short
-    inputs. With
-    `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a row.
-    With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three times
-    in a row.
+    `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
+    tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
+    model that produced loops for 20 of 950 short inputs. 19 of the 20 second translations with
+    `no_repeat_ngram_size` 3 repeated a word or phrase three times in a row, but only 2 of the 20 second
+    translations with `no_repeat_ngram_size` 2.
     """
     return 2 if len(source.split()) <= SHORT else 3
 
@@ -368,23 +365,22 @@ def _least_repeats(num_words: int) -> int:
 
 
 def _most_repeats(source: str) -> int:
-    """Return the largest number of repeats in a row in the source, as in "ha ha ha", "ha, ha, ha" or
-    "hahaha".
+    """Return the largest number of repeats in a row in the source. "ha ha ha", "ha, ha, ha" and "hahaha" have
+    3 repeats.
     """
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]
     for text in (characters, letters):
-        # Do not count two equal letters in a row, because two equal letters are normal spelling and no
-        # repeat.
+        # Do not count two equal letters in a row, because two equal letters are normal spelling.
         repeats += [count for length, count in _repeats(text) if length * count > 2]
     repeats += [count for _, count in _repeats(source.casefold().split())]
     return max(repeats)
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each possible length of a repeated unit (in symbols), yield the length and the largest number of
-    equal adjacent units.
+    """For each length of a repeated unit (in symbols), yield the length and the largest number of equal
+    adjacent units.
     """
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))

@@ -1,11 +1,12 @@
 """Translates texts, and returns the translations in the order of the texts.
 
-`Translator.translate` reads a window of texts (1000 by default) and translates the window in seven steps:
+`Translator.translate` reads a window of texts (1000 by default), and translates the texts of the window in
+seven steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
 2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. Each
    sentence or piece becomes a `Segment`.
-3. Attach the target prefix and the phrases of each text to its segments.
+3. Assign the target prefix and the required phrases of each text to its segments.
 4. Search: `PyTorchBackend.search` of backend_vaswani calls `model.generate` for each batch of segments with
    similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
@@ -13,16 +14,16 @@
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The methods of `BaseTranslator` are in the order of the seven steps. The file backend_vaswani declares the
-interface `Backend` and the classes `Segment` and `Hypothesis`, and contains `PyTorchBackend`. The translator
-works for all encoder-decoder models that have `generate`.
+The methods of `BaseTranslator` are in the order of the seven steps. The file backend_vaswani defines
+`Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all encoder-decoder models that have
+`generate`.
 
-The file inputs_vaswani validates options and texts. The class `Request` combines a text with the constraints
-of its translation. The file text_rules_vaswani splits sentences, aligns words and detects loops.
+The file inputs_vaswani validates options and texts. The file text_rules_vaswani splits sentences, aligns
+words and detects loops.
 
-This file is saved with every checkpoint, because the translation pipeline of the checkpoint uses the
-translator. `Translator.from_pretrained` and the CTranslate2 backend are in the folder `translation` of the
-package.
+This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
+translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
+backend.
 
 In tensor shapes, S is the source length and T the target length (both in tokens). N is the number of decoder
 layers.
@@ -76,48 +77,48 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# Hold this lock during each call of a tokenizer, because a call changes the state of the tokenizer
-# (truncation and language).
+# Hold this lock during each call of a tokenizer, because a call changes the truncation and the language of
+# the tokenizer.
 TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The default settings of the search, for settings that neither the call nor the checkpoint sets. The values
-# are the defaults of the pipeline of transformers 4. For a Vaswani model the default of `max_new_tokens` is
-# not used, because the model limits the length of each sentence itself.
+# The search settings of a call, if neither the call nor the checkpoint sets other values. The translation
+# pipeline of transformers 4 has the same defaults. A Vaswani model does not use the default of
+# `max_new_tokens`, because `generate` of the model limits the length of each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
-# The options that `score` accepts in addition to `SCORE_SETTINGS`.
+# The arguments that `BaseTranslator.score` accepts in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
     *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
     *("src_lang", "tgt_lang"),
 )
 _TAG = re.compile(r">>\S+?<<")
-# The key of tokenizer_config.json that maps each language to its token. The source begins with the token of
-# the source language, and the target begins with the token of the target language, as in M2M100 and NLLB.
+# The key of tokenizer_config.json whose value maps each language to a language token. As in M2M100, a source
+# begins with the token of the source language, and a translation begins with the token of the target
+# language.
 LANGUAGE_TOKENS = "language_tokens"
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
-# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. The
-# alignment error rate was measured on Multi30k with a model of 4 layers. The reference alignments are the
-# intersection of the alignments of word translation models. The alignment error rate is 0.22 for the mean of
-# the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers.
-# At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
-# every layer is at least 0.82.
+# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. Measured
+# on Multi30k with a model of 4 layers, the alignment error rate is 0.22 for the mean of the last two layers,
+# 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers. The reference is the
+# intersection of the alignments of several word translation models. At the position that reads the target
+# token (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
 @dataclass(frozen=True)
 class Word:
-    """Contains a word of a translation and its confidence.
+    """A word of a translation, with its confidence.
 
     Attributes:
         word (str): The word.
-        confidence (float): The product of the probabilities of the word's tokens. If the search chose none of
-            these tokens because all are forced, the value is 1. On Multi30k this confidence predicts whether
-            the reference contains the word (AUC 0.787) better than the geometric mean of the token
-            probabilities (AUC 0.782) or the lowest token probability (AUC 0.785).
+        confidence (float): The product of the probabilities of the word's tokens. A forced token counts as
+            probability 1. On Multi30k the product predicts whether the reference contains the word (AUC
+            0.787) better than the geometric mean of the token probabilities (AUC 0.782) or the lowest token
+            probability (AUC 0.785).
     """
 
     word: str
@@ -126,35 +127,33 @@ class Word:
 
 @dataclass(frozen=True)
 class Translation:
-    """Contains the translation of a text. The fields with scores and alignments are None if the options do
-    not request scores or alignments.
+    """The translation of a text. Fields with scores are None if no option asks for scores. `alignment` is
+    None without `return_alignments`.
 
     Attributes:
         text (str): The translation.
         score (float): The score of beam search: the summed log-probability divided by the length penalty,
-            plus the weighted coverage penalty. If a text is translated in parts, the score is the sum of the
-            scores of the parts.
-        log_prob (float): The summed log-probability (nats).
-        confidence (float): The geometric mean of the probabilities of the tokens.
-        tokens (list): The tokens as texts (str), including `</s>`, without forced tokens, which the search
-            did not choose. For a byte-level tokenizer, `tokens` are not the entries of the vocabulary: "
-            läuft" stands for the entry "ĠlÃ¤uft", and a byte of a character that is divided between tokens is
-            an escape such as "\\xc3". To get the entries of the vocabulary, call
-            `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
+            plus the coverage penalty times its weight. If a text is translated in parts, the score is the sum
+            of the scores of the parts.
+        log_prob (float): The sum of `token_log_probs` (nats).
+        confidence (float): The geometric mean of the token probabilities.
+        tokens (list): The texts (str) of the tokens that the search chose, including `</s>`, but without
+            forced tokens. For a byte-level tokenizer, a text differs from the vocabulary entry: the text of
+            the entry "ĠlÃ¤uft" is " läuft", and a byte of a divided character is an escape such as "\\xc3".
+            For the vocabulary entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
-        words (list): The words of the translation, separated by white space, each a `Word`.
-        alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". Each word of the translation
-            is aligned with the source word that has the highest attention. Each pair "i-j" aligns source word
-            i with target word j, counted from 0.
+        words (list): The words of the translation, each a `Word`. White space separates words.
+        alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
+            word i with target word j, counted from 0. Each target word is aligned with the source word that
+            receives most of its attention.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
-        error (str): The reason why the text was skipped, or why the option `min_confidence` has removed the
-            translation. If `error` is set, `text` is empty.
-        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
-            search found no translation with all phrases. The value is None if the translation contains all
-            phrases.
-        calibrated_confidence (float): The probability that the translation is good, as estimated by the
-            calibration of the checkpoint. None if the checkpoint has no calibration.
+        error (str): The reason why there is no translation: the text is invalid, or the confidence is below
+            `min_confidence`. If `error` is set, `text` is empty.
+        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, or None if the
+            translation contains all phrases.
+        calibrated_confidence (float): The probability that the translation is good, estimated with
+            calibration.json of the checkpoint. None if the checkpoint has no calibration.json.
     """
 
     text: str
@@ -172,7 +171,7 @@ class Translation:
     calibrated_confidence: float | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return the fields of this translation that the pipeline returns in addition to the text."""
+        """Return the entries that the pipeline returns in addition to the text."""
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -183,8 +182,8 @@ class Translation:
         return record
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without the token ids and without fields whose value is None.
-        Numbers are rounded to six decimals, because float32 is not more precise.
+        """Return the fields as a dict for JSON, without `token_ids` and without fields that are None. Floats
+        are rounded to six decimals, because float32 is not more precise.
         """
         return _rounded(asdict(self))
 
@@ -199,18 +198,18 @@ def _rounded(value: Any) -> Any:
 
 
 class BaseTranslator:
-    """Translates texts with one model or an ensemble of models, and with the tokenizers of the models.
+    """Translates texts with a model or an ensemble, and a tokenizer for each language.
 
-    A subclass whose outputs are not texts overrides `split`, `cut`, `decode` and `make_backend`.
+    If the outputs of a model are not texts, a subclass overrides `split`, `cut`, `decode` and `make_backend`.
 
     Args:
-        model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
+        model (PreTrainedModel or Backend): An encoder-decoder model, or a backend.
         source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
         target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. `target_tokenizer`
             may be the same object as `source_tokenizer`.
         ensemble (sequence): Other models with the same vocabulary. The search averages the token
             probabilities of all models.
-        prefix (str): A text that is put before each source text, such as the task prefix of T5.
+        prefix (str): A text that the translator puts before each source text, such as the task prefix of T5.
         task_settings (mapping): Settings of `generate` from the `task_specific_params` of the checkpoint.
     """
 
@@ -229,8 +228,8 @@ class BaseTranslator:
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
         is_model = isinstance(model, torch.nn.Module)
-        # A function that estimates the probability that a `Translation` with scores is good. None if the
-        # checkpoint has no calibration.
+        # A function that estimates the probability that a `Translation` is good. None if the checkpoint has
+        # no calibration.json.
         self.calibration: Callable[[Translation], float] | None = None
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
 
@@ -240,12 +239,12 @@ class BaseTranslator:
 
     @property
     def model(self) -> Any:
-        """The model of the backend; in an ensemble, the first model."""
+        """The model of the backend, or the first model of an ensemble."""
         return self.backend.model  # type: ignore[attr-defined]
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens of a segment. `cut` divides longer segments."""
+        """The maximum number of tokens in a segment. The method `cut` divides longer segments."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
         limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
@@ -253,7 +252,7 @@ class BaseTranslator:
 
     @cached_property
     def tags(self) -> dict[str, int]:
-        """The tags of target languages, such as ">>en<<", with their token ids."""
+        """Maps each tag of a target language, such as ">>en<<", to its token id."""
         return tags_of(self.source_tokenizer)
 
     @cached_property
@@ -270,24 +269,24 @@ class BaseTranslator:
     ) -> Iterator[Any]:
         """Translate lines, and yield the translations in the order of the lines.
 
-        The translation of a line of white space is empty; with `split_sentences` the translation is the white
-        space itself. A line that is longer than the model permits is cut between words, and its translated
-        pieces are joined by spaces. A warning names each line that is cut.
+        The translation of a line of white space is empty, or with `split_sentences` the white space itself. A
+        line that is too long for the model is cut between words, and its translated pieces are joined by
+        spaces. A warning names each line that is cut.
 
         Args:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
-            target_prefixes (Iterable, optional): For each line the text that the translation must begin with,
-                or None.
-            must_contain (Iterable, optional): For each line a list of phrases that the translation must
+            target_prefixes (Iterable, optional): For each line, the text with which the translation must
+                begin, or None.
+            must_contain (Iterable, optional): For each line, a list of phrases that the translation must
                 contain, or None. If the search finds no translation with all phrases, the translation
-                contains as many phrases as possible. A warning names the line and the missing phrases, and
-                the field `unmet_phrases` of a `Translation` contains the missing phrases.
-            **options: The fields of `TranslationOptions`. All other options are passed to `generate`.
+                contains as many phrases as possible. A warning and `Translation.unmet_phrases` name the
+                missing phrases.
+            **options: Fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: By default, a str for each line. If `return_scores`, `return_alignments` or a
-                `num_return_sequences` above 1 is given, a `Translation` for each line. With
-                `on_error="skip"`, the result of an invalid line is a `Translation` with an `error`.
+            Iterator: A str for each line. With `return_scores`, `return_alignments` or a
+                `num_return_sequences` above 1, a `Translation` for each line. With `on_error="skip"`, a
+                `Translation` with an `error` for an invalid line.
 
         Raises:
             TypeError: If an argument is a single text, or a line is not a str.
@@ -308,11 +307,11 @@ class BaseTranslator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """Yield a str for each request, or a `Translation` if the options request scores or several
-        translations.
+        """Yield a str for each request. If the options ask for scores or several translations, yield a
+        `Translation`.
 
-        `first_line` is the line number of the first request. Warnings contain the line number. If the search
-        samples tokens, the random seed depends on the line number.
+        `first_line` is the line number of the first request. Line numbers appear in warnings, and determine
+        the random seed of sampling.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -324,30 +323,30 @@ class BaseTranslator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """Yield for each request at most `num_return_sequences` translations, best first."""
+        """Yield a list of at most `num_return_sequences` translations for each request, best first."""
         completed = self.complete(options)
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Add the line number to the seed, so that a resumed run or several parallel processes draw
-                # the same translations as a single run.
+                # Add the line number to the seed. A resumed run or several parallel processes then draw the
+                # same translations as a single run.
                 self.backend.seed(options.seed + first_line)
-            # If a line of the window raises an error, `results_of_lines` finds the line and translates the
-            # other lines without this line.
+            # If the translation of the window raises an error, `results_of_lines` finds the invalid line, and
+            # translates the other lines.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return a copy of the options in which each missing search setting has its default value. `layouts`,
-        `translate_segments` and `join` need complete options.
+        """Return a copy of the options with defaults for missing search settings. `layouts`,
+        `translate_segments` and `join` need such a copy.
 
         Raises:
-            ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is
-                given and the checkpoint has no calibration, or if a glossary is given and the search does not
-                support phrases.
+            ValueError: If `num_return_sequences` is larger than the search permits, if `min_confidence` is
+                given but the checkpoint has no calibration.json, or if a glossary is given but the backend
+                does not support phrases.
         """
         if options.terms is not None and not self.backend.supports_phrases:
             raise ValueError(
@@ -364,7 +363,6 @@ class BaseTranslator:
         return completed
 
     def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
-        """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations."""
         names = ("num_return_sequences", "num_beams", "do_sample")
         number, num_beams, do_sample = (
             setting_of(name, settings, self.backend.generation_config) for name in names
@@ -376,18 +374,18 @@ class BaseTranslator:
             )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Do nothing. The translator calls this method before it translates a window of texts. A subclass may
-        override the method, for example to choose a dtype.
+        """Do nothing. A subclass may override `prepare`, which the translator calls before each window of
+        texts, for example to choose a dtype.
         """
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run all seven steps of a translation. Return the translations of each request, best translation
-        first. `lines` contains pairs of a line number and a request.
+        """Run all seven steps of a translation for pairs of a line number and a request. Return the
+        translations of each request, best first.
         """
         requests = [request for _, request in lines]
-        # Steps 1 to 3 of a translation: split, tokenize, cut, and attach constraints.
+        # Steps 1 to 3 of a translation: split, tokenize, cut, and assign target prefixes and phrases.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for of_text, _ in layouts:
@@ -415,8 +413,8 @@ class BaseTranslator:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """Run steps 1 to 3 of a translation. Return for each request its N segments, and the N + 1 separators
-        before, between and after the translations of the segments.
+        """Run steps 1 to 3 of a translation: from texts to segments. For each request, return its N segments,
+        and the N + 1 separators before, between and after the translated segments.
 
         The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
@@ -453,14 +451,14 @@ class BaseTranslator:
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """Return the N parts of a text that are translated separately, and the N + 1 separators before,
-        between and after the parts.
+        """Run step 1 of a translation: split a text. Return N parts that are translated separately, and the N
+        + 1 separators before, between and after the parts.
         """
         text = self._with_tag(text, options)
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
-            # The text contains no words: only white space, or a tag and white space.
+            # The text contains only white space and perhaps a tag, so there is nothing to translate.
             return [], [text if options.split_sentences and not tag else ""]
         if not options.split_sentences:
             return [stripped], ["", ""]
@@ -471,8 +469,8 @@ class BaseTranslator:
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
-        """If the tokenizer has tags of target languages and the text begins with no tag, add the tag of the
-        option `tgt_lang` to the text.
+        """Put the tag of the option `tgt_lang` before the text. Return the text unchanged if the tokenizer
+        has no tags, or if the text already begins with a tag.
         """
         language = options.tgt_lang
         if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
@@ -486,21 +484,19 @@ class BaseTranslator:
         return f"{tag} {text.lstrip()}"
 
     def _tag_of(self, text: str) -> str:
-        """Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty
-        str.
-        """
+        """Return the tag at the beginning of a text, such as ">>en<<", or an empty str."""
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self.tags else ""
 
     def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
-        """Tokenize whole texts, without splitting or cutting the texts. If the options name a target language
-        and the tokenizer has tags of target languages, each text begins with the tag.
+        """Tokenize texts without splitting or cutting the texts. If the tokenizer has tags of target
+        languages, each text gets the tag of the option `tgt_lang`.
         """
         return self._tokenize([self._with_tag(text, options) for text in texts], options)
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2 of a translation: convert texts to segments. Set the field `words` only if a word alignment
-        or the division of long segments needs the word indices.
+        """Step 2 of a translation: convert texts to segments. Set `Segment.words` only for word alignments
+        and for segments that must be cut.
         """
         if not texts:
             return []
@@ -508,8 +504,8 @@ class BaseTranslator:
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
-            # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
-            # languages.
+            # Pass the languages, because tokenizers of multilingual models need the languages, such as the
+            # tokenizer of mBART.
             languages = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
@@ -531,7 +527,7 @@ class BaseTranslator:
         return segments
 
     def _language_id(self, name: str, language: str | None) -> int:
-        """Return the token id of a language. `name` is the name of the option for error messages."""
+        """Return the token id of a language. `name` is the name of the option in an error message."""
         if language not in self._languages:
             raise ValueError(
                 f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is "
@@ -540,8 +536,8 @@ class BaseTranslator:
         return self._languages[language]
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """Return for each token the index of its word in the text without the task prefix, or -1 if the token
-        belongs to no word.
+        """Return the word index of each token, or -1 for a token without a word. The words of the task prefix
+        do not count.
         """
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
@@ -550,8 +546,8 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _shift_word_indices(self, segments: list[Segment], text: str) -> None:
-        """Change the word indices of the sentences of a text, so that the indices count from the beginning of
-        the text. A tag that the translator has added to the text gets the index -1.
+        """Change the word indices in the sentences of a text, so that the indices count from the beginning of
+        the text. A tag that the translator has added gets the index -1.
         """
         has_tag = bool(self._tag_of(text.lstrip()))
         num_words = 0
@@ -564,8 +560,8 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a language
-        tag or a language token, each piece also begins with this tag or token.
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the language
+        tag or language token of the segment, if there is one.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
@@ -575,7 +571,7 @@ class BaseTranslator:
         tag_ids = ids[:1] if ids[0] in first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
-        # The number of tokens of a piece without the tag and without `</s>`.
+        # The maximum number of tokens in a piece, without the tag and without `</s>`.
         room = max_length - 1 - len(tag_ids)
         if room < 1:
             raise ValueError(
@@ -586,7 +582,7 @@ class BaseTranslator:
         while start < len(ids):
             stop = min(start + room, len(ids))
             if stop < len(ids):
-                # End the piece between two words, unless a single word fills the piece.
+                # End the piece between two words, unless one word fills the piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(
@@ -605,8 +601,8 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3 of a translation: assign the target prefix to the first segment of a text, and each phrase
-        to one segment.
+        """Step 3 of a translation: assign the target prefix to the first segment of a text, and each required
+        phrase to one segment.
         """
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
@@ -619,8 +615,8 @@ class BaseTranslator:
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
     def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
-        """Step 3 of a translation: add the target terms of the glossary to the required phrases of a segment.
-        A target term is ignored if it contradicts another search setting.
+        """Step 3 of a translation: add target terms of the glossary to the required phrases of a segment.
+        Ignore a term that contradicts another search setting.
         """
         assert options.terms is not None
         config = GenerationConfig()
@@ -653,8 +649,8 @@ class BaseTranslator:
     def translate_segments(
         self, segments: list[Segment], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run steps 4 to 6 of a translation. Return the translations of each segment, best first. The
-        segments may belong to different texts.
+        """Run steps 4 to 6 of a translation: search and compute scores. Return the translations of each
+        segment, best first. The segments may belong to different texts.
         """
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
@@ -664,9 +660,7 @@ class BaseTranslator:
         return list(map(_without_scores, segments, hypotheses))
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """Step 4 of a translation: search. Return the hypotheses of each segment with their texts, best
-        first.
-        """
+        """Step 4 of a translation: run the search. Return the hypotheses of each segment, best first."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
@@ -680,15 +674,14 @@ class BaseTranslator:
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         """Return the text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # Replace line breaks in the translation by spaces, because the translation of a line must be one
-        # line.
+        # Replace line breaks by spaces, because the translation of a line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5 of a translation: search again, without repetition, for segments whose translations contain
-        a loop. Use the new translation only if it has no loop and contains all required phrases.
+        """Step 5 of a translation: search again, without repetition, for segments whose best translation is a
+        loop. Use the new translation only if it is no loop and contains all required phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
@@ -706,7 +699,7 @@ class BaseTranslator:
     def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Step 6 of a translation: compute scores. Return the translations of each segment, with scores."""
+        """Step 6 of a translation: compute the scores and the word alignments of all hypotheses."""
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs: list[tuple[Segment, Hypothesis]] = []
@@ -740,9 +733,9 @@ class BaseTranslator:
         separators: list[str],
         options: TranslationOptions,
     ) -> list[Translation]:
-        """Step 7 of a translation: join segments. Return the translations of a text, best first.
-        `of_segments` contains the translations of the N segments of the text, and `separators` contains the N
-        + 1 separators that `layouts` returned.
+        """Run step 7 of a translation: join the translated segments of a text. Return the translations of the
+        text, best first. `of_segments` contains the translations of the N segments. `layouts` has returned
+        the N + 1 separators.
         """
         if of_segments:
             translations = _joined(of_segments, separators)
@@ -751,8 +744,8 @@ class BaseTranslator:
         return self._calibrated(translations, options)
 
     def _calibrated(self, translations: list[Translation], options: TranslationOptions) -> list[Translation]:
-        """Add the calibrated confidence to the translations of a text. If the confidence of the best
-        translation is below `min_confidence`, return a translation without text.
+        """Add the calibrated confidence to the translations of a text. If the calibrated confidence of the
+        best translation is below `min_confidence`, return an empty translation with an error.
         """
         if self.calibration is None or not options.is_scored:
             return translations
@@ -769,8 +762,8 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """Return the translations of a text that contains no words: the target prefix, or the white space of
-        the text.
+        """Return the translations of a text without words: the target prefix, or the white space of the
+        text.
         """
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
@@ -785,21 +778,21 @@ class BaseTranslator:
         return [translation] * (number or 1)
 
     def score(self, sources: Iterable[str], targets: Iterable[str], **options: Any) -> Iterator[Translation]:
-        """Score given translations, and yield the results in the order of the translations.
+        """Compute the scores of given translations, and yield the results in the order of the translations.
 
-        The score of a translation equals the score that the search reports, if the tokenizer splits the text
-        into the same tokens and the search ended the translation by `</s>`.
+        The score equals the score of the search under two conditions: the tokenizer splits the translation
+        into the tokens that the search chose, and the search ended the translation with `</s>`.
 
         Args:
-            sources (Iterable): Texts. `score` reads `window` texts at a time.
-            targets (Iterable): The translations of the texts.
+            sources (Iterable): Source texts. `score` reads `window` texts at a time.
+            targets (Iterable): A translation of each source text.
             **options: `return_alignments`, `window`, `tokens_per_batch`, `on_error`, `src_lang` and
-                `tgt_lang` of `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
-                `generation_config` of `generate`. A batch has at most twice `tokens_per_batch` tokens, source
-                and target together.
+                `tgt_lang` of `TranslationOptions`, and `length_penalty`, `length_penalty_type`,
+                `coverage_penalty` and `generation_config` of `generate`. A batch has at most twice
+                `tokens_per_batch` tokens, because source tokens and target tokens count.
 
         Returns:
-            Iterator: A `Translation` for each pair.
+            Iterator: A `Translation` for each pair of a source and a target.
 
         Raises:
             TypeError: If an option does not exist, or an argument is a single text.
@@ -853,7 +846,7 @@ class BaseTranslator:
         given = (options.generate, self.backend.generation_config)
         limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # Warn at 90 % of the limit, because transformers 4 also warns at 90 %.
+        # Warn at 90 % of the length limit, as transformers 4 does.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
                 f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "
@@ -861,7 +854,7 @@ class BaseTranslator:
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
+        """Return the settings of a call, completed with `task_settings` and `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
         defaults = _without_set_names(
@@ -873,7 +866,7 @@ class BaseTranslator:
 
 
 def _gives_records(options: TranslationOptions) -> bool:
-    """Return True if the result for a text is a `Translation`, False if it is a str."""
+    """Return True if `translate` yields `Translation` objects instead of strings."""
     config = options.generate.get("generation_config")
     number = (
         options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
@@ -899,13 +892,12 @@ def results_of_lines(
     find: Callable[[list[Any]], Sequence[Any]],
     on_error: str,
 ) -> Iterator[Any]:
-    """Yield the result of each line of a window. An invalid line does not change the results of the other
-    lines.
+    """Yield the result of each line. An invalid line does not change the results of the other lines.
 
-    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. If
-    `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If `on_error` is
-    "fail", the error of an invalid line is raised after the results of the earlier lines, and the attribute
-    `line_number` of the error is the number of the line.
+    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns one result for each
+    input. If `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If
+    `on_error` is "fail", the error of an invalid line is raised after the results of the earlier lines. The
+    attribute `line_number` of the error is the number of the line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -924,8 +916,8 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the results of lines. If `find` raises an error, call `find` for each half of the lines, to find
-    the line that causes the error.
+    """Yield the result of each line. If `find` raises an error, call `find` for each half of the lines, until
+    the invalid line is found.
     """
     try:
         found = find([line for _, line in lines]) if lines else []
@@ -948,8 +940,8 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default search settings without the keys of `settings`. If `settings` contains `max_length`
-    or `max_new_tokens`, the result contains neither of the two keys.
+    """Return the defaults without the keys of `settings`. If `settings` contains `max_length` or
+    `max_new_tokens`, leave out the defaults of both lengths.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -958,9 +950,9 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 def batches_by_length(
     pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences of each
-    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens including padding. A longer
-    sequence forms a batch of its own.
+    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences in each
+    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens, including padding. A
+    sequence with more tokens forms a batch of its own.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -969,7 +961,6 @@ def batches_by_length(
 
 
 def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
-    """Return the translations of a segment, without scores."""
     translations = []
     for hypothesis in hypotheses:
         unmet = _unmet_phrases(segment, hypothesis) if segment.phrases else None
@@ -978,9 +969,7 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the required phrases of a segment that are missing in a hypothesis. Return None if the
-    hypothesis contains all phrases.
-    """
+    """Return the required phrases that a hypothesis lacks, or None if the hypothesis contains all phrases."""
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -993,7 +982,9 @@ def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """Join the best translations of all parts of a text, then the second-best translations, and so on."""
+    """Join the best translations of all parts of a text to the best translation of the text, the second-best
+    translations to the second-best translation, and so on.
+    """
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -1001,7 +992,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Copy the generation config, and set in the copy the settings of a call that affect scores."""
+    """Return a copy of the generation config with the settings of a call that determine scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -1012,7 +1003,9 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number of last decoder layers whose attention word alignments or scores need."""
+    """Return the number of last decoder layers whose attention is needed: for word alignments, or for the
+    coverage penalty.
+    """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
@@ -1024,17 +1017,16 @@ def scored_translation(
     tokenizer: PreTrainedTokenizerBase,
     config: GenerationConfig,
 ) -> Translation:
-    """Compute the scores of a hypothesis from the log-probabilities (nats) of the tokens that were not
-    forced.
+    """Compute the scores of a hypothesis from the log-probabilities (nats) of the tokens that the search
+    chose.
 
-    The attention [N, T, S] is needed only for the alignment and the coverage penalty. `source_words` [S],
-    needed for the alignment only, contains for each source token the index of its word, or -1 if the token
-    belongs to no word.
+    `attention` [N, T, S] is needed for the word alignment and the coverage penalty. `source_words` [S] is
+    needed for the word alignment, and contains the word index of each source token, or -1 for a token without
+    a word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # A forced language token and a forced `</s>` add nothing to the score, because the search gives both
-    # tokens the probability 1. Count the forced language token and the forced `</s>` in the length, as the
-    # search does.
+    # Count a forced language token and a forced `</s>` in the length, as the search does. The two tokens have
+    # probability 1 in the search, so only the length penalty changes.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -1062,11 +1054,11 @@ def scored_translation(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """Join the translations of the N parts of a text with N + 1 separators.
+    """Join the translations of N parts of a text with N + 1 separators to one translation.
 
-    The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
-    parts. In the alignments of the parts, source word indices must count from the beginning of the whole
-    text, and target word indices from the beginning of the part.
+    The result has scores only if all parts have scores. The score of the result is the sum of the scores of
+    the parts. In the alignments of the parts, source word indices must count from the beginning of the whole
+    text, but target word indices from the beginning of the part.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -1103,21 +1095,21 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
 
 
 def with_alternatives(translations: Sequence[Translation]) -> Translation:
-    """Return the first translation, with the other translations as its `alternatives`."""
+    """Return the first translation of a text, with the other translations in the field `alternatives`."""
     first, *others = translations
     return replace(first, alternatives=others) if others else first
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a target prefix, without `</s>` and without surrounding white space."""
+    """Return the token ids of a target prefix without `</s>`. White space around the prefix is ignored."""
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a phrase inside a sentence, where a space precedes the phrase. Many tokenizers
-    produce other tokens for a phrase at the beginning of a text.
+    """Return the token ids of a phrase after a space, because many tokenizers give other tokens at the
+    beginning of a text.
     """
-    # Tokenize the phrase together with a word before the phrase, and remove the tokens of the word.
+    # Tokenize the phrase after a word, and remove the tokens of the word.
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:
@@ -1131,12 +1123,10 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Distribute the required phrases of a translation among the parts of its text. Return one list of
-    phrases for each part of the text.
+    """Assign each required phrase to one part of the source text. Return a list of phrases for each part.
 
-    If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
-    first part that contains the phrase. If no part contains the phrase, the phrase is assigned to the longest
-    part.
+    A phrase is assigned to the first part that contains the phrase, because a name often has the same
+    spelling in the translation. If no part contains the phrase, the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1147,8 +1137,8 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """Return the tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token
-    ids.
+    """Return a dict that maps each tag of a target language in a tokenizer's vocabulary, such as ">>en<<", to
+    its token id.
     """
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
@@ -1158,16 +1148,16 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def languages_of(tokenizer: Any) -> dict[str, int]:
-    """Map each language of a multilingual tokenizer to the id of its language token. Return an empty dict if
-    the tokenizer has no language tokens.
+    """Return a dict that maps each language of a multilingual tokenizer to the id of its language token. The
+    dict is empty if the tokenizer has no language tokens.
     """
     tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
     return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not match a Vaswani model. The model may have more embedding rows than
-    the tokenizer has tokens.
+    """Raise an error if a tokenizer does not match a Vaswani model: if its token ids are too large, or its
+    special tokens have other ids. The model may have more embedding rows than the tokenizer has tokens.
     """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"

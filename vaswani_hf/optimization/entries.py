@@ -1,8 +1,9 @@
-"""Defines the classes of the entries in the tables OPTIMIZERS, SCHEDULES and REGULARIZERS.
+"""Defines the classes `Optimizer`, `Schedule` and `Regularizer` of the entries in the tables OPTIMIZERS,
+SCHEDULES and REGULARIZERS.
 
-An entry declares its keys as the fields of a settings class. The section `training` of a recipe has the keys
-of all entries (see section.py). If two entries need the same key, their settings classes inherit this key
-from a common base class.
+An entry declares its recipe keys as the fields of a settings class. The section `training` of a recipe has
+the keys of all entries (see section.py). If two entries need the same key, their settings classes inherit the
+key from a common base class.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from ..settings.sections import ModelSettings
 
 class BuildOptimizer(Protocol):
     """A function that creates an optimizer for a model. `settings` is the section `training` of a recipe.
-    `bf16` is True if the run computes in bfloat16. The learning rate of the new optimizer has no effect,
+    `bf16` is True if the run computes in bfloat16. The initial learning rate of the optimizer has no effect,
     because the schedule sets the learning rate before each step.
     """
 
@@ -29,8 +30,8 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Do nothing. An optimizer has this function as its `check` if it works with all values of the other keys
-    in the section `training`.
+    """Do nothing: the `check` of an optimizer that works with all values of the other keys in the section
+    `training`.
     """
 
 
@@ -41,14 +42,14 @@ class Optimizer:
     Attributes:
         name (str): The value of `training.optimizer`.
         build (BuildOptimizer): Creates the optimizer for a model.
-        settings (type): The class with the keys of the optimizer in the section `training`.
+        settings (type): The settings class with the recipe keys of the optimizer.
         needs_whole_weights (bool): True if the optimizer needs complete weights and gradients. Such an
-            optimizer does not work if FSDP or DeepSpeed splits them between processes.
-        averages_weights (bool): True if the optimizer computes an average of the weights. The validations and
-            the final checkpoint use the average. The method `eval` of the optimizer puts the averaged weights
-            into the model, and the method `train` puts the trained weights back.
-        check (Callable): A function that is called with the section `training` of a recipe if the recipe
-            selects the optimizer. Raises a ValueError if the optimizer does not work with the other keys.
+            optimizer does not work if FSDP or DeepSpeed divides weights and gradients between processes.
+        averages_weights (bool): True if the optimizer computes an average of the weights. Validations and the
+            final checkpoint use the average. The method `eval` of the optimizer puts the averaged weights
+            into the model, and the method `train` restores the trained weights.
+        check (Callable): A function that receives the section `training` of a recipe with this optimizer.
+            `check` raises a ValueError if the optimizer does not work with the other keys.
     """
 
     name: str
@@ -74,9 +75,9 @@ class Schedule:
     Attributes:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
-        settings (type): The settings class of the schedule. Its fields are keys of the section `training`.
-        rate_key (str): The recipe key that is proportional to all learning rates of the schedule. If a run
-            diverges, the error message advises lowering the value of this key.
+        settings (type): The settings class with the recipe keys of the schedule.
+        rate_key (str): The recipe key that is proportional to all learning rates of the schedule. The error
+            message about a diverging run advises lowering the value of this key.
         depends_on_length (bool): True if the learning rates depend on the total number of steps of the run. A
             finished run with such a schedule cannot be continued for more steps.
     """
@@ -93,7 +94,7 @@ class RegularizedLoss(Protocol):
     loss instead of the loss that the model returns.
 
     `wrapped` is the model, possibly inside a wrapper for distributed training, such as
-    DistributedDataParallel. The loss is a sum over tokens divided by `num_items_in_batch`. `batch` has
+    DistributedDataParallel. The loss is a sum over tokens, divided by `num_items_in_batch`. `batch` contains
     `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T] int64.
     """
 
@@ -103,7 +104,7 @@ class RegularizedLoss(Protocol):
 
 
 class BuildLoss(Protocol):
-    """A function that creates a loss for a model.
+    """A function that creates the loss of a regulariser for a model.
 
     `autocast()` returns the autocast context in which the model computes its own loss.
     """
@@ -114,7 +115,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Do nothing. A regulariser has this function as its `check` if it works with every model."""
+    """Do nothing: the `check` of a regulariser that works with every model."""
 
 
 @dataclass(frozen=True)
@@ -124,18 +125,17 @@ class Regularizer:
     Attributes:
         name (str): The name of the regulariser in messages.
         build (BuildLoss): Creates the loss for a model.
-        settings (type): The class with the keys of the regulariser in the section `training`.
-        strength (str): The key that sets the strength of the regulariser. The value 0 turns the regulariser
-            off.
-        num_passes (int): The number of forward passes over a batch. The passes are computed at the same time,
-            as one larger batch.
+        settings (type): The settings class with the recipe keys of the regulariser.
+        strength (str): The recipe key that sets the strength of the regulariser. The value 0 turns the
+            regulariser off.
+        num_passes (int): The number of forward passes over a batch. A run computes these passes together, as
+            one larger batch.
         needs_whole_weights (bool): True if the regulariser needs complete weights. Such a regulariser does
-            not work if FSDP or DeepSpeed splits weights or gradients between processes.
-        needs_encoder_decoder (bool): True if the regulariser works only with a model that has an encoder and
-            a decoder. Recipes of language models then do not have the keys of the regulariser.
-        check (Callable): A function that is called with the sections `training` and `model` of a recipe if
-            the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with the
-            settings of the recipe.
+            not work if FSDP or DeepSpeed divides weights or gradients between processes.
+        needs_encoder_decoder (bool): True if the regulariser works only with encoder-decoder models. Recipes
+            of language models then lack the keys of the regulariser.
+        check (Callable): A function that receives the sections `training` and `model` of a recipe with this
+            regulariser. `check` raises a ValueError if the regulariser would have no effect.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Defines the learning rate schedules, and the scheduler that applies a schedule to an optimizer.
+"""Defines the learning rate schedules, and a scheduler of PyTorch that applies a schedule to an optimizer.
 
-The learning rate of a step depends only on the recipe and the number of the step. All schedules are in this
-file, because each schedule is short. To add a schedule, add a function and an entry of `SCHEDULES`.
+The learning rate of a step depends only on the recipe and the step number. To add a schedule, add a function
+and an entry of `SCHEDULES`.
 """
 
 import math
@@ -25,10 +25,12 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """The recipe key of all schedules whose learning rate rises to `learning_rate` during the warm-up."""
+    """The recipe key of all schedules except "paper". The learning rate rises to `learning_rate` during the
+    warm-up.
+    """
 
     learning_rate: float = Field(gt=0)
-    """The highest learning rate. The schedule reaches this rate at the last step of the warm-up."""
+    """The highest learning rate, which the schedule reaches at the last step of the warm-up."""
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -61,7 +63,7 @@ def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_mo
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps
-    # Add 1 to `max_steps`, so that the learning rate of the last step is above 0.
+    # Add 1 to `max_steps`, because the learning rate of the last step would otherwise be 0.
     share = min(1.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
     return highest * (1 + math.cos(math.pi * share)) / 2
 
@@ -98,8 +100,8 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
     """Return a scheduler that sets the learning rates of `optimizer` during a run."""
-    # LambdaLR multiplies the initial learning rate of the optimizer by the learning rate of the schedule, so
-    # set the initial learning rate to 1.
+    # Set the initial learning rate to 1, because LambdaLR multiplies the initial learning rate by the
+    # learning rate of the schedule.
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = 1.0
     return LambdaLR(optimizer, partial(_rate_after, training=training, d_model=d_model, max_steps=max_steps))

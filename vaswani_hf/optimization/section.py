@@ -17,10 +17,11 @@ PAPER_TOKENS_PER_BATCH = 25_000
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """Create a settings class with the fields of all optimizers, schedules and regularisers in `entries`.
+    """Create a settings class with the recipe keys of all optimizers, schedules and regularisers in
+    `entries`.
 
-    All fields are optional in this class. A field that one optimizer or schedule requires has no value in a
-    recipe that selects another optimizer or schedule.
+    All fields of the class are optional, because a recipe sets only the keys of the selected optimizer and
+    schedule.
     """
     fields: dict[str, Any] = {}
     for entry in entries:
@@ -42,18 +43,17 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 
 
 class TrainingSettings(_EntryKeys):
-    """The section `training` of a recipe, with the keys that all tasks share.
+    """The keys of the section `training` that all tasks share.
 
-    Settings that also exist in `TrainingArguments` of transformers have the same names as in
-    `TrainingArguments`.
+    Settings that also exist in `TrainingArguments` of transformers have the same names.
 
-    Only the code of an optimizer, schedule or regulariser may read the keys of this optimizer, schedule or
-    regulariser. In a recipe that does not select it, its keys have no meaning.
+    Only the code of an optimizer, schedule or regulariser may read its keys, because the keys have no meaning
+    in a recipe that does not select it.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    # The keys that set the largest number of tokens of a batch.
+    # The keys that limit the number of tokens in a batch.
     batch_keys: ClassVar[tuple[str, ...]] = ()
 
     max_steps: int | None = Field(None, gt=0, json_schema_extra={"unit": "steps"})
@@ -68,25 +68,24 @@ class TrainingSettings(_EntryKeys):
     """The name of the learning rate schedule. "paper" is the schedule of the paper (Equation 3 in Section
     5.3)."""
     warmup_steps: int = Field(4000, gt=0, json_schema_extra={"unit": "steps"})
-    """The number of steps of the warm-up. The learning rate rises during the warm-up."""
+    """The number of steps in which the learning rate rises (warm-up)."""
     max_grad_norm: float = Field(0.0, ge=0)
     """The maximum norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
     the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
-    """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
-    checkpoint use the moving average. If `ema_decay` is null, the run computes no moving average."""
+    """The decay of an exponential moving average of the weights, such as 0.999. Validations and the final
+    checkpoint use the average. If `ema_decay` is null, the run computes no moving average."""
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. "auto" computes in bfloat16 on a GPU with bfloat16 instructions. On a CPU with
-    bfloat16 instructions, "auto" computes in bfloat16 if the model is large enough that a step becomes
-    faster. The run records the choice of "auto" as true or false."""
+    """Compute in bfloat16. "auto" turns bfloat16 on for a GPU with bfloat16 instructions, and for a CPU with
+    bfloat16 instructions if the model is so large that a step becomes faster. The recorded recipe of a run
+    contains true or false instead of "auto"."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
-    """Save memory: do not store the activations of the layers, but compute the activations again in the
-    backward pass.
-    """
+    """Save memory: do not store the activations of the layers. The backward pass computes the activations
+    again."""
     logging_steps: int = Field(50, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps between two lines of the log."""
     eval_steps: int = Field(500, gt=0, json_schema_extra={"unit": "steps"})
@@ -94,42 +93,37 @@ class TrainingSettings(_EntryKeys):
     save_steps: int = Field(500, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps between two checkpoints."""
     save_total_limit: int = Field(5, gt=0, json_schema_extra={"unit": "checkpoints"})
-    """The number of checkpoints that are kept. Older checkpoints are deleted."""
+    """The number of checkpoints that a run keeps. The run deletes older checkpoints."""
     average_checkpoints: int = Field(0, ge=0, json_schema_extra={"unit": "checkpoints"})
-    """The final weights are the average of this number of last checkpoints (Section 6.1). If
-    `average_checkpoints` is 0, no checkpoints are averaged."""
+    """The number of last checkpoints whose average becomes the final weights (Section 6.1). 0 turns averaging
+    off."""
     early_stopping_patience: int | None = Field(None, gt=0, json_schema_extra={"unit": "validations"})
-    """Stop after this number of validations without an improvement. The final weights are the weights of the
-    best checkpoint. If `early_stopping_patience` is null, the number of validations does not stop the
-    training."""
+    """Stop the training after this number of validations without an improvement. The final weights are the
+    weights of the best checkpoint. If `early_stopping_patience` is null, validations without an improvement
+    do not stop the training."""
     early_stopping_score: float | None = None
-    """Stop when the validation score `metric_for_best_model` reaches this value, such as 100 for
-    `exact_match`. The final weights are the weights of the best checkpoint. If `early_stopping_score` is null,
-    no score stops the training."""
+    """Stop the training when the validation score `metric_for_best_model` reaches this value, such as 100 for
+    `exact_match`. The final weights are the weights of the best checkpoint. If `early_stopping_score` is
+    null, no score stops the training."""
     metric_for_best_model: str = "loss"
-    """The validation score that early stopping uses to find the best checkpoint. The score `loss` is always
-    available. Other scores are available only if the validation computes these scores: for example, `bleu`
-    and `exact_match` need `evaluation.validation_bleu: true`.
-    """
+    """The validation score by which early stopping finds the best checkpoint. `loss` is always available. The
+    scores `bleu` and `exact_match` need `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
-    """The number of data workers: processes that prepare batches. If `dataloader_num_workers` is null, a run
-    on an accelerator starts 2 data workers, but a run on a CPU or with `data.streaming: true` starts no data
-    workers."""
+    """The number of processes that prepare batches. The default is 2 on an accelerator, and 0 on a CPU or
+    with `data.streaming: true`."""
     report_to: list[str] = []
-    """The tools that also receive the log, such as `tensorboard`."""
+    """Additional tools that receive the log, such as `tensorboard`."""
     resume: bool = False
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
     @property
     def optimizer_averages_weights(self) -> bool:
-        """True if the optimizer averages the weights. The run then saves the averaged weights as the final
-        weights.
-        """
+        """True if the optimizer averages the weights. The averaged weights then become the final weights."""
         return OPTIMIZERS[self.optimizer].averages_weights
 
     @property
     def early_stopping_key(self) -> str | None:
-        """The first key that turns early stopping on; None without early stopping."""
+        """The first key of the recipe that turns early stopping on, or None without early stopping."""
         keys = ("early_stopping_patience", "early_stopping_score")
         return next((key for key in keys if getattr(self, key) is not None), None)
 
@@ -178,7 +172,7 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _refuse_second_average(self) -> None:
-        """Raise an error if the recipe sets `ema_decay` or `average_checkpoints`, because the optimizer
+        """Raise an error if the recipe also sets `ema_decay` or `average_checkpoints`, because the optimizer
         already averages the weights.
         """
         wanted = f"with `training.optimizer: {self.optimizer}`, but is"
@@ -194,8 +188,8 @@ class TrainingSettings(_EntryKeys):
             )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Raise an error for an unknown optimizer or schedule, and for keys of optimizers and schedules that
-        are not selected.
+        """Raise an error for an unknown optimizer or schedule, or if the recipe sets a key of another
+        optimizer or schedule.
         """
         selected = getattr(self, key)
         if selected not in table:
@@ -251,30 +245,27 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
     batch_keys = ("source_tokens_per_batch", "target_tokens_per_batch")
 
     source_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of source tokens of a batch, padding included (Section 5.1)."""
+    """The largest number of source tokens in a batch, including padding (Section 5.1)."""
     target_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of target tokens of a batch, padding included (Section 5.1)."""
+    """The largest number of target tokens in a batch, including padding (Section 5.1)."""
 
 
 class TextTraining(TrainingSettings):
-    """The section `training` for language models.
-
-    Each training example of a language model is one text.
-    """
+    """The section `training` for language models."""
 
     batch_keys = ("text_tokens_per_batch",)
 
     text_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a batch, padding included."""
+    """The largest number of tokens in a batch, including padding."""
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The value of `text_tokens_per_batch`. For a language model, source and target are the same text."""
+        """Equals `text_tokens_per_batch`, because source and target of a language model are the same text."""
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The value of `text_tokens_per_batch`, as in `source_tokens_per_batch`."""
+        """Equals `text_tokens_per_batch`, because source and target of a language model are the same text."""
         return self.text_tokens_per_batch
 
 
@@ -282,7 +273,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """Return the class of the section `training` for a model with the stacks `stacks` ("encoder", "decoder"
-    or both).
+    """Return the class of the section `training` for a model with the parts `stacks`: "encoder", "decoder" or
+    both.
     """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -4,31 +4,32 @@ import re
 
 from ..settings.data import DataSettings
 
-# `RESEARCH_ONLY` means that the training data may be used for research only. The Hub has no identifier for
-# such a licence.
+# The value of `data.license` for training data that may be used for research only. The Hub has no identifier
+# for such a licence.
 RESEARCH_ONLY = "research-only"
 
-# Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,
+# Matches the Hub's identifiers of licences that exclude commercial use, such as cc-by-nc-4.0,
 # fair-noncommercial-research-license and intel-research.
 _NON_COMMERCIAL = re.compile(r"-nc\b|noncommercial|research")
-# Identifiers of the Hub that do not say whether the licence excludes commercial use.
+# The Hub's identifiers that do not say whether a licence excludes commercial use.
 _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """Return the licence of the training data: an identifier of the Hub, "research-only", or None if
-    unknown.
+    """Return the licence of the training data: an identifier of the Hub, "research-only", or None for an
+    unknown licence.
     """
-    # The corpora of `data.corpus` have the licence of the package, because the package generates them.
+    # A corpus of `data.corpus` has the licence of the package, because the package generates the corpus.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
     """Raise a ValueError if the licence of the model permits more than the licence of the training data.
 
-    Share-alike and no-derivatives conditions of the training data are not checked, because the law does not
-    say whether such conditions apply to a trained model. `license` is the licence of the model. The error
-    message shows `key`, the name of the key or option that sets the licence.
+    `license` is the licence of the model, and `of_data` the licence of the training data. `key` is the recipe
+    key or option of the model's licence, for the error message. Share-alike and no-derivatives conditions of
+    the training data are not checked, because the law does not say whether such conditions apply to a trained
+    model.
     """
     if license is None or of_data is None:
         return

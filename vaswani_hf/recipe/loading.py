@@ -1,7 +1,7 @@
 """Loads a recipe from YAML files and from the command line.
 
-A recipe can extend another recipe. The keys of a recipe replace the keys of the recipe that it extends. Keys
-that are given on the command line replace the keys of all files.
+A recipe can extend another recipe. The keys of a recipe override the keys of the extended recipe. Keys on the
+command line override the keys of all files.
 """
 
 import os
@@ -21,12 +21,12 @@ from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML 1.1 loader with two changes: 7e-4 is read as a number instead of text, and a repeated key raises
-    an error.
+    """A YAML 1.1 loader with two changes: 7e-4 is a number instead of text, and a repeated key raises an
+    error.
     """
 
-    # The part of an error message that names the YAML file, such as " of 'base.yaml'". It is empty if the
-    # user has given the name of the file.
+    # The part of an error message that names the YAML file, such as " of 'base.yaml'". The part is empty for
+    # the file that the user has named.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -48,7 +48,7 @@ _Loader.add_implicit_resolver(
 def load_recipe(
     path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True, is_record: bool = False
 ) -> Recipe:
-    """Load and validate a recipe.
+    """Load a recipe, and validate its keys and values.
 
     Example:
         >>> recipe = load_recipe("numbers", ["--max_steps", "500"])
@@ -57,28 +57,27 @@ def load_recipe(
 
     Args:
         path (str or Path): A YAML file, or the name of a recipe of the package, such as "numbers". The key
-            `extends` of the file can name another recipe, by a path relative to the file, or by the name of a
+            `extends` in the file can name another recipe: a path relative to the file, or the name of a
             recipe of the package.
-        overrides (list, optional): Keys and values such as `["--key", "value"]` that replace values of the
-            file. A key is `section.key`, or `key` if only one section has the key.
-        needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because an
-            estimate of the cost reads no data.
-        is_record (bool): True if the file is the recipe.yaml that a run has written. If `is_record` is True,
-            keys of other tasks are ignored, and the tokenizer of BLEU may be missing on this machine.
-
-    The function executes the Python file that `model.code` names, unless `is_record` is True.
+        overrides (list, optional): Keys and values that override values of the file, such as `["--key",
+            "value"]`. A key is `section.key`, or `key` if only one section has the key.
+        needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because
+            the plan of a run reads no data.
+        is_record (bool): True if the file is a recipe.yaml that a run has written. If `is_record` is True,
+            keys of other tasks are ignored, the tokenizer of BLEU may be missing on this machine, and the
+            Python file of `model.code` is not executed.
 
     Returns:
         Recipe: The recipe. The class of the recipe depends on the task of the recipe.
 
     Raises:
-        ValueError: If the file cannot be read, if a key is unknown, or if a value is not permitted. The error
-        message is one sentence.
+        ValueError: If the file cannot be read, a key is unknown, or a value is not permitted. The error message
+            is one sentence.
     """
     content = _extended(find_recipe(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    # Replace null by an empty section, because YAML reads a section without keys as null.
+    # Replace a section that is null by an empty section, because YAML reads a section without keys as null.
     content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
     _refuse_unknown_keys(content, task_of(content), is_record=is_record)
     if not is_record:
@@ -92,10 +91,12 @@ def load_recipe(
 
 
 def _run_code(model: Any) -> None:
-    """Execute the file of the key `model.code`, because the file registers names that other keys use."""
+    """Execute the Python file of the key `model.code`, because the file registers names for other keys, such
+    as `model.attention_score`.
+    """
     if not isinstance(model, dict) or not isinstance(model.get("code"), str):
         return
-    # Make the path absolute, because a path on the command line is relative to the current folder.
+    # Make the path absolute, because a path from the command line is relative to the current folder.
     model["code"] = os.path.abspath(model["code"])
     run_user_code(model["code"], "model.code")
 
@@ -103,7 +104,7 @@ def _run_code(model: Any) -> None:
 def readable_record(path: Path | None) -> Recipe | None:
     """Read the recipe.yaml that a run has written.
 
-    Return None if there is no file, or if this version of the package cannot read the file.
+    Return None without a file, or if this version of the package cannot read the file.
     """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -112,10 +113,10 @@ def readable_record(path: Path | None) -> Recipe | None:
 
 
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the keys of a recipe file. If the file extends another file, merge the keys of both files.
+    """Return the keys of a recipe file, merged with the keys of the file that it extends.
 
-    `extending` is the chain of files that leads to the file `path`: each file extends the next file, and the
-    last file extends `path`.
+    `extending` is a chain of files. Each file of the chain extends the next file, and the last file extends
+    the file `path`.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     model = content.get("model")
@@ -143,14 +144,15 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool = True) -> dict[str, Any]:
-    """Merge two mappings.
+    """Merge the keys of a recipe with the keys of the recipe that it extends.
 
-    Values of `content` replace values of `base`. Nested mappings are merged key by key.
+    Values of `content` override values of `base`. Nested mappings are merged key by key.
     """
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # Replace null by an empty section, because YAML reads a section without keys as null.
+        # Replace a section that is null by an empty section, because YAML reads a section without keys as
+        # null.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)
@@ -159,8 +161,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """Return the content of a YAML file. `extending` is the file that extends the file `path`. If the file
-    cannot be read, the error message names `extending` and similar recipes.
+    """Return the content of a YAML file. `extending` is the recipe whose key `extends` names the file, or
+    None. The error message about an unreadable file names `extending` and similar recipes.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
@@ -191,8 +193,8 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _key_types(recipe: type[Recipe]) -> dict[str, Any]:
-    """Return a dict that maps each key of the recipe class `recipe` to the type of its value. Keys in a
-    section have the form `section.key`.
+    """Return a dict that maps each key of a recipe class to the type of its value. Keys in a section have the
+    form `section.key`.
     """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
@@ -205,7 +207,7 @@ SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", 
 
 
 def _key_types_of_tasks() -> dict[str, dict[str, Any]]:
-    """Return a dict that maps each task to the result of `_key_types` for the recipe class of the task."""
+    """Return a dict that maps each task to the keys of its recipe class and the types of their values."""
     return {task: _key_types(recipe) for task, recipe in recipe_classes().items()}
 
 
@@ -218,10 +220,10 @@ def _key_types_of_all_tasks() -> dict[str, Any]:
 
 
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
-    """Raise a ValueError for unknown keys and for keys of other tasks.
+    """Raise a ValueError if a recipe has an unknown key or a key of another task.
 
-    If the value of a key of another task is null or empty, the key is deleted without an error. In the
-    recipe.yaml that a run has written, all keys of other tasks are deleted.
+    Delete keys of other tasks whose values are null or empty. In a recipe.yaml that a run has written, delete
+    all keys of other tasks.
     """
     of_tasks = _key_types_of_tasks()
     places = of_tasks[task]
@@ -250,15 +252,15 @@ def _unknown_key(
 ) -> str:
     """Return the error message for an unknown key.
 
-    The message names the sections that have a key of this name, or a similar key.
+    The message names the sections that have a key with the same name, or else a similar key.
     """
     key = place.split(".")[-1]
     hint = " or ".join(f"`{found}`" for found in _named(key, places))
     if hint:
         hint = f"; write {hint}"
     else:
-        # First look for a synonym. Keys of other toolkits, such as `training.lr`, may differ too much in
-        # spelling from the key of this package.
+        # Look for a synonym first, because the key of another toolkit, such as `training.lr`, may have a very
+        # different spelling.
         section = place.rpartition(".")[0]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
@@ -268,19 +270,21 @@ def _unknown_key(
 
 
 def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
-    """Return the full name of the key that a user may mean if `key` is misspelled."""
+    """Return the full name of the key that a user may mean by an unknown key."""
     by_key = {place.split(".")[-1]: place for place in places}
     similar = suggestion(key, by_key)
     return None if similar is None else by_key[similar]
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """Return all entries `section.key` of `places` whose last part is `key`."""
+    """Return all full names in `places` whose last part is `key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 
 def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
-    """Split words such as `["--key", "value"]` and `["--key=value"]` into keys and values."""
+    """Convert words of the command line, such as `["--key", "value"]` or `["--key=value"]`, to pairs of a key
+    and a value.
+    """
     words = [part for word in overrides for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for name in words[::2]:
         if not name.startswith("--"):
@@ -294,8 +298,8 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _full_name(key: str) -> str:
-    """Return the full name `section.key` of a key of the command line. On the command line, a key may have no
-    section.
+    """Return the full name `section.key` of a key from the command line, where the section may be left
+    out.
     """
     places = _key_types_of_all_tasks()
     found = [key] if key in places else _named(key, places)
@@ -332,7 +336,7 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
-        # If the text is the name of an existing file, do not split the text at commas.
+        # Do not split the name of an existing file at its commas.
         return text
     if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -341,12 +345,12 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
 
 
 def _yaml_value(key: str, text: str) -> Any:
-    """Read a word of the command line as YAML."""
+    """Parse a word of the command line as YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
-        # Keep the error message of `_Loader` about a repeated key. Replace other error messages, such as
-        # PyYAML's message about an impossible date, because users would not understand them.
+        # Keep the error message of `_Loader` about a repeated key. Replace other error messages, because
+        # users would not understand, for example, PyYAML's message about an impossible date.
         if str(error).startswith("`"):
             raise
     except yaml.YAMLError:

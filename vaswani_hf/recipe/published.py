@@ -1,10 +1,8 @@
-"""Reads the recipe in the folder of a run, and converts a recipe to the form that is
-published with the checkpoint.
+"""Reads the recipe in the folder of a run, and converts a recipe to its published form.
 
 The published form names files without their folders, and does not name the repository to push to. The model
-card and the repository contain the published form. A resumed run compares its recipe with the recipe of the
-earlier run. The run compares the published forms, because it may continue on another machine, where the same
-files are in other folders.
+card and the repository of a model contain the published form. A resumed run compares the published forms of
+its recipe and of the earlier recipe, because the same files may be in other folders on another machine.
 """
 
 import os
@@ -21,9 +19,8 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """Return True if the value of `model.init_from` in a saved recipe names a folder. Return False if it
-    names a repository on the Hub. The value is an absolute path or, in the published form, only the name of
-    the folder.
+    """Return True if `model.init_from` of a saved recipe names a folder, and False if it names a repository
+    of the Hub. A saved recipe names a folder by its absolute path, or in the published form by its last part.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
@@ -37,8 +34,8 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form of a recipe. The published form names files and folders without their parent
-    folders, and does not name the repository to push to.
+    """Return the published form of a recipe: without the parent folders of files and folders, and without the
+    repository to push to.
     """
     data = recipe.data
     places: dict[str, Any] = {}
@@ -65,7 +62,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe that the run of a checkpoint has written; None if there is no such recipe."""
+    """Return the recipe in the folder of a checkpoint, or None if the checkpoint has no recipe."""
     path = recipe_file(folder)
     if path is None:
         return None
@@ -76,9 +73,9 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """Return the published form of the recipe of a checkpoint as YAML; None if the checkpoint has no recipe.
+    """Return the published form of a checkpoint's recipe as YAML, or None if the checkpoint has no recipe.
 
-    The argument `license`, if given, replaces the licence of the model in the recipe.
+    `license`, if given, replaces the licence of the model in the recipe.
     """
     recorded = recorded_recipe(folder)
     if recorded is None:

@@ -1,4 +1,4 @@
-"""Defines `Recipe`, which contains all settings of one run.
+"""Defines `Recipe`, the settings of one run.
 
 Each task has its own subclass of `Recipe`, because the keys of the sections depend on the task.
 """
@@ -21,13 +21,13 @@ class Recipe(Settings):
     """Contains all settings of one run, from the corpus to the scored checkpoint."""
 
     output_dir: str
-    """The folder for the checkpoints, the log and the scores of the run."""
+    """The folder into which the run writes checkpoints, the log and the scores."""
     task: str = "translation"
-    """The task that the model is trained for."""
+    """The task for which the model is trained."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # The types of the following fields depend on the task. `recipe_class` replaces these types by the classes
-    # that the task uses for its sections.
+    # The types of the following fields depend on the task. `recipe_class` sets the types to the settings
+    # classes of the task.
     data: Any
     tokenizer: Any
     model: ModelSettings
@@ -37,27 +37,27 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # Pickle the values of the recipe instead of the object. pickle cannot import the class of the object,
-        # because `recipe_class` creates this class at run time.
+        # Pickle the values of the recipe instead of the object, because pickle cannot import a class that
+        # `recipe_class` has created at run time.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:
-        """Return the recipe with all keys of its task, as YAML that `load_recipe` reads."""
+        """Return the recipe as YAML that `load_recipe` can read, with all keys of its task."""
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """Return a dict that maps each key (`section.key`) to its value.
+        """Return a dict that maps each key of the recipe (`section.key`) to its value.
 
-        The values of the section `model` include only the keys that the recipe gives.
+        The section `model` includes only keys that the recipe sets.
         """
         return flat(self._content())
 
     def training_warnings(self) -> list[str]:
         """Raise a ValueError if the recipe needs a validation split but has none.
 
-        Return warnings about possible mistakes.
+        Return warnings about possible mistakes in the recipe.
 
-        Only a training run calls this method, because other commands do not need a validation split.
+        Only a training run calls `training_warnings`, because other commands need no validation split.
         """
         if not self.data.has_validation:
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"
@@ -71,7 +71,7 @@ class Recipe(Settings):
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # Leave out a section if it has no keys for the task of the recipe.
+        # Leave out sections without keys, except the section `model`.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")
@@ -106,7 +106,9 @@ class Recipe(Settings):
 
 
 def warmup_warnings(training: AnyTraining, max_steps: int | None) -> list[str]:
-    """Return a list with a warning if the warm-up is longer than the run, else an empty list."""
+    """Return a list with a warning if the warm-up is longer than the run of `max_steps` steps, else an empty
+    list.
+    """
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
@@ -117,7 +119,7 @@ def warmup_warnings(training: AnyTraining, max_steps: int | None) -> list[str]:
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Convert nested mappings to a dict with keys such as `section.key`."""
+    """Convert nested mappings to one dict with keys such as `section.key`."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -151,7 +153,7 @@ def recipe_classes() -> dict[str, type[Recipe]]:
 
 
 def task_of(values: dict[str, Any]) -> str:
-    """Return the name of the task that a recipe with the values `values` selects."""
+    """Return the name of the task in the values of a recipe."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
         raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
@@ -159,5 +161,5 @@ def task_of(values: dict[str, Any]) -> str:
 
 
 def make_recipe(values: dict[str, Any]) -> Recipe:
-    """Create a recipe from `values`: nested mappings as in YAML, or section objects."""
+    """Create a recipe from `values`, which maps each section to a mapping or to a settings object."""
     return recipe_classes()[task_of(values)].load(values)

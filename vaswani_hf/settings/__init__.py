@@ -1,1 +1,1 @@
-"""Defines `Settings`, the base class of all settings that a user gives, and the sections of a recipe."""
+"""Defines `Settings`, the base class of all settings of users, and the sections of a recipe."""

@@ -1,7 +1,7 @@
-"""Defines `Settings`, the base class of all settings that a user gives, and the error messages about invalid
-values.
+"""Defines `Settings`, the base class of all settings of users, and the error messages about invalid values.
 
-pydantic checks the type and the range of each field. The string below a field is the help text of the field.
+pydantic checks the type and the range of each field. The string below the declaration of a field is the help
+text of the field.
 """
 
 from typing import Any, Self
@@ -40,17 +40,17 @@ _EXPECTED = {
 }
 
 
-# Options of `create_model`. Turn the pydantic option `use_attribute_docstrings` off for classes that
-# `create_model` makes. Such a class has no source code, and pydantic would search all modules for it.
+# Options of pydantic's `create_model`. Turn `use_attribute_docstrings` off, because a class from
+# `create_model` has no source code, and pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
-    """Base class of all settings. The fields of a settings object cannot be changed. The method `replace`
-    makes a copy with other values.
+    """Base class of all settings. A settings object cannot be changed. The method `replace` makes a copy with
+    other values.
 
-    Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
-    integer is accepted as a float.
+    Each value must have the type of its field. The text "1" is not a number, and true is not an integer, but
+    an integer is accepted as a float.
     """
 
     model_config = ConfigDict(
@@ -76,8 +76,8 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Check the values and create the settings. `prefix` precedes the name of the field in error
-        messages, such as `data.` for the section `data`.
+        """Check values, and create settings from the values. Error messages write `prefix` before the name of
+        a field, such as `data.` for the section `data`.
         """
         try:
             return cls.model_validate(values)
@@ -85,16 +85,18 @@ class Settings(BaseModel):
             raise ValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy in which some fields have other values. The values of the copy are checked."""
+        """Return a copy with other values of some fields. The values of the copy are checked."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
 
 
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
-    """Explain the first error in one sentence that names the key, its value, and the permitted values."""
+    """Explain the first error of pydantic in one sentence that names the key, its value, and the permitted
+    values.
+    """
     errors = error.errors(include_url=False)
-    # If a field accepts several types, pydantic reports one error for each type. Use an error inside a list
-    # or a mapping if there is one, because its message names the invalid entry.
+    # If a field accepts several types, pydantic reports one error for each type. Prefer an error inside a
+    # list or a mapping, because its message names the invalid entry.
     start = _place_of(errors[0])
     same = [
         other
@@ -113,24 +115,24 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
-        # Use the message unchanged, because a validator of a settings class raised this error with a complete
-        # sentence.
+        # Use the message unchanged, because a validator of a settings class raises errors with complete
+        # sentences.
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
     value = first["input"]
-    # The message recommends quotes, because YAML 1.1 reads the words no and off without quotes as false, and
-    # the words yes and on as true.
+    # Recommend quotes for words, because YAML 1.1 reads the words no and off without quotes as false, and the
+    # words yes and on as true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
     return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
 
 
 def first_line_of(error: BaseException) -> str:
-    """Return the first line of the message of an exception, for a part of another message: at most 200
-    characters, and without a full stop. Return the name of the exception class if the message is empty.
+    """Return the first line of an exception's message, at most 200 characters and without the full stop, for
+    use inside another message. If the message is empty, return the name of the exception class.
     """
     lines = str(error).strip().rstrip(".").splitlines()
     return lines[0].rstrip(".")[:200] if lines else type(error).__name__
@@ -147,8 +149,8 @@ def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
     if words is None:
         return error["msg"]
-    # Write the limit of a float field as 1 instead of 1.0, as in the settings class. pydantic has converted
-    # the limit to 1.0.
+    # Write the limit of a float field as 1 instead of 1.0, because pydantic has converted the limit 1 in the
+    # settings class to 1.0.
     limits = {
         name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
         for name, limit in error.get("ctx", {}).items()
@@ -157,8 +159,8 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _place_of(error: ErrorDetails) -> str:
-    """Return the full name of the invalid value, such as `data.train_weights[0]`. Leave out the type names
-    that pydantic inserts.
+    """Return the full name of an invalid value, such as `data.train_weights[0]`, without the type names that
+    pydantic inserts.
     """
     place = ""
     for part in error["loc"]:

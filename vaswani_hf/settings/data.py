@@ -1,6 +1,6 @@
 """Defines the keys that several tasks share in the section `data` of a recipe.
 
-Each module in tasks/ adds the keys that only its task has.
+Each module in tasks/ adds the keys of its task.
 """
 
 import os
@@ -14,13 +14,13 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit the weight of a corpus. The run keeps a list of all examples of an epoch in memory, and the weight
-# 1000 repeats each example 1000 times in this list.
+# The maximum weight of a corpus. The run keeps a list of all examples of an epoch in memory, and the weight
+# 1000 repeats each example 1000 times in the list.
 _LARGEST_WEIGHT = 1000
 
 
 def is_on_hub(dataset: str) -> bool:
-    """Return True if the value of `data.dataset` names a repository on the Hub, not a local folder."""
+    """Return True if the value of `data.dataset` names a repository of the Hub instead of a local folder."""
     try:
         validate_repo_id(dataset)
     except HFValidationError:
@@ -34,15 +34,14 @@ def last_part(path: str) -> str:
 
 
 class DataSettings(Settings):
-    """The section `data` of a recipe: the data of a run, and the limits of the lengths of examples.
+    """The section `data` of a recipe: the data of a run, and the maximum length of examples.
 
-    A key that names a file also accepts a list of files. A file name can be a pattern such as
-    `train-*.parquet`. The files that match a pattern are read in the order of their names. Text files can be
-    compressed (.gz).
+    A key for a file also accepts a list of files. A file name may be a pattern such as `train-*.parquet`. The
+    files of a pattern are read in the order of their names. Text files may be compressed (.gz).
     """
 
-    # For each kind in this tuple, there are the keys `train_<kind>`, `validation_<kind>` and `test_<kind>`,
-    # which name files.
+    # The kinds of files of a task, such as "source". Each kind has the keys `train_<kind>`,
+    # `validation_<kind>` and `test_<kind>`.
     file_kinds: ClassVar[tuple[str, ...]] = ()
     # The keys that can name the training data. A recipe gives exactly one of these keys.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)
@@ -50,56 +49,53 @@ class DataSettings(Settings):
     corpus: str | None = None
     """The name of a corpus that the package generates."""
     max_length: int = Field(256, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a source or target, `</s>` included. A longer example is used neither
-    for training nor for the validation loss. The scores of the test split include all examples. If the source
-    or the target of an example has more than 16 * `max_length` characters, the training of the tokenizer does
-    not use the example."""
+    """The maximum number of tokens in a source or target, including `</s>`. The training and the validation
+    loss leave out longer examples. The scores of the test split include all examples. The training of the
+    tokenizer leaves out an example if its source or target has more than 16 * `max_length` characters."""
     validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for validation, if the recipe names
-    no validation data. Every run takes the same examples out of the same data. The training uses neither the
-    validation examples nor their duplicates."""
+    no validation data. Equal training data always gives equal validation examples. The training uses neither
+    the validation examples nor their duplicates."""
     test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for the scores at the end of the
-    run, if the recipe names no test data. Every run takes the same examples out of the same data. The
-    training uses neither the test examples nor their duplicates."""
+    run, if the recipe names no test data. Equal training data always gives equal test examples. The training
+    uses neither the test examples nor their duplicates."""
     num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". If
-    `data.license` is null, a dataset on the Hub has the licence that its card states, a generated corpus has
-    the licence of the package, and the licence of all other data is unknown."""
+    `data.license` is null, a dataset of the Hub has the licence in its card, a generated corpus has the
+    licence of the package, and the licence of all other data is unknown."""
     attribution: str | None = None
-    """The people or projects to credit for the data. The model card contains this credit."""
+    """The people or projects that the model card credits for the data."""
     test_name: str | None = None
-    """The name of the test set for the model card, such as newstest2014. If `data.test_name` is null, the
-    card shows the name of the dataset or of the first file."""
+    """The name of the test set in the model card, such as newstest2014. If `data.test_name` is null, the card
+    shows the name of the dataset or of the first file."""
     test_dataset: str | None = None
-    """The dataset on the Hub that contains the test set, such as wmt/wmt14, for the metadata of the model
-    card. This key only names the dataset: the run reads its test split from the data that the other keys of
-    the section name.
-    """
+    """The dataset of the Hub that contains the test set, such as wmt/wmt14, for the metadata of the model
+    card. `data.test_dataset` does not change the data that the run reads."""
 
     def listed(self, key: str) -> list[str]:
-        """Return the files and patterns that a key such as "train_source" names.
+        """Return the files and patterns in the value of a key such as "train_source".
 
-        The list is empty if the recipe does not give the key, or if the task does not have the key.
+        The list is empty if the recipe does not set the key, or if the task lacks the key.
         """
         given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
 
     @property
     def file_keys(self) -> list[str]:
-        """The keys that name files."""
+        """The keys of the section `data` whose values are files."""
         return [f"{split}_{kind}" for split in SPLITS for kind in self.file_kinds]
 
     def files(self, split: str) -> list[str]:
-        """Return the files and patterns of a split. The list has the source files before the target files."""
+        """Return the files and patterns of a split, source files before target files."""
         return [path for kind in self.file_kinds for path in self.listed(f"{split}_{kind}")]
 
     @property
     def held_out_sizes(self) -> dict[str, int]:
         """Maps "validation" and "test" to the number of examples that the run takes out of the training data
-        for this split.
+        for the split.
         """
         sizes = {"validation": self.validation_size, "test": self.test_size}
         return {split: size for split, size in sizes.items() if size is not None}
@@ -111,7 +107,7 @@ class DataSettings(Settings):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of target languages, such as `>>en<<`, that the vocabulary must contain as tokens."""
+        """The tags of target languages that the vocabulary must contain as tokens, such as `>>en<<`."""
         return ()
 
     @property
@@ -126,9 +122,7 @@ class DataSettings(Settings):
         return []
 
     def require_source(self) -> None:
-        """Raise a ValueError if the section names no training data. Only `vaswani plan` works without
-        training data.
-        """
+        """Raise a ValueError if the section names no training data."""
         if not any(getattr(self, key) for key in self.source_keys):
             raise ValueError(f"Exactly one of {self._sources_in_words()} must be given, but none is given.")
 
@@ -185,8 +179,8 @@ class DataSettings(Settings):
 
 
 class Augmentation(Settings):
-    """The rates of the perturbations in `data.augment`. A rate is the fraction of the training pairs that are
-    changed in an epoch.
+    """The section `data.augment`: the rate of each perturbation. A rate is the fraction of training pairs
+    that the perturbation changes in an epoch.
     """
 
     upper_case: float = Field(0.0, ge=0, le=1)
@@ -207,17 +201,17 @@ class CorpusData(DataSettings):
     """The section `data` for data from text files or from the splits of a dataset."""
 
     corpus: Literal["numbers"] | None = None
-    """The name of a corpus that the package generates. The corpus "numbers" has number words in English and
-    German."""
+    """The name of a corpus that the package generates. The corpus "numbers" contains number words in English
+    and German."""
     numbers_train_size: int = Field(30000, gt=0, json_schema_extra={"unit": "examples"})
     """The number of training examples of `corpus: numbers`."""
     dataset: str | None = None
-    """A dataset that the library `datasets` can load: a dataset on the Hub, or a local folder."""
+    """A dataset that the library `datasets` can load: a dataset of the Hub, or a local folder."""
     dataset_config: str | None = None
     """The name of the configuration of the dataset. Datasets with several configurations need this key."""
     dataset_revision: str | None = None
-    """The commit, tag or branch of the dataset on the Hub. A run records the commit of the dataset that the
-    run has read."""
+    """The commit, tag or branch of the dataset on the Hub. The recorded recipe of a run contains the
+    commit."""
     train_split: str = "train"
     """The name of the dataset's split for training."""
     validation_split: str | None = "validation"
@@ -229,9 +223,9 @@ class CorpusData(DataSettings):
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = Field(
         [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
     )
-    """One weight for each corpus, that is, for each entry in the list of training files. The weight is the
-    average number of times that each example of the corpus occurs in an epoch. With the weight 0.25, each
-    epoch has a random quarter of the corpus. With the weight 2.5, each epoch has the corpus twice, and a
+    """One weight for each corpus. A corpus is an entry in the list of training files. The weight is the
+    average number of times that an example of the corpus occurs in an epoch. With the weight 0.25, each epoch
+    contains a random quarter of the corpus. With the weight 2.5, each epoch contains the corpus twice, and a
     random half of the corpus a third time. The training of the tokenizer uses each corpus once."""
     streaming: bool = False
     """Read and tokenize the training data during the training, instead of before the training."""

@@ -5,9 +5,8 @@ from collections.abc import Collection
 
 from ..model.inputs_vaswani import PAPER_SYMBOLS
 
-# Maps names that users know from other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers)
-# to the names of options and recipe keys of this package. A tuple lists the names in the order of
-# preference.
+# Maps names in other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) to options and
+# recipe keys of this package. A tuple lists several names in the order of preference.
 SYNONYMS: dict[str, str | tuple[str, ...]] = {
     **PAPER_SYMBOLS,
     "lr": "learning_rate",
@@ -95,8 +94,8 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
 
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the option or key that a user may mean by an unknown name: a synonym, or else a name with a
-    similar spelling, or else None.
+    """Return the option or recipe key that a user may mean by an unknown name: a synonym, or else a name with
+    a similar spelling. Return None if there is no such name.
     """
     synonyms = SYNONYMS.get(name, ())
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:

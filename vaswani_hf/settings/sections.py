@@ -9,17 +9,17 @@ from pydantic import Field, create_model, model_validator
 from ..model.configuration_vaswani import FIELD_RULES, VaswaniConfig
 from .base import NO_DOCSTRINGS, Settings
 
-# The number of tokens in the smallest vocabulary of byte-level BPE: 256 bytes and 4 special tokens.
+# The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
 
 
 class TokenizerSettings(Settings):
-    """The section `tokenizer` of a recipe: the byte-level BPE tokenizers. A run trains the tokenizers on the
-    training text, or keeps the tokenizers of the model in `model.init_from`.
+    """The section `tokenizer` of a recipe. A run trains byte-level BPE tokenizers on the training text, or
+    keeps the tokenizers of the model in `model.init_from`.
     """
 
     vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens in the vocabulary. A small corpus may give a smaller vocabulary."""
+    """The maximum number of tokens in the vocabulary. A small corpus may give a smaller vocabulary."""
     lowercase: bool = False
     """Convert all text to lowercase."""
     normalization: Literal["NFC", "NFKC"] | None = None
@@ -30,7 +30,7 @@ class TokenizerSettings(Settings):
 
     @property
     def planned_target_size(self) -> int:
-        """The number of tokens in the target vocabulary, for the estimate of `vaswani plan`."""
+        """The number of tokens in the target vocabulary that `vaswani plan` assumes."""
         return self.vocab_size
 
     @property
@@ -39,27 +39,26 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """Return the tokenizer settings for a run that uses the tokenizers of an earlier run instead of new
-        tokenizers.
+        """Return the tokenizer settings of a run that keeps the tokenizers of an earlier run.
 
         `recorded` are the tokenizer settings of the earlier run.
         """
         return recorded
 
 
-# The parts of an encoder-decoder. Each part can start from the weights of another model.
+# The parts of an encoder-decoder model. Each part can start from the weights of another model.
 STACKS = ("encoder", "decoder")
-# Config fields that are not keys of the section `model`, because the tokenizer or another section of the
-# recipe determines their values.
+# Fields of `VaswaniConfig` that are not keys of the section `model`, because the tokenizers or other sections
+# of the recipe determine the values.
 _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
     pad_token_id eos_token_id decoder_start_token_id
 """.split()
-# The fields of the config that are keys of the section `model` of a recipe.
+# The fields of `VaswaniConfig` that are keys of the section `model` of a recipe.
 MODEL_FIELDS = tuple(
     name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
 )
-# The units of the fields that are counts or sizes.
+# Maps each field of `VaswaniConfig` that is a count or a size to its unit.
 _UNITS_OF_FIELDS = {
     "d_model": "components of a vector",
     "encoder_layers": "layers",
@@ -74,17 +73,17 @@ _UNITS_OF_FIELDS = {
     "max_position_embeddings": "tokens",
     "attention_window": "tokens",
 }
-# Fields that change the training, but not the outputs of a trained model.
+# Fields of `VaswaniConfig` that change only the training, and not the outputs of a trained model.
 FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
 
 
 class InitFrom(Settings):
-    """The value of the key `model.init_from` if it names separate models for the encoder and the decoder."""
+    """The value of `model.init_from` if it names a model for the encoder and a model for the decoder."""
 
     encoder: str | None = None
-    """The model that gives the initial weights of the encoder."""
+    """The model whose weights are the initial weights of the encoder."""
     decoder: str | None = None
-    """The model that gives the initial weights of the decoder."""
+    """The model whose weights are the initial weights of the decoder."""
 
     @model_validator(mode="after")
     def _check_any(self) -> Self:
@@ -96,14 +95,14 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return a dict that maps "encoder" and "decoder" to the model from which each part gets its initial
-        weights. A part that starts from random weights is left out.
+        """Return a dict that maps "encoder" and "decoder" to the model with the initial weights of this part.
+        A part that starts from random weights is left out.
         """
         return self.model_dump(exclude_none=True)
 
 
 class ModelSettings(Settings):
-    """The section `model` of a recipe: the fields of `VaswaniConfig`, and the models from whose weights the
+    """The section `model` of a recipe: fields of `VaswaniConfig`, and the models from whose weights the
     training starts.
     """
 
@@ -116,12 +115,12 @@ class ModelSettings(Settings):
     recipe. The file is executed when the recipe is loaded."""
 
     def config_fields(self) -> dict[str, Any]:
-        """Return the fields of the config that the recipe sets."""
+        """Return the fields of `VaswaniConfig` that the recipe sets."""
         return {name: getattr(self, name) for name in MODEL_FIELDS if name in self.model_fields_set}
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
-        """Return the config of the model. `vocabulary` contains the config fields that the tokenizers set:
-        the sizes of the vocabularies, `share_encoder_decoder_embeddings`, and the ids of the special tokens.
+        """Return the config of the model. `vocabulary` contains the fields that the tokenizers determine: the
+        sizes of the vocabularies, `share_encoder_decoder_embeddings`, and the ids of special tokens.
         """
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
@@ -131,26 +130,27 @@ class ModelSettings(Settings):
 
     @property
     def stacks(self) -> list[str]:
-        """The parts of the model: "encoder", "decoder" or both, depending on the task."""
+        """The parts of the model: "encoder", "decoder" or both. The task determines the parts."""
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
-        """Return the names of the models from whose weights the training starts, each name once."""
+        """Return the models in `init_from`, each model once."""
         if isinstance(self.init_from, InitFrom):
             return list(dict.fromkeys(self.init_from.by_stack().values()))
         return [self.init_from] if self.init_from else []
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # Creating the config checks the range of each field, and checks fields that depend on each other.
+        # Create a config, because the constructor checks the range of each field and fields that depend on
+        # each other.
         self.make_config()
         return self
 
 
 def _with_config_fields(name: str, excluded: str) -> Any:
-    """Create a settings class for the section `model` from the fields of the config.
+    """Create a settings class for the section `model` from the fields of `VaswaniConfig`.
 
-    `excluded` is a regular expression: the class does not get the fields whose names it matches.
+    `excluded` is a regular expression that matches the names of fields to leave out.
     """
     docs = inspect.getdoc(VaswaniConfig) or ""
     defaults = VaswaniConfig()
@@ -179,45 +179,43 @@ _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, 
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """Return the class of the section `model` for a model with the stacks `stacks`."""
+    """Return the class of the section `model` for a model with the parts `stacks`: "encoder", "decoder" or
+    both.
+    """
     return _MODEL_SETTINGS[stacks]
 
 
 class DecodingSettings(Settings):
-    """The section `decoding` of a recipe: the default search settings of the checkpoint. The run writes the
-    search settings to generation_config.json.
+    """The section `decoding` of a recipe: the search settings that the run writes to generation_config.json
+    of the checkpoint.
 
-    The default values are the values of the paper (Section 6.1).
+    The defaults are the values of the paper (Section 6.1).
     """
 
     num_beams: int = Field(4, gt=0, json_schema_extra={"unit": "beams"})
     """The number of beams. 1 means greedy search."""
     length_penalty: float = 0.6
-    """The exponent alpha in the formula of the length penalty."""
+    """The exponent `alpha` in the formula of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The formula of the length penalty of a translation with n tokens. "gnmt" means `((5 + n) / 6)^alpha`,
-    and "power" means `n^alpha`."""
+    """The formula of the length penalty of a translation with `n` tokens: "gnmt" for `((5 + n) / 6)^alpha`,
+    or "power" for `n^alpha`."""
     max_length_a: float = Field(1.0, ge=0, json_schema_extra={"unit": "tokens per source token"})
-    """The factor `a` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
+    """The factor `a` of the length limit. The translation of `n` source tokens has at most `a * n + b` new
     tokens."""
     max_length_b: int = Field(50, ge=0, json_schema_extra={"unit": "tokens"})
-    """The constant `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
-    tokens.
-    """
+    """The constant `b` of the length limit. The translation of `n` source tokens has at most `a * n + b` new
+    tokens."""
     max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a translation, the start token included. If `decoding.max_length` is
+    """The maximum number of tokens of a translation, including the start token. If `decoding.max_length` is
     null, only `max_length_a` and `max_length_b` limit the length."""
     early_stopping: bool = False
-    """Stop the search for a sentence as soon as the search has found `num_beams` complete translations."""
+    """Stop the search for a sentence as soon as `num_beams` translations of the sentence are finished."""
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields for the GenerationConfig.
-
-        If `num_beams` is 1, the fields that only beam search uses are left out.
-        """
+        """Return the settings as fields of a GenerationConfig."""
         settings = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
-            # Remove the fields of beam search, because transformers refuses these fields if `num_beams` is 1.
+            # Remove the fields of beam search, because transformers refuses these fields for greedy search.
             del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
         return settings
 
@@ -233,64 +231,62 @@ class NoDecoding(Settings):
 
 
 class EvaluationSettings(Settings):
-    """The section `evaluation` of a recipe: how the run computes the scores of the validation split, and of
-    the test split at the end of the run.
+    """The section `evaluation` of a recipe: how a run computes the scores of the validation split and the
+    test split.
     """
 
     tokens_per_batch: int = Field(4096, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of source tokens and of target tokens of a batch in validations and on the test
-    split, padding included."""
+    """The maximum number of source tokens, and of target tokens, in a batch of the validation split or the
+    test split, including padding."""
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key that makes each validation compute scores of the model's outputs, such as
-        `validation_bleu`. None if the validations compute only the loss.
+        """The key that makes validations compute scores of the model's outputs, such as `validation_bleu`.
+        None if validations compute only the loss.
         """
         return None
 
     def check_dependencies(self) -> None:
-        """Raise a ValueError if the recipe turns on a score whose software is not installed."""
+        """Raise a ValueError if the recipe turns on a score that needs a missing library."""
 
 
 class PublishingSettings(Settings):
-    """The section `publishing` of a recipe: the repository on the Hub that the run is pushed to, the licence
-    and the examples of the model card, and the dashboard of Trackio.
+    """The section `publishing` of a recipe: the repository on the Hub, the licence and the examples of the
+    model card, and the dashboard of Trackio.
     """
 
     push_to_hub: bool = False
     """Push the final checkpoint to the Hub when the run ends."""
     hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
-    """With "end", push only when the run ends. With "every_save", push the model each time a checkpoint is
-    saved. With "checkpoint", also push the newest checkpoint, so that the run can be resumed. With
-    "all_checkpoints", also push all checkpoints."""
+    """When to push: "end" pushes only at the end of the run, and "every_save" pushes the model each time a
+    checkpoint is saved. "checkpoint" also pushes the newest checkpoint, so that the run can be resumed.
+    "all_checkpoints" also pushes all checkpoints."""
     hub_model_id: str | None = None
-    """The name of the repository, such as user/name."""
+    """The repository of the Hub to push to, such as user/name."""
     hub_private_repo: bool = False
-    """If the repository does not exist, create the repository as a private repository."""
+    """Make a new repository private."""
     license: str | None = None
     """The licence of the model, such as cc-by-4.0. If `publishing.license` is null, the model has the licence
     of the training data."""
     examples: list[str] | None = None
-    """The texts whose translations the model card shows. If `publishing.examples` is null, the card shows the
-    translations of the first 5 texts of the test split, but only if the licence of the training data is known
-    and is not research-only. An empty list means no examples."""
+    """Source texts whose translations the model card shows. If `publishing.examples` is null, the card shows
+    the translations of the first 5 texts of the test split, but only if the licence of the training data is
+    known and is not research-only. An empty list means no examples."""
     project: str | None = None
     """The name of the Trackio project, for `training.report_to: [trackio]`."""
     trackio_space_id: str | None = None
     """The Space with the live dashboard of Trackio, as user/name. If `trackio_space_id` is null, Trackio
-    writes the log on this machine only. The Space is private if `hub_private_repo` is true."""
+    writes the log only on this machine. The Space is private if `hub_private_repo` is true."""
     trackio_bucket_id: str | None = None
     """The storage bucket of the dashboard of Trackio, as user/name."""
     trackio_static_space_id: str | Literal[False] | None = None
     """The static Space that keeps the dashboard of Trackio after the training, as user/name. If
-    `trackio_static_space_id` is null, Trackio chooses the name. If the value is false, Trackio creates no
-    static Space."""
+    `trackio_static_space_id` is null, Trackio chooses the name. If `trackio_static_space_id` is false,
+    Trackio creates no static Space."""
 
     @property
     def trackio(self) -> dict[str, Any]:
-        """The settings of Trackio that the recipe gives, as arguments of the class `TrainingArguments` of
-        transformers.
-        """
+        """The settings of Trackio in the recipe, as arguments of `TrainingArguments` of transformers."""
         values = {
             "project": self.project,
             "trackio_space_id": self.trackio_space_id,

@@ -18,14 +18,14 @@ class AdamSettings(Settings):
     adam_beta2: float = Field(0.98, ge=0, lt=1)
     """The decay rate of the mean of the squared gradients."""
     adam_epsilon: float = Field(1e-9, ge=0)
-    """A number that is added to the square root of the mean of the squared gradients, to avoid a division by
-    0."""
+    """A number that Adam adds to the denominator of a step, to avoid a division by 0."""
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer for the trained weights of a model.
+    """Return two parameter groups for the trained weights of a model: weights with weight decay, and weights
+    without.
 
-    As in transformers' Trainer, biases and layer norms have no weight decay.
+    Biases and layer norms have no weight decay, as in the Trainer of transformers.
     """
     decaying = []
     others = []
@@ -40,7 +40,9 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """Build PyTorch's fused AdamW."""
+    """Return PyTorch's fused AdamW for the weights of a model. With a weight decay of 0, AdamW equals
+    Adam.
+    """
     groups = decay_groups(model, weight_decay)
     betas = (settings.adam_beta1, settings.adam_beta2)
     return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, fused=True)

@@ -1,5 +1,5 @@
-"""Defines an optimizer that trains the weight matrices of the layers with Muon, and all other weights with
-AdamW.
+"""Defines the optimizer "muon": Muon trains the weight matrices of the layers, and AdamW trains all other
+weights.
 """
 
 from collections import ChainMap
@@ -18,14 +18,15 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# If a matrix has at least `LEAST_SIDE_IN_BFLOAT16` rows and columns, the Newton-Schulz iteration is faster in
-# bfloat16 than in float32. This limit was measured only on processors with AVX512-BF16 instructions
-# (scripts/benchmarks/bf16.md).
+# The smallest number of rows and columns for which the Newton-Schulz iteration is faster in bfloat16 than in
+# float32. The number was measured on processors with AVX512-BF16 instructions (scripts/benchmarks/bf16.md).
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """Replace the singular values of a matrix by values near 1, with the Newton-Schulz iteration."""
+    """Return a copy of a matrix whose singular values are near 1, computed with the Newton-Schulz
+    iteration.
+    """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
     x = x.to(torch.bfloat16 if in_bfloat16 else torch.float32)
@@ -43,14 +44,14 @@ class Muon(torch.optim.Optimizer):
 
     The weight decay is decoupled, as in AdamW.
 
-    Each step changes the entries of a matrix by 0.2 times the learning rate (root mean square). AdamW makes
+    The root mean square of the changes in one step is 0.2 times the learning rate, because AdamW makes
     changes of a similar size (Liu et al. 2025, Section 2.2).
 
     Args:
-        matrices (list): The weights [rows, columns].
+        matrices (list): The weight matrices [rows, columns].
         weight_decay (float): Each step subtracts `weight_decay` * learning rate * weight from each weight.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` at its start and
-            records the value, so that a resumed run computes in the same precision even on another processor.
+        bf16 (bool): Orthogonalize large matrices in bfloat16. The run records the value of `bf16`, so that a
+            resumed run computes in the same precision even on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -80,7 +81,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
     """Trains matrices with Muon and all other weights with AdamW, at the same learning rate.
 
     Args:
-        matrices (list): The weights [rows, columns] for Muon.
+        matrices (list): The weight matrices [rows, columns] that Muon trains.
         others (list): The weights that AdamW trains.
         settings (AdamSettings): The settings of AdamW.
         weight_decay (float): The weight decay of the matrices. The weights that AdamW trains have no weight
@@ -98,8 +99,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # Do not build an optimizer for an empty list. `matrices` is empty if all matrices of the layers are
-        # frozen, and `others` is empty if all other weights are frozen.
+        # Do not build an optimizer for an empty list of weights, because the constructor would raise an
+        # error. A list is empty if all its weights are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
@@ -134,7 +135,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """Return the optimizer of a model. AdamW trains embeddings, the output projection, norms and biases."""
+    """Return the optimizer "muon" for a model. AdamW trains embeddings, the output projection, layer norms
+    and biases.
+    """
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]
@@ -146,5 +149,6 @@ def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
 
 
-# The Newton-Schulz iteration needs complete matrices, which FSDP and DeepSpeed would split between processes.
+# The Newton-Schulz iteration needs complete matrices, but FSDP and DeepSpeed divide matrices between
+# processes.
 MUON = Optimizer("muon", build_muon, AdamWSettings, needs_whole_weights=True)

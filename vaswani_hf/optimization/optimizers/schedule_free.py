@@ -1,5 +1,5 @@
-"""Schedule-Free AdamW (Defazio et al. 2024): the model uses an average of the weights, and the learning rate
-does not need to decay.
+"""Schedule-Free AdamW (Defazio et al. 2024). The trained model is an average of the weights, so the learning
+rate does not need to decay.
 """
 
 from typing import Any
@@ -36,9 +36,9 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
 
 
 def check_schedule_free(settings: Any) -> None:
-    """Raise an error for a schedule whose learning rate decays, because the optimizer averages the weights
-    instead. Raise an error for `adam_beta1: 0`, because the library schedulefree cannot compute the average
-    if `adam_beta1` is 0.
+    """Raise an error for any schedule except "constant", because the average of the weights replaces the
+    decay of the learning rate. Also raise an error for `adam_beta1: 0`, because the library schedulefree
+    cannot compute the average with this value.
     """
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":

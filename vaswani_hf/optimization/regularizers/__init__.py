@@ -13,12 +13,12 @@ REGULARIZERS: dict[str, Regularizer] = {entry.name: entry for entry in (R_DROP, 
 
 
 def regularizer_of(training: Any) -> Regularizer | None:
-    """Return the regulariser that the section `training` of a recipe turns on; None if all regularisers are
-    off.
+    """Return the regulariser that the section `training` of a recipe turns on, or None if all regularisers
+    are off.
     """
     for entry in REGULARIZERS.values():
-        # Use `getattr` with a default, because the section `training` of a language model does not have the
-        # keys of all regularisers.
+        # Use `getattr` with a default, because the section `training` of a language model lacks the keys of
+        # some regularisers.
         if getattr(training, entry.strength, 0):
             return entry
     return None

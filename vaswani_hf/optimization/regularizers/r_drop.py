@@ -23,7 +23,7 @@ class RDropSettings(Settings):
 
 class RDropLoss(TwoPassLoss):
     """Computes the loss of R-Drop. Differs from the paper of R-Drop: the loss is multiplied by 1/2, so that
-    its size is similar to the loss of a single forward pass. The factor 1/2 does not change the steps of
+    the loss is similar to the loss of a single forward pass. The factor 1/2 does not change the steps of
     Adam.
     """
 

@@ -1,5 +1,5 @@
 """The regulariser SimCut (Gao et al. 2022, Section 3): trains the model to give nearly the same probabilities
-if some tokens are left out.
+if the input lacks some tokens.
 """
 
 from collections.abc import Callable
@@ -37,10 +37,10 @@ class SimCutLoss(TwoPassLoss):
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings of the first pass, with zeros for the tokens that are left out."""
+        """Return the embeddings of the first pass, with zeros in place of the tokens that are left out."""
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
-        # Never leave out the end token of the source or the start token of the target, because these tokens
-        # are not text.
+        # Always keep the end token of the source and the start token of the target, because these tokens are
+        # not text.
         kept |= (ids == self.model.config.eos_token_id) | (ids == self.model.config.decoder_start_token_id)
         return states * kept[..., None]
 

@@ -1,9 +1,9 @@
 """Computes the loss of two forward passes over the same sentence pairs.
 
-The loss includes the divergence between the probabilities of both passes.
+The loss includes the divergence between the token probabilities of the two passes.
 
-r_drop.py and simcut.py define how the second pass differs from the first pass. Both passes are computed
-together, as one forward pass over a batch that contains each sentence pair twice. In tensor shapes, B is the
+r_drop.py and simcut.py define how the second pass differs from the first pass. The model computes the two
+passes as one forward pass over a batch that contains each sentence pair twice. In tensor shapes, B is the
 number of sentence pairs, S the source length, T the target length, N the number of target tokens, D the model
 width (`d_model`) and V the size of the target vocabulary.
 """
@@ -25,42 +25,39 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """Computes the loss of two forward passes over the same sentence pairs. A run trains on this loss instead
-    of the loss that the model returns.
+    """Computes the loss of two forward passes over the same sentence pairs. A run with R-Drop or SimCut
+    trains on this loss instead of the loss that the model returns.
 
-    The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
-    is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
-    first)).
+    With the cross-entropy CE and the divergence KL, the loss is CE(first) + alpha * KL(first || second), with
+    gradients into both passes. If `is_symmetric` is True, the loss is (CE(first) + CE(second)) / 2 + alpha /
+    4 * (KL(first || second) + KL(second || first)).
 
     Attributes:
-        model (VaswaniForSeq2SeqLM): The model without wrappers.
+        model (VaswaniForSeq2SeqLM): The model without a wrapper for distributed training.
         alpha (float): The weight of the divergence.
-        autocast (Callable): A function that returns a context manager for mixed precision. The divergence is
-            computed inside this context manager.
+        autocast (Callable): A function that returns the autocast context in which the divergence is computed.
     """
 
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    # If true, both passes add a cross-entropy to the loss, and the divergence is KL(first || second) +
-    # KL(second || first).
+    # If True, the cross-entropy of both passes is part of the loss, and the divergence is KL(first || second)
+    # + KL(second || first).
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B, S or T, D] of the second pass, computed from `states`, the embeddings of
-        the first pass.
+        """Return the embeddings [B, S or T, D] of the second pass. `states` are the embeddings of the first
+        pass.
         """
         return states
 
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """Return the output of the model for a batch.
+        """Return the output of the model for a batch, with the loss of the two passes (nats per token).
 
-        The loss in the output includes the divergence (nats per token).
-
-        The arguments are described in `RegularizedLoss`. If `num_items_in_batch` is None, the loss is the sum
-        over the target tokens of the batch, divided by the number of these tokens.
+        `RegularizedLoss` describes the arguments. If `num_items_in_batch` is None, the loss is the mean over
+        the target tokens of the batch.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
@@ -77,8 +74,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The divergence needs the last states of the decoder. A hook records the last states, because the
-        # output of the model does not contain the last states.
+        # Record the last states of the decoder with a hook, because the divergence needs these states and the
+        # output of the model does not contain them.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -106,9 +103,8 @@ class TwoPassLoss:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
-            # Set the decoder states of padding to 0 in both passes. The states are then equal, so padding
-            # adds neither divergence nor gradients. Selecting the rows without padding instead would force a
-            # CUDA synchronisation.
+            # Set the decoder states of padding to 0 in both passes, so that padding adds neither divergence
+            # nor gradients. Selecting the rows without padding instead would force a CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:
@@ -123,11 +119,11 @@ class TwoPassLoss:
 
 
 class _ChunkedDivergence(torch.autograd.Function):
-    """Computes the divergence between the probabilities p and q of the two passes, summed over N tokens.
+    """Computes the divergence between the token probabilities of the two passes, summed over N tokens.
 
-    To save memory, the logits are computed for only some tokens at a time. The gradients of the divergence
-    are already computed in the forward pass. The backward pass only multiplies them by the gradient of the
-    loss.
+    To save memory, the forward pass computes the logits of one chunk of tokens at a time. The forward pass
+    also computes the gradients of the divergence. The backward pass only multiplies these gradients by the
+    gradient of the loss.
     """
 
     @staticmethod
@@ -171,7 +167,7 @@ class _ChunkedDivergence(torch.autograd.Function):
 def _divergence_and_gradients(
     first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the divergence, summed over N tokens, and the two gradients of the divergence.
+    """Return the divergence between two passes, summed over N tokens, and its two gradients.
 
     `first` and `second` are the logits [N, V] of the two passes, and p and q are the softmax of these logits.
     The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The gradients
@@ -180,8 +176,7 @@ def _divergence_and_gradients(
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
     difference = log_p - log_q
-    # Use in-place operations where possible, because most of the time is spent on reading and writing the
-    # logits.
+    # Use in-place operations where possible, because reading and writing the logits takes most of the time.
     p = log_p.exp_()
     q = log_q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)
