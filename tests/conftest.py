@@ -37,6 +37,9 @@ for _name in os.environ.keys() - _ENVIRONMENT.keys():
 os.environ.update(_ENVIRONMENT)
 
 import factories  # noqa: E402
+import shared_weights  # noqa: E402
+from shared_weights import train_once  # noqa: E402
+from transformers import PreTrainedTokenizerBase  # noqa: E402
 
 from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
@@ -109,11 +112,11 @@ def _wait_for_imports(executable: str) -> str:
 @pytest.fixture(scope="session")
 def fresh_python(request) -> Iterator[str]:
     """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
-    shared = getattr(request.config, "workerinput", {}).get("fresh_python")
-    if shared is not None:
-        yield _wait_for_imports(shared)
+    path = shared_weights.folder / "fresh_python"
+    if hasattr(request.config, "workerinput"):
+        yield _wait_for_imports(str(path))
         return
-    with warm_python(Path(_FOLDER.name) / "fresh_python", TORCH) as executable:
+    with warm_python(path, TORCH) as executable:
         yield _wait_for_imports(executable)
 
 
@@ -187,7 +190,13 @@ def copier() -> Translator:
     }
     config = factories.tiny_config(vocab_size=len(tokenizer), label_smoothing=0.0, **shape)
     torch.manual_seed(1)
-    model = VaswaniForSeq2SeqLM(config).train()
+    model = VaswaniForSeq2SeqLM(config)
+    train_once(model, lambda: _train_to_copy(model, tokenizer), "copier")
+    return Translator(model.eval(), tokenizer, tokenizer)
+
+
+def _train_to_copy(model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.03, total_iters=COPYING_STEPS)
     for _ in range(COPYING_STEPS):
@@ -198,7 +207,6 @@ def copier() -> Translator:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    return Translator(model.eval(), tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="session")
@@ -218,17 +226,18 @@ class User:
 
 def pytest_configure(config):
     """Start the interpreter that all test processes of pytest-xdist share, in the process that starts them."""
+    shared_weights.folder = Path(getattr(config, "workerinput", {}).get("shared_folder", _FOLDER.name))
     if hasattr(config, "workerinput") or not config.getoption("tx", None):
         return
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
-    config.fresh_python = stack.enter_context(warm_python(Path(_FOLDER.name) / "fresh_python", TORCH))
+    stack.enter_context(warm_python(Path(_FOLDER.name) / "fresh_python", TORCH))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Tell a test process the path of the shared interpreter."""
-    node.workerinput["fresh_python"] = node.config.fresh_python
+    """Tell a test process the path of the folder that all test processes share."""
+    node.workerinput["shared_folder"] = _FOLDER.name
 
 
 def pytest_collection_finish():

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +136,16 @@ def files_in(folder: Path) -> dict[str, bytes]:
     """The contents of all files in a folder by relative path."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def damage(path: Path, change: Callable[[bytes], bytes] | None) -> None:
+    """Change the content of a file with a function, or delete the file."""
+    content = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(content))
+
+
+def cut(content: bytes) -> bytes:
+    """The first half of a content."""
+    return content[: len(content) // 2]

@@ -33,6 +33,16 @@ def write_files(case, folder):
         (folder / name).write_bytes(content.numpy().tobytes())
 
 
+def randomised(model):
+    """Add random numbers to all weights, but not to the sinusoids."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
 def largest_difference(folder, case, padding):
     """The largest difference between the log-probabilities of an imported checkpoint and the recorded outputs.
     `padding` is the id of the padding token, whose probability is 0 in this package.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from factories import tiny_config
+from shared_weights import train_once
 from transformers.generation import GenerationMixin
 
 from vaswani_hf import VaswaniForSeq2SeqLM
@@ -62,8 +63,13 @@ def pad(rows: list[list[int]], side: str = "right", value: int = PAD) -> torch.T
 @functools.cache
 def _trained(seed: int, num_steps: int, fields: tuple) -> VaswaniForSeq2SeqLM:
     torch.manual_seed(seed)
-    config = tiny_config(**dict(fields))
-    model = VaswaniForSeq2SeqLM(config).train()
+    model = VaswaniForSeq2SeqLM(tiny_config(**dict(fields)))
+    train_once(model, lambda: _train(model, seed, num_steps), ("search", seed, num_steps, fields))
+    return model.eval().requires_grad_(False)
+
+
+def _train(model: VaswaniForSeq2SeqLM, seed: int, num_steps: int) -> None:
+    config = model.train().config
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     rng = random.Random(seed)
     for _ in range(num_steps):
@@ -75,7 +81,6 @@ def _trained(seed: int, num_steps: int, fields: tuple) -> VaswaniForSeq2SeqLM:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return model.eval().requires_grad_(False)
 
 
 def translator(seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:

@@ -303,17 +303,6 @@ def test_a_port_in_use(vaswani, copier_checkpoint):
     )
 
 
-def test_two_models_of_the_same_direction(vaswani, copier_checkpoint, tmp_path):
-    copy = shutil.copytree(copier_checkpoint, tmp_path / "copy")
-    words = ["--languages", "en:de", "en:de", "--port", "0"]
-    code, _, error = vaswani("serve", copier_checkpoint, copy, *words)
-    assert code == 2
-    assert error == (
-        "`models` must have different languages, but two models translate from en to de; leave one of the two models "
-        "out."
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -355,12 +344,3 @@ def test_a_wrong_host(vaswani, monkeypatch):
     code, _, error = vaswani("serve", "a", "--host", "192.0.2.1", "--port", "0")
     assert code == 2
     assert error.startswith("`--host` must be an address of this machine, but is '192.0.2.1' (")
-
-
-def test_a_checkpoint_without_languages(vaswani, copier_checkpoint):
-    code, _, error = vaswani("serve", copier_checkpoint, "--port", "0")
-    assert code == 2
-    assert error == (
-        f"`--languages` must name the languages of each model, such as en:de, because '{copier_checkpoint}' does not "
-        "record its languages."
-    )

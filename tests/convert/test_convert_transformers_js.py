@@ -12,6 +12,7 @@ import pytest
 import torch
 from factories import tiny_config, tiny_model, tiny_tokenizer
 from huggingface_hub import ModelCard
+from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import SHARED_IDS_MARK, save_tokenizers
@@ -25,37 +26,22 @@ pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip inst
 from vaswani_hf.convert.transformers_js import _with_int8_embeddings
 from vaswani_hf.convert.transformers_js_engine import DTYPES, TransformersJsEngine
 
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 RARE_TEXTS = ["", "five four ☃ «漢字»", "It's  two, isn't it?  \t1,234"]
-
-
-def random_text(rng):
-    return " ".join(rng.choices(list(WORDS), k=rng.randint(1, 7)))
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A model after a short training. The decoder starts from `</s>` and has keys and values of different widths."""
-    torch.manual_seed(0)
-    rng = random.Random(0)
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())] * 3, 290)
     fields = {"d_model": 32, "d_k": 5, "d_v": 7, "norm_position": "pre", "attention_window": 3}
     config = tiny_config(
         vocab_size=len(tokenizer), encoder_layers=1, decoder_start_token_id=tokenizer.eos_token_id, **fields
     )
-    model = VaswaniForSeq2SeqLM(config).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
-    for _ in range(60):
-        sources = [random_text(rng) for _ in range(32)]
-        targets = [" ".join(WORDS[word] for word in text.split()) for text in sources]
-        labels = tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
-        model(**tokenizer(sources, return_tensors="pt", padding=True), labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    model = trained_on_words(config, tokenizer)
     model.generation_config.num_beams = 4
     model.generation_config.bad_words_ids = [[20, 21]]
     folder = tmp_path_factory.mktemp("transformers_js") / "checkpoint"
-    model.eval().save_pretrained(folder)
+    model.save_pretrained(folder)
     save_tokenizers(tokenizer, tokenizer, folder)
     return folder
 
@@ -82,8 +68,7 @@ def translator(checkpoint):
 
 @pytest.fixture(scope="module")
 def texts(translator):
-    rng = random.Random(1)
-    texts = [random_text(rng) for _ in range(20)]
+    texts, _ = random_sentences(20, random.Random(1))
     assert len({len(text.split()) for text in translator.translate(texts, num_beams=1)}) > 3
     return texts
 

@@ -10,7 +10,7 @@ import types
 
 import pytest
 import torch
-from parity import record_parity
+from parity import randomised, record_parity
 from transformers import (
     FSMTConfig,
     FSMTForConditionalGeneration,
@@ -56,12 +56,7 @@ def reference(is_pre_norm: bool, is_joint: bool):
             src_vocab_size=11, tgt_vocab_size=11 if is_joint else 9, tie_word_embeddings=is_joint, **sizes
         )
         model = FSMTForConditionalGeneration(config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "embed_positions" not in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
+    return randomised(model)
 
 
 def fairseq_state(model) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from parity import record_parity
+from parity import randomised, record_parity
 from safetensors.torch import load_file, save_file
 from transformers import (
     FSMTConfig,
@@ -36,16 +36,6 @@ def fsmt(source: int = 31, target: int = 23, **fields) -> FSMTForConditionalGene
 def m2m100(**fields) -> M2M100ForConditionalGeneration:
     """An M2M100 model in which all weights are random."""
     return randomised(M2M100ForConditionalGeneration(M2M100Config(vocab_size=29, **SIZES, **fields)))
-
-
-def randomised(model):
-    """Add random numbers to all weights, but not to the sinusoids."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "embed_positions" not in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
 
 
 MODELS = {

@@ -9,6 +9,7 @@ import marian_models
 import pytest
 import torch
 import yaml
+from factories import cut, damage
 from parity import largest_difference, load_recorded, record_parity, write_files
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
@@ -195,47 +196,29 @@ def test_other_settings_are_refused(recorded, tmp_path, name):
     assert not (tmp_path / "ours").exists()
 
 
-def damage_vocabulary(folder):
-    (folder / "src_vocab.txt").unlink()
+# The name of a file, the function that changes the content of the file (None deletes the file), and a part of the message.
+DAMAGES = [
+    ("src_vocab.txt", None, "must contain the vocabulary file src_vocab.txt, but does not"),
+    (
+        "trg_vocab.txt",
+        lambda content: content.rstrip().rpartition(b"\n")[0],
+        "has `tokens of trg_vocab.txt` ",
+    ),
+    ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
+    ("best.ckpt", None, "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file"),
+    ("config.yaml", lambda content: content + b"\n}", "config.yaml of 'joeynmt' cannot be read"),
+    (
+        "config.yaml",
+        lambda content: b"data: 1\ntraining: 1\nmodel: 1\n",
+        "must have the section `data.src`, but has not",
+    ),
+]
 
 
-def cut_vocabulary(folder):
-    lines = (folder / "trg_vocab.txt").read_text().splitlines()
-    (folder / "trg_vocab.txt").write_text("\n".join(lines[:-1]))
-
-
-def cut_weights(folder):
-    (folder / "best.ckpt").write_bytes((folder / "best.ckpt").read_bytes()[:1000])
-
-
-def remove_weights(folder):
-    (folder / "best.ckpt").unlink()
-
-
-def damage_config(folder):
-    text = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(text + "\n}")
-
-
-def empty_section(folder):
-    (folder / "config.yaml").write_text("data: 1\ntraining: 1\nmodel: 1\n")
-
-
-DAMAGE = {
-    damage_vocabulary: "must contain the vocabulary file src_vocab.txt, but does not",
-    cut_vocabulary: "has `tokens of trg_vocab.txt` ",
-    cut_weights: "'best.ckpt' was not written by `torch.save`, or is incomplete",
-    remove_weights: "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file",
-    damage_config: "config.yaml of 'joeynmt' cannot be read",
-    empty_section: "must have the section `data.src`, but has not",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, capsys, damage):
+@pytest.mark.parametrize(("file", "change", "message"), DAMAGES, ids=range(len(DAMAGES)))
+def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, vaswani, file, change, message):
     folder = write(recorded["word"], tmp_path / "joeynmt")
-    damage(folder)
-    assert main(["import", str(folder), str(tmp_path / "ours")]) == 1
-    error = capsys.readouterr().err
-    assert DAMAGE[damage] in error and "Traceback" not in error
+    damage(folder / file, change)
+    code, _, sentence = vaswani("import", folder, tmp_path / "ours")
+    assert code == 1 and message in sentence
     assert not (tmp_path / "ours").exists()

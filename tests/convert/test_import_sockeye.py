@@ -4,11 +4,14 @@ recorded/sockeye.pt has a pre-norm model that Sockeye has trained on number word
 with learned positions and random weights ("post_norm").
 """
 
+import io
 import json
 import re
 
 import pytest
 import torch
+from factories import cut, damage
+from marian_models import write_sentencepiece
 from parity import largest_difference, load_recorded, record_parity, write_files
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
@@ -16,6 +19,7 @@ from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 
 CASES = ["trained", "post_norm"]
+TEXTS = ["one two three four", "two four one", "three one two"]
 EXPECTED = {
     "trained": {"norm_position": "pre", "tie_word_embeddings": True, "position_embedding": "sinusoidal"},
     "post_norm": {
@@ -78,12 +82,8 @@ def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
         "sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'"
     )
     pytest.importorskip("google.protobuf")
-    texts = ["one two three four", "two four one", "three one two"]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "joint"), vocab_size=16, minloglevel=2
-    )
+    pieces = write_sentencepiece(TEXTS, tmp_path / "joint.model", vocab_size=16)
     model = sentencepiece.SentencePieceProcessor(str(tmp_path / "joint.model"))
-    pieces = [model.id_to_piece(number) for number in range(3, len(model))]
     case = recorded["trained"]
     folder = write(case, tmp_path / "sockeye")
     size = len(json.loads((folder / "vocab.src.0.json").read_text()))
@@ -142,58 +142,44 @@ def test_other_models_are_refused(recorded, tmp_path, name):
     assert not (tmp_path / "ours").exists()
 
 
-def quantize(folder):
-    # The quantized linear layers of PyTorch store a pair of a weight and a bias.
-    state = torch.load(folder / "params.best", weights_only=True)
+def quantized(content):
+    """The quantized linear layers of PyTorch store a pair of a weight and a bias."""
+    state = torch.load(io.BytesIO(content), weights_only=True)
     weight = state.pop("encoder.layers.0.ff.ff1.weight")
     pair = (weight, state.pop("encoder.layers.0.ff.ff1.bias"))
     state["encoder.layers.0.ff.ff1._packed_params._packed_params"] = pair
-    torch.save(state, folder / "params.best")
+    written = io.BytesIO()
+    torch.save(state, written)
+    return written.getvalue()
 
 
-def remove_weights(folder):
-    (folder / "params.best").unlink()
+OTHER_IDS = b'{"<pad>": 0, "<unk>": 2, "<s>": 1, "</s>": 3}'
+# The name of a file, the function that changes the content of the file (None deletes the file), and a part of the message.
+DAMAGES = [
+    ("params.best", quantized, "must contain only tensors, but does not"),
+    ("params.best", None, "must contain the weight file params.best, but does not"),
+    ("params.best", cut, "'params.best' was not written by `torch.save`, or is incomplete"),
+    ("vocab.trg.0.json", None, "it has no vocab.trg.0.json"),
+    (
+        "vocab.src.0.json",
+        lambda content: OTHER_IDS,
+        "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3",
+    ),
+    (
+        "config",
+        lambda content: content[: content.index(b"config_encoder")],
+        "must contain the section `config_encoder`, but does not",
+    ),
+    ("config", lambda content: b"!ModelConfig {", "`config` of 'sockeye' cannot be read"),
+]
 
 
-def cut_weights(folder):
-    (folder / "params.best").write_bytes((folder / "params.best").read_bytes()[:1000])
-
-
-def remove_vocabulary(folder):
-    (folder / "vocab.trg.0.json").unlink()
-
-
-def change_ids(folder):
-    (folder / "vocab.src.0.json").write_text('{"<pad>": 0, "<unk>": 2, "<s>": 1, "</s>": 3}')
-
-
-def cut_config(folder):
-    text = (folder / "config").read_text()
-    (folder / "config").write_text(text[: text.index("config_encoder")])
-
-
-def damage_config(folder):
-    (folder / "config").write_text("!ModelConfig {")
-
-
-DAMAGE = {
-    quantize: "must contain only tensors, but does not",
-    remove_weights: "must contain the weight file params.best, but does not",
-    cut_weights: "'params.best' was not written by `torch.save`, or is incomplete",
-    remove_vocabulary: "it has no vocab.trg.0.json",
-    change_ids: "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3",
-    cut_config: "must contain the section `config_encoder`, but does not",
-    damage_config: "`config` of 'sockeye' cannot be read",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, capsys, damage):
+@pytest.mark.parametrize(("file", "change", "message"), DAMAGES, ids=range(len(DAMAGES)))
+def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, vaswani, file, change, message):
     folder = write(recorded["trained"], tmp_path / "sockeye")
-    damage(folder)
-    assert main(["import", str(folder), str(tmp_path / "ours")]) in (1, 2)
-    error = capsys.readouterr().err
-    assert DAMAGE[damage] in error and "Traceback" not in error
+    damage(folder / file, change)
+    code, _, sentence = vaswani("import", folder, tmp_path / "ours")
+    assert code in (1, 2) and message in sentence
     assert not (tmp_path / "ours").exists()
 
 

@@ -84,7 +84,7 @@ def test_cached_steps_equal_full_decoding(fields, cache_class, lengths):
 
 
 def test_a_static_decoding_step_compiles_into_one_graph():
-    model = tiny_model()
+    model = tiny_model(encoder_layers=1, decoder_layers=1)
     target = torch.tensor([[0, 6, 8, 3]])
     with torch.no_grad():
         states = model.get_encoder()(torch.tensor([SOURCES[0]]))

@@ -240,11 +240,9 @@ WRONG = """
 --max_stepz=3 | `--max_stepz` ... nearest key ... `--max_steps`
 --max_steps=abc | `training.max_steps` must be an integer ... 'abc'
 --max_steps=-3 | `training.max_steps` must be greater than 0 ... -3
---max_steps=true | `training.max_steps` must be an integer ... true
 --max_steps=[1 | `--max_steps` ... YAML ... '[1' ... close its brackets
 --frozen=[encoder | `--frozen` ... YAML ... '[encoder'
 --init_from={} | `model.init_from` must name a model
---bf16=1 | `training.bf16` must be true or false or 'auto', but is 1
 --d_model=-4 | `d_model` must be a positive integer, but is -4
 --seed | `--seed` needs a value
 --seed=99999999999 | `seed` must be less than 4294967296
@@ -282,14 +280,10 @@ TWO --validation_source=a | `data.validation_source` and `data.validation_target
 --both_directions=true --vocab_size=260 | `tokenizer.vocab_size` must be at least 261 ... 260
 --train_weights=1,{2 | `--train_weights` ... YAML ... '{2'
 --train_weights=1,2 | `data.train_weights: [1, 2]` needs files
---augment={"typo":0.1} | `data.augment.typo` is not a key ... nearest key is `data.augment.typos`
 --augment={"typos":1.5} | `data.augment.typos` must be 1 or less, but is 1.5
---augment=0.1 | `data.augment` must be a mapping of keys to values, but is 0.1
 TWO --train_weights=1,2,3 | `data.train_weights` must have a number for each entry of `data.train_pairs` ... 2 ... [1, 2, 3]
 TWO --train_weights=0,-1 | `data.train_weights[1]` must be 0 or more, but is -1
 TWO --train_weights=1,1001 | `data.train_weights[1]` must be 1000 or less
-TWO --train_weights=[.nan,1] | `data.train_weights[0]` must be a finite number
-TWO --train_weights=1,x | `data.train_weights[1]` must be a number, but is 'x'
 TWO --train_weights=0,0.0 | `data.train_weights` must have at least one number above 0
 TWO --train_weights=1,2 --streaming=true | `data.train_weights: [1, 2]` cannot be given with `data.streaming: true`
 --r_drop_alpha=1 --simcut_alpha=3 | `training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` turn on two regularisers
@@ -380,10 +374,7 @@ def replaced(old, new):
         (MINIMAL + "model: {xyzzy: 2}", "`model.xyzzy` is not a key of a recipe, but has the value 2."),
         (MINIMAL + "model: {d_modell: 64}", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
         (MINIMAL + "model: {vocab_size: 64}", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
-        (MINIMAL + "model: {init_from: {encodr: a}}", "`model.init_from.encodr` ... 'a' ... `model.init_from.encoder`"),
         (MINIMAL + "dropout: 0.3", "`dropout` ... 0.3; write `model.dropout`"),
-        (MINIMAL + "tokenizer: 3", "`tokenizer` must be a mapping of keys to values, but is 3"),
-        (replaced("en,", "no,"), "`data.source_language` must be text, but is false; put the word in quotes."),
         (MINIMAL + "seed: 1\nseed: 2", "`seed` occurs twice in the mapping that begins in line 1; give the key only once."),
         (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}", "`encoder` occurs twice"),
         ("- 1", "must be a mapping of keys to values, but is list"),

@@ -105,11 +105,12 @@ def quantize(model: Any) -> Any:
     weight with the output projection.
     """
     kernel = _kernel()
+    reduce_range = kernel is not None and _overflows(kernel)
     for module in model.modules():
         # torchao cannot quantize a layer with only one input feature. A position encoding class of a user may
         # contain a layer with one input feature.
         if type(module) is nn.Linear and module.in_features > 1:
-            module.weight = _in_int8(module.weight.detach(), kernel)
+            module.weight = _in_int8(module.weight.detach(), kernel, reduce_range)
     return model
 
 
@@ -129,7 +130,23 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     return _with_fbgemm if has_fbgemm and not capability("amx_int8") else _with_onednn
 
 
-def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
+def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool:
+    """Return True if a kernel adds two products in a 16-bit integer, so that the sum of the largest products
+    overflows.
+
+    The function multiplies instead of reading the instructions of the processor, because environment
+    variables such as ONEDNN_MAX_CPU_ISA can turn instructions off.
+    """
+    weight = torch.full((16, 64), 127, dtype=torch.int8)
+    multiply = kernel(weight, torch.full((16,), 1 / 127))
+    sums = multiply(torch.ones(1, 64))
+    return not torch.allclose(sums, torch.tensor(64.0))
+
+
+def _in_int8(weight: torch.Tensor, kernel: Callable | None, reduce_range: bool) -> nn.Parameter:
+    """Return the int8 weight of a layer with the float32 weight `weight`. With `reduce_range`, the weight has
+    7 bits instead of 8 bits.
+    """
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, PerRow, quantize_
 
     if kernel is None:
@@ -137,9 +154,7 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # Quantize to 7 bits on a processor without VNNI instructions. A processor without VNNI adds two products
-    # in a 16-bit integer, and the sum of two products with 8-bit weights could overflow.
-    quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
+    quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=reduce_range)
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
     return own
@@ -183,7 +198,11 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    given: Any = (scale, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    # Pass 1.0 as the scale of the rows, and multiply the scales of the weight by the scale of the rows instead.
+    # With two scales, some kernels of oneDNN multiply the sum by one scale after the other, and other kernels by
+    # the product of the scales. The kernel depends on the number of rows, so the rounding of a row would depend
+    # on the number of rows.
+    given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(
         (rows / scale).add_(zero + 0.5).to(torch.uint8), *given
