@@ -7,7 +7,6 @@ because this library may not be installed.
 In shapes, B is the batch size, S the source length and T the target length.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torch
 from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.sections import FREE_FIELDS
 
@@ -31,7 +30,7 @@ Limit = Callable[[VaswaniConfig], str | None]
 
 # The config fields that have no effect on the outputs of a trained model.
 FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
-ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
+ALL_FIELDS = frozenset(CONFIG_FIELDS)
 
 # The tolerance is larger than rounding differences, because another order of float32 sums changes logits by
 # about 1e-6. The tolerance is smaller than the effect of an error in an export, because a wrong weight
@@ -106,7 +105,7 @@ class Expressible:
 
     def refuse_others(self, config: VaswaniConfig) -> None:
         """Raise a NotExpressibleError if the format does not support a config."""
-        for name in inspect.get_annotations(VaswaniConfig):
+        for name in CONFIG_FIELDS:
             value = getattr(config, name)
             default = getattr(VaswaniConfig, name)
             reason = None
