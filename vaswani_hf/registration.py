@@ -4,57 +4,15 @@
 module, because the import is slow.
 """
 
-import logging
-import sys
-import warnings
 from typing import Any
 
+from .patches import hide_warnings_of_torchao, import_quantizers_without_torchao
 from .private_names import warn_of_missing_names
 
 # Warn before the imports below, because the imports may fail if a name is missing.
 warn_of_missing_names()
-
-from transformers.utils import is_torchao_available
-
-# Hide torchao's log lines about CUDA parts that torchao cannot load.
-logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
-logging.getLogger("torch.utils._pytree").addFilter(
-    lambda record: "register_constant" not in record.getMessage()
-)
-# Hide the warnings about invalid escape sequences in torchao. Python shows the warnings at each import if
-# Python cannot write bytecode files.
-warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
-
-
-def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """Call the function `flatten_tensor_state_dict` of torchao. torchao is imported only at this call."""
-    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-
-    return flatten_tensor_state_dict(*args)
-
-
-def _import_quantizers_without_torchao() -> None:
-    """Import the quantizers of transformers without importing torchao.
-
-    If torchao is installed, transformers imports torchao for one function of one quantizer. Avoid the import
-    of torchao, because the import takes a second and prints warnings, and only int8 weights need torchao in
-    this package.
-    """
-    if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
-        return
-    # Set the entry of torchao to None, because a module whose entry in `sys.modules` is None counts as not
-    # installed.
-    sys.modules["torchao"] = None  # type: ignore[assignment]
-    try:
-        import transformers.quantizers.quantizer_torchao as quantizer
-    finally:
-        del sys.modules["torchao"]
-        is_torchao_available.cache_clear()
-    if is_torchao_available():
-        quantizer.flatten_tensor_state_dict = _flatten_tensor_state_dict  # type: ignore[attr-defined]
-
-
-_import_quantizers_without_torchao()
+hide_warnings_of_torchao()
+import_quantizers_without_torchao()
 
 from transformers import (
     AutoConfig,

@@ -66,7 +66,7 @@ class Options(Settings):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if the command may import transformers with `quick_imports`, which is faster but disables
+        """True if the command may import transformers with `patches.quick_imports`, which is faster but disables
         `torch.distributed`.
         """
         return False
