@@ -21,6 +21,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
+from ..publish.records import OriginRecord
 from ..version import install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .eole import EOLE
@@ -293,20 +294,20 @@ def _write_card(
 ) -> None:
     """Record the source and the result of the comparison in results.json, and write the model card."""
     is_on_hub = not os.path.exists(source)
-    origin: dict[str, Any] = {
-        "format": entry.title,
+    origin = OriginRecord(
+        format=entry.title,
         # For a local file or folder, record only the name and not the path, because results.json may be
         # published.
-        "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
-        "is_on_hub": is_on_hub,
+        name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
+        is_on_hub=is_on_hub,
         # Record the name of the model in the model card, because `vaswani push` generates the card again with
         # this name. If the generated card differs from the card in the folder, the user has edited the card
         # in the folder, and `vaswani push` does not replace the edited card.
-        "imported_as": name,
-        "peer": entry.peer,
-        "difference": difference,
-        "notes": imported.notes,
-    }
-    record = {"origin": origin, "data": imported.facts}
+        imported_as=name,
+        peer=entry.peer,
+        difference=difference,
+        notes=imported.notes,
+    )
+    record = {"origin": origin.as_json(), "data": imported.facts}
     write_whole(folder / RESULTS_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     model_card(folder, name).save(folder / CARD_FILE)

@@ -102,6 +102,7 @@ class LanguageModeling(Task):
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
+    test_scores = ("perplexity", "accuracy")
     # Describes which special tokens and which space the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
