@@ -59,8 +59,8 @@ class Row:
             the engine gives a token and the log-probability that the checkpoint gives the same token, over
             all tokens in the translations of the checkpoint. None for the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, without
-            those in `changed_at_limit`.
-        changed_at_limit (int): The number of translations that differ and that a length limit of the
+            those in `changed_at_length_limit`.
+        changed_at_length_limit (int): The number of translations that differ and that a length limit of the
             checkpoint affected: the checkpoint stopped the translation, or cut the source text into pieces.
             The engine has other length limits.
         sentences (int): The number of translated sentences.
@@ -79,7 +79,7 @@ class Row:
     length_penalty: str = ""
     largest_difference: float | None = None
     changed: int = 0
-    changed_at_limit: int = 0
+    changed_at_length_limit: int = 0
     sentences: int = 0
     bleu: float = 0.0
     sentences_per_second: float = 0.0
@@ -333,7 +333,7 @@ class _Certification:
             translations, expected.translations, expected.is_limited, strict=True
         ):
             row.changed += translation != own and not is_limited
-            row.changed_at_limit += translation != own and is_limited
+            row.changed_at_length_limit += translation != own and is_limited
         self._score(row, translations, seconds)
         row.status = "measured"
         row.message = _exceeded_limit(row, expected.row)
