@@ -158,7 +158,9 @@ def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkey
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
     tiny_model(vocab_size=len(tokenizer), attention_window=2).save_pretrained(folder)
     save_tokenizers(tokenizer, tokenizer, folder)
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "ctranslate2" else name)
+    monkeypatch.setattr(
+        "vaswani_hf.convert.formats.find_spec", lambda name: None if name == "ctranslate2" else name
+    )
     certificate = certify(folder, ["one"], ["eins"], formats=["marian", "ctranslate2"])
     rows = {(row["engine"], row["weights"]): row for row in certificate["rows"]}
     assert rows["MarianMT", "float32"]["status"] == "not expressible"

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +27,15 @@ from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
 from .export import FORMATS, card_data, describe_model, load_checkpoint, write_model
-from .formats import SCORE_PER_TOKEN, TOLERANCE, Engine, Format, NotExpressibleError, alternatives
+from .formats import (
+    SCORE_PER_TOKEN,
+    TOLERANCE,
+    Engine,
+    Format,
+    NotExpressibleError,
+    alternatives,
+    are_installed,
+)
 from .translator_engine import TranslatorEngine
 
 # An engine with float32 weights may change at most this share of the translations. The share is not 0,
@@ -348,11 +355,10 @@ def missing_libraries(entry: Format) -> str | None:
     """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
     the engine.
     """
-    if any(find_spec(library) is None for library in entry.libraries):
+    if not are_installed(entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
     is_available = getattr(entry.engine, "is_available", None)
-    is_installed = all(find_spec(library) is not None for library in entry.engine.libraries)
-    if is_installed and (is_available is None or is_available()):
+    if are_installed(entry.engine.libraries) and (is_available is None or is_available()):
         return None
     return f"not installed; install it with `{entry.engine.installation or install_command(entry.name)}`"
 

@@ -10,6 +10,7 @@ In shapes, B is the batch size, S the source length and T the target length.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -44,6 +45,11 @@ def alternatives(names: Iterable[str]) -> str:
     """Join names to a text such as '"a", "b" or "c"'."""
     *others, last = [f'"{name}"' for name in names]
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def are_installed(libraries: Iterable[str]) -> bool:
+    """Return True if all libraries are installed."""
+    return all(find_spec(library) is not None for library in libraries)
 
 
 # The settings of a beam search that divides the score by the length, as the searches of transformers and of

@@ -4,7 +4,6 @@ table `IMPORT_FORMATS`.
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal, NamedTuple
@@ -26,7 +25,7 @@ from ..version import install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .eole import EOLE
 from .fairseq import FAIRSEQ
-from .formats import TOLERANCE, alternatives, largest_difference, sample_batch
+from .formats import TOLERANCE, alternatives, are_installed, largest_difference, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions
 from .joeynmt import JOEYNMT
@@ -212,7 +211,7 @@ def _check(entry: ImportFormat, options: ReadOptions) -> None:
             f"`vocabularies` must name one or two files, but names {len(options.vocabularies)}; name the "
             "joint file, or the source file and the target file."
         )
-    if any(find_spec(library) is None for library in entry.libraries):
+    if not are_installed(entry.libraries):
         raise ValueError(
             f"An import from {entry.title} needs more libraries; install them with "
             f"`{install_command(entry.name)}`."
