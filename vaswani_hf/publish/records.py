@@ -104,8 +104,8 @@ class DataRecord(Record):
 class OriginRecord(Record):
     """The checkpoint that `vaswani import` has read."""
 
-    format: str
     name: str
+    format: str
     is_on_hub: bool = False
     # The name of the model in the model card.
     imported_as: str | None = None
