@@ -146,7 +146,7 @@ def check_scores(folder: Path, test: dict[str, Any], names: tuple[str, ...]) -> 
     """Raise a ValueError if the results.json of a checkpoint has the first of the scores `names`, but lacks
     another one. `test` is the entry `test` of results.json.
     """
-    if test.get(names[0]) is None:
+    if not names or test.get(names[0]) is None:
         return
     for name in names:
         if test.get(name) is None:

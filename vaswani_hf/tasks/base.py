@@ -121,7 +121,7 @@ class Task(Protocol):
     stacks: tuple[str, ...] = BOTH_STACKS
     outputs_file: str | None = None
     metrics: dict[str, str]
-    test_scores: tuple[str, ...]
+    test_scores: tuple[str, ...] = ()
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
         """Return the section `data` with additional information about the data, such as the commit of a
