@@ -93,7 +93,7 @@ def test_a_travelling_file_imports_only_modules_that_travel_or_that_every_user_h
 def test_the_model_does_not_import_the_rest_of_the_package(fresh_python):
     code = "import vaswani_hf, sys; print(sorted(name for name in sys.modules if name.startswith('vaswani_hf.')))"
     loaded = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, check=True).stdout
-    rest = {"vaswani_hf.model", "vaswani_hf.private_names", "vaswani_hf.registration", "vaswani_hf.version"}
+    rest = {f"vaswani_hf.{name}" for name in ("model", "patches", "private_names", "registration", "version")}
     assert {*ast.literal_eval(loaded)} == {f"vaswani_hf.model.{path.stem}" for path in TRAVELLERS} | rest
 
 

@@ -4,55 +4,15 @@
 module, because the import is slow.
 """
 
-import logging
-import sys
-import warnings
 from typing import Any
 
+from .patches import hide_warnings_of_torchao, import_quantizers_without_torchao
 from .private_names import warn_of_missing_names
 
 # Warn before the imports below, because the imports may fail if a name is missing.
 warn_of_missing_names()
-
-from transformers.utils import is_torchao_available
-
-# Hide log lines of torchao about CUDA files that torchao cannot load.
-logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
-logging.getLogger("torch.utils._pytree").addFilter(
-    lambda record: "register_constant" not in record.getMessage()
-)
-# Hide warnings about invalid escape sequences in torchao. If Python cannot write bytecode files, Python shows
-# the warnings at each import.
-warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
-
-
-def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """Import torchao, and call its function `flatten_tensor_state_dict`."""
-    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-
-    return flatten_tensor_state_dict(*args)
-
-
-def _import_quantizers_without_torchao() -> None:
-    """Import the quantizers of transformers without importing torchao.
-
-    transformers imports an installed torchao for one function of one quantizer. The import takes a second and
-    prints warnings, but only int8 weights need torchao in this package.
-    """
-    if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
-        return
-    # Set the entry of torchao in `sys.modules` to None, because Python then refuses to import torchao.
-    sys.modules["torchao"] = None  # type: ignore[assignment]
-    try:
-        import transformers.quantizers.quantizer_torchao as quantizer
-    finally:
-        del sys.modules["torchao"]
-        is_torchao_available.cache_clear()
-    if is_torchao_available():
-        quantizer.flatten_tensor_state_dict = _flatten_tensor_state_dict  # type: ignore[attr-defined]
-
-
-_import_quantizers_without_torchao()
+hide_warnings_of_torchao()
+import_quantizers_without_torchao()
 
 from transformers import (
     AutoConfig,

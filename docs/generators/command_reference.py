@@ -56,7 +56,7 @@ def command_reference() -> str:
         parts.append(f"## vaswani {name}\n\n{command.help[:1].upper()}{command.help[1:]}.\n")
         parts.append(f"```text\n{command.example}\n```\n")
         for group in GROUPS:
-            rows = [_row(name, field) for name, field in fields.items() if group_of(name) == group]
+            rows = [_row(name, field) for name, field in fields.items() if group_of(field) == group]
             if rows:
                 title = f"{group[:1].upper()}{group[1:]}"
                 head = [f"**{title}**", "", "| option | values | default | meaning |", "|---|---|---|---|"]

@@ -119,14 +119,14 @@ def test_translations_that_the_length_limit_stopped_are_counted_separately(check
     _, row = certify(folder, sources, sources, formats=["marian"])["rows"]
     # The export to MarianMT does not keep `max_length_b`.
     assert (row["changed"], row["message"]) == (0, "")
-    assert 0 < row["changed_at_limit"] <= 5
+    assert 0 < row["changed_at_length_limit"] <= 5
 
 
 def test_translations_of_sources_that_were_cut_are_counted_separately(checkpoint):
     # The checkpoint reads at most 40 tokens of a text, and MarianMT reads the whole text.
     sources = [" ".join(SOURCES), *SOURCES[:5]]
     _, row = certify(checkpoint, sources, sources, formats=["marian"])["rows"]
-    assert (row["changed"], row["changed_at_limit"]) == (0, 1)
+    assert (row["changed"], row["changed_at_length_limit"]) == (0, 1)
 
 
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
@@ -158,7 +158,9 @@ def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkey
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
     tiny_model(vocab_size=len(tokenizer), attention_window=2).save_pretrained(folder)
     save_tokenizers(tokenizer, tokenizer, folder)
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "ctranslate2" else name)
+    monkeypatch.setattr(
+        "vaswani_hf.convert.formats.find_spec", lambda name: None if name == "ctranslate2" else name
+    )
     certificate = certify(folder, ["one"], ["eins"], formats=["marian", "ctranslate2"])
     rows = {(row["engine"], row["weights"]): row for row in certificate["rows"]}
     assert rows["MarianMT", "float32"]["status"] == "not expressible"

@@ -5,7 +5,6 @@
 import copy
 import errno
 import re
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -324,7 +323,7 @@ def test_the_current_folder_stays_while_one_in_it_is_written(tmp_path, monkeypat
 @pytest.mark.parametrize("format", ["ctranslate2", "onnx"])
 def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
     # Import the module by its full name, because the package has a function of the same name.
-    monkeypatch.setattr(sys.modules["vaswani_hf.convert.export"], "find_spec", lambda name: None)
+    monkeypatch.setattr("vaswani_hf.convert.formats.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"install them with `pip install '{format}"):
         export("no/such/model", tmp_path / "x", format)
 

@@ -4,6 +4,7 @@ config.
 All models are in float32.
 """
 
+import dataclasses
 import errno
 import re
 from dataclasses import replace
@@ -21,7 +22,8 @@ from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.convert.translator_engine import TranslatorEngine
-from vaswani_hf.model.configuration_vaswani import VaswaniConfig
+from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
+from vaswani_hf.model.inputs_vaswani import is_int
 
 
 def write_embeddings(model, tokenizers, folder, quantization):
@@ -121,7 +123,8 @@ def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, na
 )
 def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monkeypatch, expressible):
     config = tiny_config()
-    monkeypatch.setitem(VaswaniConfig.__annotations__, "new_field", int)
+    new_field = dataclasses.field(default=0, metadata={"rule": (is_int, "an integer of 0 or more")})
+    monkeypatch.setitem(CONFIG_FIELDS, "new_field", new_field)
     monkeypatch.setattr(VaswaniConfig, "new_field", 0, raising=False)
     expressible.refuse_others(config)
     config.new_field = 1

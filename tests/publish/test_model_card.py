@@ -437,6 +437,11 @@ DAMAGED_RECORDS = [
         '{"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]}',
         f"{WRONG} (`examples[0].words[0]` must be a list, but is 3); restore it",
     ),
+    (
+        "results.json",
+        '{"test": {"bleu": 20, "exact_match": 1}}',
+        "must hold all scores of the test set, but has `test.bleu` and no `test.chrf`; restore the file or remove it.",
+    ),
     ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is not a key of a recipe"),
 ]
 

@@ -1,22 +1,21 @@
 """Loads a checkpoint from a folder or the Hub, and detects damaged files."""
 
-import contextlib
 import difflib
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..patches import without_initial_values
 from .files import (
     ADAPTER_FILE,
     CALIBRATION_FILE,
@@ -38,10 +37,7 @@ _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-# The functions of `torch.nn.init` that initialize the weights of PyTorch's layers. While a checkpoint is
-# loaded, these functions do nothing.
-_INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "constant_", "zeros_", "ones_")
-# The maximum number of checkpoints in an error message.
+# An error message lists at most this number of checkpoints.
 _MOST_LISTED = 10
 
 
@@ -173,34 +169,12 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
     # same weights.
     logger.addFilter(_is_no_load_report)
     try:
-        with _without_initial_values():
+        with without_initial_values():
             return model_class.from_pretrained(
                 folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
     finally:
         logger.removeFilter(_is_no_load_report)
-
-
-@contextlib.contextmanager
-def _without_initial_values() -> Iterator[None]:
-    """Prevent PyTorch from initializing the weights of new layers.
-
-    PyTorch's initial values are unnecessary, because transformers initializes missing weights itself, and
-    loads all other weights. On the meta device, the functions of `torch.nn.init` would import
-    `torch._dynamo`, and the import takes seconds.
-    """
-    originals = {name: getattr(torch.nn.init, name) for name in _INITIALIZERS}
-    try:
-        for name in _INITIALIZERS:
-            setattr(torch.nn.init, name, _unchanged)
-        yield
-    finally:
-        for name, function in originals.items():
-            setattr(torch.nn.init, name, function)
-
-
-def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return tensor
 
 
 def load_faults(report: dict[str, Any]) -> str:

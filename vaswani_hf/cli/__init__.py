@@ -6,10 +6,11 @@ import takes seconds. A subcommand checks its options before it imports torch, s
 reported at once.
 """
 
+import gc
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any, NamedTuple, NoReturn
 
 from ..exit_codes import INTERRUPTED, USAGE_ERROR
@@ -293,9 +294,9 @@ def _prepare_libraries(is_quick: bool) -> None:
     """Register the models and tasks of this package with transformers. Hide the progress bars that
     transformers shows while it loads or saves a model.
     """
-    from ..quick_imports import quick_imports, without_garbage_collection
+    from ..patches import quick_imports
 
-    with without_garbage_collection(), quick_imports() if is_quick else nullcontext():
+    with _without_garbage_collection(), quick_imports() if is_quick else nullcontext():
         from .. import registration  # noqa: F401  (registers when imported, and must be imported first)
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
@@ -306,3 +307,17 @@ def _prepare_libraries(is_quick: bool) -> None:
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Turn the garbage collector off in the body of the `with` statement, because imports create many objects
+    and delete almost none of them. After the `with` statement, the garbage collector ignores the objects that
+    exist at the end of the body.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

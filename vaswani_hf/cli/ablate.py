@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from .options import Options, UsageError, check_file, on_command_line
 
@@ -15,8 +15,9 @@ class AblateOptions(Options):
     """a YAML file that lists the training runs, such as configuration/ablations/multi30k_en_de.yaml"""
     output: str
     """the folder for the runs; to continue an interrupted list, run the same command with the same folder"""
-    seeds: int | None = Field(None, ge=1)
-    """the number of seeds with which each run is trained; by default the value of `seeds` in LIST, or 1"""
+    seeds: int | None = on_command_line(None, ge=1, group="computing")
+    """the number of times that each run of the list is trained, with a different seed each time; by default
+    the value of `seeds` in the list, or 1 if the list has no `seeds`"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON instead of the table"""
     overrides: list[str] = on_command_line([], hidden=True)

@@ -8,20 +8,12 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from ..model.inputs_vaswani import DECODING_SETTINGS
 from ..settings.names import suggestion
 from .options import Options, command_line_settings
 from .recipe_keys import read_rows
 
-# The help of a command lists the options in these groups. An option that is not in `_SAMPLING`, `_SEARCH` or
-# `_COMPUTING` belongs to the group "input and output".
+# The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
-_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
-_SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "glossary", "ensemble", "teacher")
-_COMPUTING = """
-    device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure
-    price_per_hour mean_length seconds seeds
-""".split()
 
 
 def parse_words(
@@ -154,20 +146,16 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument["nargs"] = "?"
         if "action" in command_line_settings(field):
             argument["action"] = command_line_settings(field)["action"]
-        group = groups[group_of(name)]
+        group = groups[group_of(field)]
         if is_positional:
             group.add_argument(name, **argument)
         else:
             group.add_argument(option_of(name, field), dest=name, required=field.is_required(), **argument)
 
 
-def group_of(name: str) -> str:
+def group_of(field: FieldInfo) -> str:
     """Return the title of the group in which the help lists an option."""
-    if name in _SAMPLING:
-        return "sampling"
-    if name in _SEARCH:
-        return "search"
-    return "computing" if name in _COMPUTING else "input and output"
+    return command_line_settings(field).get("group", "input and output")
 
 
 def option_of(name: str, field: FieldInfo) -> str:

@@ -27,7 +27,7 @@ class CertifyOptions(ModelOptions):
     """a file whose line i is the reference translation of line i of `--source` (plain or .gz)"""
     num_sentences: int = Field(1000, ge=1)
     """the number of sentences to use; the command uses the first sentences of the test set"""
-    num_beams: int | None = Field(None, ge=1)
+    num_beams: int | None = on_command_line(None, ge=1, group="search")
     """the number of beams; by default the value in the generation config of the checkpoint; engines without
     beam search use greedy search
     """

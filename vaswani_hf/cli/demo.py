@@ -2,9 +2,9 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..version import install_command
 from .options import CodeOptions, check_different, on_command_line
@@ -14,8 +14,8 @@ class DemoOptions(CodeOptions):
     """The options of `vaswani demo`."""
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
-    """checkpoint folders or repositories on the Hub, one for each translation direction"""
-    device: str | None = None
+    """checkpoint folders or repositories on the Hub; two models of opposite directions swap the languages"""
+    device: str | None = on_command_line(None, group="computing")
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
     host: str = "127.0.0.1"
     """the address of the page"""
@@ -24,10 +24,14 @@ class DemoOptions(CodeOptions):
     open_browser: bool = True
     """open the page in the browser of this machine"""
 
+    @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        check_different("models", self.models)
+        return self
+
 
 def run(options: DemoOptions) -> None:
     """Serve the page until a signal ends the command."""
-    check_different("models", options.models)
     if find_spec("gradio") is None:
         raise ValueError(
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."

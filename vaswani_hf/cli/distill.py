@@ -40,7 +40,7 @@ _BEGINNING = b'{"distillation": '
 class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
-    teacher: list[str] = on_command_line(metavar="MODEL")
+    teacher: list[str] = on_command_line(group="search", metavar="MODEL")
     """a checkpoint folder or a repository on the Hub; several teachers must have the same vocabulary, and
     their probabilities are averaged"""
     output: str

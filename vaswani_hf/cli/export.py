@@ -10,7 +10,7 @@ class ExportOptions(ModelOptions):
     """a new or empty folder"""
     format: str
     """the name of a format, such as marian; to list all formats, give an unknown name"""
-    quantization: str | None = None
+    quantization: str | None = on_command_line(None, group="computing")
     """the dtype of the exported weights, such as int8 or float16, only for the formats ctranslate2, argos and
     html; by default int8 for html, and the dtype of the checkpoint for the other formats; without an export,
     the option --quantization of `vaswani translate` uses int8 weights

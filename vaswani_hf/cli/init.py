@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from .options import Options, check_file, on_command_line
 
@@ -28,7 +28,7 @@ class InitOptions(Options):
     target_language: str | None = None
     """the language of the target sentences, such as de; by default the ending of the name of the target
     file"""
-    seconds: float = Field(5.0, gt=0)
+    seconds: float = on_command_line(5.0, gt=0, group="computing")
     """the number of seconds for which training steps are measured on this machine, to estimate the training
     time
     """

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from .options import SCORING, ModelOptions, translation_options
+from .options import SCORING, ModelOptions, on_command_line, translation_options
 from .output import check_output
 
 _SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))
@@ -21,7 +21,7 @@ class LookOptions(_SearchFields, ModelOptions):
     """explain this translation; by default the page explains the translation that the search finds"""
     output: str
     """a new HTML file"""
-    device: str | None = None
+    device: str | None = on_command_line(None, group="computing")
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
 
     @model_validator(mode="after")

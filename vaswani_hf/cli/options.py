@@ -1,9 +1,10 @@
 """Options that several commands share, such as the model, the device, the search and the worker processes.
 
 Each command has a class derived from `Options`. Each field of the class is an option with a type, a default
-and a range. The string below the field is the help text. Validators of the class check options that depend on
-each other. The translation options come from the dataclasses `SearchSettings` and `TranslationOptions`,
-because `Translator` and the pipeline have the same options.
+and a range. The string below the field is the help text. A validator of the class checks options that depend
+on each other, and the files that the options name. The function `run` of the command checks only what needs a
+model, a recipe or a repository. The translation options come from the dataclasses `SearchSettings` and
+`TranslationOptions`, because `Translator` and the pipeline have the same options.
 """
 
 import dataclasses
@@ -65,7 +66,7 @@ class Options(Settings):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if the command may import transformers with `quick_imports`, which is faster but disables
+        """True if the command may import transformers with `patches.quick_imports`, which is faster but disables
         `torch.distributed`.
         """
         return False
@@ -75,16 +76,19 @@ class Options(Settings):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-def on_command_line(default: Any = ..., **settings: Any) -> Any:
+def on_command_line(
+    default: Any = ..., *, ge: float | None = None, gt: float | None = None, **settings: Any
+) -> Any:
     """Declare a field of an options class, and specify the option for this field on the command line.
 
-    `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
+    `ge` (inclusive) and `gt` (exclusive) are lower limits of the value. `group` is the group in which the
+    help lists the option, such as "computing"; by default "input and output". `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
     help. If `hidden` is True, the field is not an option on the command line. `action` is an
     `argparse.Action` that argparse calls when the option occurs on the command line. `option` is the name of
     the option, if this name differs from the field name. For example, the field of `--json` is `as_json`,
     because a field `json` would hide a method of pydantic.
     """
-    return Field(default, json_schema_extra=settings)
+    return Field(default, ge=ge, gt=gt, json_schema_extra=settings)
 
 
 def command_line_settings(field: FieldInfo) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def check_different(option: str, names: Sequence[str]) -> None:
         places.add(place)
 
 
-class _TranslationBase(Options):
+class _TranslationFields(Options):
     # Do not read docstrings as help texts, because pydantic would search all modules for the source code of
     # the derived classes.
     model_config = ConfigDict(use_attribute_docstrings=False)
@@ -138,6 +142,10 @@ class _TranslationBase(Options):
 def translation_options(*names: str) -> Any:
     """Create an options class whose fields are the translation options with the given names. Without names,
     the class has all translation options.
+
+    The type is Any, because a type checker cannot know the fields of a class that `create_model` creates. The
+    fields are not repeated in a class here, because the published code declares the fields and must not
+    import pydantic.
     """
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:
@@ -148,8 +156,12 @@ def translation_options(*names: str) -> Any:
         # config of the checkpoint.
         default = None if name in _SEARCH_NAMES else field.default
         limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
-        fields[name] = (value_type | None, Field(default, description=declared["help"], **limits))
-    return create_model("DerivedOptions", __base__=_TranslationBase, **fields)
+        settings = {"group": declared["group"]}
+        fields[name] = (
+            value_type | None,
+            Field(default, description=declared["help"], json_schema_extra=settings, **limits),
+        )
+    return create_model("TranslationFields", __base__=_TranslationFields, **fields)
 
 
 class CodeOptions(Options):
@@ -179,9 +191,9 @@ class ModelOptions(CodeOptions):
 class DeviceOptions(Options):
     """The options for the device and the dtype of a model."""
 
-    device: str | None = None
+    device: str | None = on_command_line(None, group="computing")
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = None
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = on_command_line(None, group="computing")
     """the dtype of the computation; by default the dtype of the checkpoint; auto chooses bfloat16 if the
     processor or GPU has bfloat16 instructions and the first texts have the same translations as in float32;
     otherwise auto chooses float32
@@ -191,7 +203,7 @@ class DeviceOptions(Options):
 class ComputingOptions(DeviceOptions):
     """The options for the device, the dtype and the quantization of a model that translates or parses."""
 
-    quantization: Literal["int8"] | None = None
+    quantization: Literal["int8"] | None = on_command_line(None, group="computing")
     """int8 uses int8 weights in matrix multiplications, only on the CPU; needs the library torchao"""
 
     @property
@@ -216,7 +228,7 @@ class InferenceOptions(ComputingOptions):
 class WorkerOptions(ComputingOptions):
     """The options of a command that can translate in several processes."""
 
-    workers: int = Field(1, ge=1)
+    workers: int = on_command_line(1, ge=1, group="computing")
     """the number of processes that translate; several processes are possible only on the CPU"""
 
     @model_validator(mode="after")
@@ -238,7 +250,7 @@ class WorkerOptions(ComputingOptions):
 class EngineOptions(WorkerOptions):
     """The options of a command that can translate with PyTorch or with CTranslate2."""
 
-    engine: Literal["torch", "ctranslate2"] = "torch"
+    engine: Literal["torch", "ctranslate2"] = on_command_line("torch", group="computing")
     """the library that translates; with ctranslate2, MODEL is a folder that `vaswani export --format
     ctranslate2` wrote"""
 
@@ -256,6 +268,6 @@ class EngineOptions(WorkerOptions):
 class EnsembleOptions(ModelOptions):
     """The options that name one model, or several models whose probabilities are averaged."""
 
-    ensemble: list[str] = on_command_line([], metavar="MODEL")
+    ensemble: list[str] = on_command_line([], group="search", metavar="MODEL")
     """more checkpoints (folders, user/name or user/name@revision) with the same vocabulary as MODEL; the
     probabilities of all models are averaged"""

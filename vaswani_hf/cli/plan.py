@@ -3,7 +3,7 @@
 import json
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from .options import on_command_line
 from .train import RecipeOptions, read_recipe
@@ -12,19 +12,19 @@ from .train import RecipeOptions, read_recipe
 class PlanOptions(RecipeOptions):
     """The options of `vaswani plan`."""
 
-    hardware: str | None = None
+    hardware: str | None = on_command_line(None, group="computing")
     """estimate the hours on one GPU of this model: H200, H100, A100, L40S, L4, A10, RTX4090, V100 or T4; or on
     eight GPUs of the paper: K80, K40, M40 or P100"""
-    tokens_per_second: float | None = Field(None, gt=0)
+    tokens_per_second: float | None = on_command_line(None, gt=0, group="computing")
     """estimate the hours from this measured speed, in target tokens per second; the training log shows the
     speed
     """
-    measure: bool = False
+    measure: bool = on_command_line(False, group="computing")
     """measure training steps on this machine for ten seconds, and estimate the hours from the measured speed
     """
-    price_per_hour: float | None = Field(None, gt=0)
+    price_per_hour: float | None = on_command_line(None, gt=0, group="computing")
     """the price of one hour of the hardware, in any currency; the plan prints the price of the run"""
-    mean_length: int | None = Field(None, ge=1)
+    mean_length: int | None = on_command_line(None, ge=1, group="computing")
     """the mean sentence length in tokens that the estimate assumes; 32 by default"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON"""

@@ -55,11 +55,10 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     language_check: Literal["pass", "refuse"] | None = None
     """what to do with a text that is not in the source language: pass returns the text itself, refuse returns an
     error; needs the library py3langid"""
-    split_sentences: bool = True
+    split_sentences: bool = on_command_line(True, group="search")
     """translate texts sentence by sentence"""
-    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default of
-    # `repetition_guard`.
-    repetition_guard: bool = True
+    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default.
+    repetition_guard: bool = on_command_line(True, group="search")
     """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
     workers: int = on_command_line(1, hidden=True)
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +27,15 @@ from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
 from .export import FORMATS, card_data, describe_model, load_checkpoint, write_model
-from .formats import SCORE_PER_TOKEN, TOLERANCE, Engine, Format, NotExpressibleError, alternatives
+from .formats import (
+    SCORE_PER_TOKEN,
+    TOLERANCE,
+    Engine,
+    Format,
+    NotExpressibleError,
+    alternatives,
+    are_installed,
+)
 from .translator_engine import TranslatorEngine
 
 # The largest share of translations that may differ between the checkpoint and an exported model with float32
@@ -56,14 +63,14 @@ class Row:
             exceeds.
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
-        largest_difference (float, optional): The largest difference (nats) between a token's log-probability
-            in the engine and in the checkpoint. The compared tokens are the tokens of the checkpoint's
-            translations. None for the checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint. The
-            translations that `changed_at_limit` counts are not included.
-        changed_at_limit (int): The number of different translations for which the checkpoint reached a length
-            limit. At a length limit, the checkpoint stops the translation or cuts the source text into
-            pieces. An engine may have other length limits.
+        largest_difference (float, optional): The largest difference (nats) between the log-probability that
+            the engine gives a token and the log-probability that the checkpoint gives the same token, over
+            all tokens in the translations of the checkpoint. None for the checkpoint itself.
+        changed (int): The number of translations that differ from the translations of the checkpoint, without
+            those in `changed_at_length_limit`.
+        changed_at_length_limit (int): The number of translations that differ and that a length limit of the
+            checkpoint affected: the checkpoint stopped the translation, or cut the source text into pieces.
+            The engine has other length limits.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
@@ -80,7 +87,7 @@ class Row:
     length_penalty: str = ""
     largest_difference: float | None = None
     changed: int = 0
-    changed_at_limit: int = 0
+    changed_at_length_limit: int = 0
     sentences: int = 0
     bleu: float = 0.0
     sentences_per_second: float = 0.0
@@ -332,7 +339,7 @@ class _Certification:
             translations, expected.translations, expected.is_limited, strict=True
         ):
             row.changed += translation != own and not is_limited
-            row.changed_at_limit += translation != own and is_limited
+            row.changed_at_length_limit += translation != own and is_limited
         self._score(row, translations, seconds)
         row.status = "measured"
         row.message = _exceeded_limit(row, expected.row)
@@ -347,11 +354,10 @@ def missing_libraries(entry: Format) -> str | None:
     """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
     the engine.
     """
-    if any(find_spec(library) is None for library in entry.libraries):
+    if not are_installed(entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
     is_available = getattr(entry.engine, "is_available", None)
-    is_installed = all(find_spec(library) is not None for library in entry.engine.libraries)
-    if is_installed and (is_available is None or is_available()):
+    if are_installed(entry.engine.libraries) and (is_available is None or is_available()):
         return None
     return f"not installed; install it with `{entry.engine.installation or install_command(entry.name)}`"
 

@@ -26,6 +26,7 @@ from .import_formats import (
     generation_config,
     refuse,
     require,
+    require_all,
 )
 from .opennmt import (
     END,
@@ -233,10 +234,8 @@ def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> An
 
 def _refuse_others(model: Mapping[str, Any]) -> None:
     embeddings = {**model, **(model.get("embeddings") or {})}
-    for field, (value, reason) in _REQUIRED_OF_MODEL.items():
-        require(field, model.get(field, value), value, reason)
-    for field, (value, reason) in _REQUIRED_OF_EMBEDDINGS.items():
-        require(field, embeddings.get(field, value), value, reason)
+    require_all(model, _REQUIRED_OF_MODEL)
+    require_all(embeddings, _REQUIRED_OF_EMBEDDINGS)
     for stack in _STACKS:
         kind = f"{stack}_type"
         default = "transformer" if model.get("architecture") == "transformer" else "rnn"

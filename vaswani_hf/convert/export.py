@@ -5,7 +5,6 @@ format, add one file to this folder and one entry to the table `FORMATS`.
 import os
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ..settings.data import last_part
 from ..version import install_command
 from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
-from .formats import Format, NotExpressibleError, Tokenizers, alternatives
+from .formats import Format, NotExpressibleError, Tokenizers, alternatives, are_installed
 from .html_page import HTML
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
@@ -142,7 +141,7 @@ def _entry(name: str, quantization: str | None) -> Format:
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
             "`quantization` out for the default of the format."
         )
-    if any(find_spec(library) is None for library in entry.libraries):
+    if not are_installed(entry.libraries):
         raise ValueError(
             f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )

@@ -7,10 +7,10 @@ import such a library inside a function.
 In shapes, B is the batch size, S the source length and T the target length.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -18,7 +18,7 @@ import torch
 from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.sections import FREE_FIELDS
 
@@ -31,7 +31,7 @@ Limit = Callable[[VaswaniConfig], str | None]
 
 # The config fields that have no effect on the outputs of a trained model.
 FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
-ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
+ALL_FIELDS = frozenset(CONFIG_FIELDS)
 
 # The tolerance is larger than rounding differences, because another order of float32 sums changes logits by
 # about 1e-6. The tolerance is smaller than the effect of an error in an export, because a wrong weight
@@ -45,6 +45,11 @@ def alternatives(names: Iterable[str]) -> str:
     """Join names to a text such as '"a", "b" or "c"'."""
     *others, last = [f'"{name}"' for name in names]
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def are_installed(libraries: Iterable[str]) -> bool:
+    """Return True if all libraries are installed."""
+    return all(find_spec(library) is not None for library in libraries)
 
 
 # The settings of a beam search that divides the score by the length, as the searches of transformers and of
@@ -104,7 +109,7 @@ class Expressible:
 
     def refuse_others(self, config: VaswaniConfig) -> None:
         """Raise a NotExpressibleError if the format does not support a config."""
-        for name in inspect.get_annotations(VaswaniConfig):
+        for name in CONFIG_FIELDS:
             value = getattr(config, name)
             default = getattr(VaswaniConfig, name)
             reason = None

@@ -169,6 +169,23 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
         refuse(field, value, reason)
 
 
+def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, str]]) -> None:
+    """Raise an `UnsupportedError` if a field of the settings does not have the required value. `required` maps
+    each field to the value and the reason. A missing field is allowed.
+    """
+    for name, (value, reason) in required.items():
+        require(name, settings.get(name, value), value, reason)
+
+
+def require_allowed(settings: Mapping[str, Any], allowed: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
+    """Raise an `UnsupportedError` if a field of the settings has another value than the allowed values.
+    `allowed` maps each field to the values and the reason. A missing field is allowed.
+    """
+    for name, (values, reason) in allowed.items():
+        if name in settings and settings[name] not in values:
+            refuse(name, settings[name], reason)
+
+
 def generation_config(config: VaswaniConfig, **search: Any) -> GenerationConfig:
     """Return a generation config with the special tokens of `config` and the given search options."""
     return GenerationConfig(

@@ -4,7 +4,6 @@ table `IMPORT_FORMATS`.
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal, NamedTuple
@@ -21,11 +20,12 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
+from ..publish.records import OriginRecord
 from ..version import install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .eole import EOLE
 from .fairseq import FAIRSEQ
-from .formats import TOLERANCE, alternatives, largest_difference, sample_batch
+from .formats import TOLERANCE, alternatives, are_installed, largest_difference, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions
 from .joeynmt import JOEYNMT
@@ -212,7 +212,7 @@ def _check(entry: ImportFormat, options: ReadOptions) -> None:
             f"`vocabularies` must name one or two files, but names {len(options.vocabularies)}; name the "
             "joint file, or the source file and the target file."
         )
-    if any(find_spec(library) is None for library in entry.libraries):
+    if not are_installed(entry.libraries):
         raise ValueError(
             f"An import from {entry.title} needs more libraries; install them with "
             f"`{install_command(entry.name)}`."
@@ -295,19 +295,20 @@ def _write_card(
 ) -> None:
     """Record the source and the result of the comparison in results.json, and write the model card."""
     is_on_hub = not os.path.exists(source)
-    origin: dict[str, Any] = {
-        "format": entry.title,
-        # For a local file or folder, record the name without the path, because results.json may be published.
-        "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
-        "is_on_hub": is_on_hub,
-        # Record the model name that the card contains. `vaswani push` generates the card again with this
-        # name. If the generated card differs from the card in the folder, the user has edited the card, and
-        # `vaswani push` keeps the edited card.
-        "imported_as": name,
-        "peer": entry.peer,
-        "difference": difference,
-        "notes": imported.notes,
-    }
-    record = {"origin": origin, "data": imported.facts}
+    origin = OriginRecord(
+        format=entry.title,
+        # For a local file or folder, record only the name and not the path, because results.json may be
+        # published.
+        name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
+        is_on_hub=is_on_hub,
+        # Record the name of the model in the model card, because `vaswani push` generates the card again with
+        # this name. If the generated card differs from the card in the folder, the user has edited the card
+        # in the folder, and `vaswani push` does not replace the edited card.
+        imported_as=name,
+        peer=entry.peer,
+        difference=difference,
+        notes=imported.notes,
+    )
+    record = {"origin": origin.as_json(), "data": imported.facts}
     write_whole(folder / RESULTS_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     model_card(folder, name).save(folder / CARD_FILE)

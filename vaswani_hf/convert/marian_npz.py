@@ -37,7 +37,14 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT
 from ..settings.base import first_line_of
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    ReadOptions,
+    generation_config,
+    refuse,
+    require_all,
+)
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
 from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
@@ -348,8 +355,7 @@ def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> No
     kind = settings.get("type", "amun")
     if kind not in EPSILONS:
         refuse("type", kind, "only Transformer models can be imported")
-    for field, (default, reason) in REQUIRED.items():
-        require(field, settings.get(field, default), default, reason)
+    require_all(settings, REQUIRED)
     depth = settings.get("transformer-decoder-ffn-depth", 0)
     if depth not in (0, 2):
         refuse("transformer-decoder-ffn-depth", depth, "each feed-forward network must have two projections")

@@ -31,6 +31,7 @@ from .import_formats import (
     generation_config,
     refuse,
     require,
+    require_allowed,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
@@ -54,7 +55,7 @@ _TABLE = "embeddings.make_embedding.pe.pe"
 
 # Maps each option of OpenNMT-py to the values that can be imported, and to the reason why other values cannot
 # be imported.
-_REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
+_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_task": (("seq2seq",), "only translation models, with an encoder and a decoder, can be imported"),
     "encoder_type": (("transformer",), "only Transformer models can be imported"),
     "decoder_type": (("transformer",), "only Transformer models can be imported"),
@@ -139,9 +140,7 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     path = weight_file(path)
     checkpoint = load_weights(path, ["argparse.Namespace"])
     opt = vars(checkpoint["opt"])
-    for field, (allowed, reason) in _REQUIRED.items():
-        if field in opt and opt[field] not in allowed:
-            refuse(field, opt[field], reason)
+    require_allowed(opt, _ALLOWED)
     if opt.get("num_kv", 0) not in (0, opt["heads"]):
         refuse("num_kv", opt["num_kv"], "this package does not support heads that share keys and values")
     vocabularies = checkpoint["vocab"]

@@ -23,7 +23,16 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import first_line_of
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    Logits,
+    ReadOptions,
+    generation_config,
+    refuse,
+    require,
+    require_all,
+)
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import load_weights
 from .weights import WeightNames, norm_fields, shared_weights, sizes, stack_names, to_interleaved
@@ -206,14 +215,12 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 def _refuse_others(settings: Mapping[str, Any]) -> None:
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
-    for field, (value, reason) in _REQUIRED_OF_MODEL.items():
-        require(field, settings.get(field, value), value, reason)
+    require_all(settings, _REQUIRED_OF_MODEL)
     for side in ("source", "target"):
         factors = settings[f"config_embed_{side}"].get("factor_configs") or []
         require(f"num_{side}_factors", 1 + len(factors), 1, "this package does not support factors of tokens")
     for stack in (encoder, decoder):
-        for field, (value, reason) in _REQUIRED_OF_STACK.items():
-            require(field, stack.get(field, value), value, reason)
+        require_all(stack, _REQUIRED_OF_STACK)
         if stack["act_type"] not in _ACTIVATIONS:
             refuse("act_type", stack["act_type"], f"only {', '.join(_ACTIVATIONS)} are expressed")
         positions = stack["positional_embedding_type"]

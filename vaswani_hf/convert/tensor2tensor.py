@@ -29,7 +29,7 @@ from transformers import GenerationConfig
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers, alternatives
-from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse, require_allowed
 from .tensor2tensor_tokenizers import subword_tokenizer
 from .weights import WeightNames, shared_weights, sizes, to_interleaved
 
@@ -63,9 +63,9 @@ _PAD, _END = 0, 1
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
-# Maps each hyperparameter to the values that can be imported, and to the reason why other values cannot be
-# imported.
-_REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
+# Maps each hyperparameter to the values that can be imported, and to the reason why models with other values
+# cannot be imported.
+_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "norm_type": (("layer",), "only models with LayerNorm can be imported"),
     "self_attention_type": (
         ("dot_product",),
@@ -246,9 +246,7 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
         hparams = _read_flags(folder / _FLAGS_FILE, config)
     else:
         return load_facts(config, Tensor2TensorFacts, _TITLE)
-    for name, (allowed, reason) in _REQUIRED.items():
-        if name in hparams and hparams[name] not in allowed:
-            refuse(name, hparams[name], reason)
+    require_allowed(hparams, _ALLOWED)
     known = {name: value for name, value in hparams.items() if name in Tensor2TensorFacts.model_fields}
     if config is not None:
         known |= load_facts(config, Tensor2TensorFacts, _TITLE).model_dump(exclude_unset=True)

@@ -111,6 +111,14 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        unknown = re.search(r"Unsupported operand (\d+)", str(error))
+        if unknown is not None:
+            # The file is for example an HTML page, or a pointer of git-lfs instead of the weights.
+            raise ValueError(
+                f"'{path.name}' contains the pickle instruction {unknown[1]}, which `torch.load` does not know; "
+                "the file is damaged, or was not written by `torch.save` with the default pickle protocol; "
+                "copy or download the file again."
+            ) from None
         raise ValueError(
             f"'{path.name}' contains objects that are neither tensors nor plain values, and is not read, "
             f"because such objects can execute code ({_refused(str(error))})."

@@ -279,7 +279,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
             return
     raise ValueError(
-        f"{name} must have at least one line with 1 to {CHARACTERS_PER_TOKEN * max_length:,} characters "
+        f"{name} must have at least one line with 1 to {character_limit(max_length):,} characters "
         f"({CHARACTERS_PER_TOKEN} for each token of `data.max_length`), but all {len(pairs):,} lines are "
         "longer or empty; split the lines, or raise `data.max_length`."
     )
@@ -288,13 +288,16 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
 # 2. From pairs of sentences to token ids
 
 
-def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
-    """Return True if the source or the target of a pair has more than `CHARACTERS_PER_TOKEN * max_length`
-    characters.
-
-    Neither the tokenizer nor the model is trained on such a pair.
+def character_limit(max_length: int) -> int:
+    """Return the largest number of characters of a source or target. A pair with a longer text is used neither
+    to train the tokenizer nor to train the model. `max_length` is the largest number of tokens.
     """
-    return max(len(source), len(target)) > CHARACTERS_PER_TOKEN * max_length
+    return CHARACTERS_PER_TOKEN * max_length
+
+
+def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
+    """Return True if the source or the target of a pair is longer than the limit of `character_limit`."""
+    return max(len(source), len(target)) > character_limit(max_length)
 
 
 @dataclass
@@ -360,6 +363,7 @@ def prepare_pairs(
     encoder = PairEncoder(
         source_tokenizer=serialize_tokenizer(source_tokenizer),
         target_tokenizer=None if target_tokenizer is None else serialize_tokenizer(target_tokenizer),
+        max_characters=character_limit(max_length),
         max_length=max_length,
         max_length_ratio=max_length_ratio,
         keep_text=keep_text,
@@ -404,11 +408,11 @@ class PairEncoder:
 
     source_tokenizer: SerializedTokenizer
     target_tokenizer: SerializedTokenizer | None
+    max_characters: int
     max_length: int
     max_length_ratio: float | None
     keep_text: bool
     version: str = __version__
-    characters_per_token: int = CHARACTERS_PER_TOKEN
 
     @property
     def features(self) -> dict[str, Any]:
@@ -417,9 +421,7 @@ class PairEncoder:
     def __call__(self, batch: pyarrow.Table, indices: list[int]) -> pyarrow.Table:
         mapped_files.release()
         given = [batch[side].combine_chunks() for side in SIDES]
-        too_many_characters = (
-            np.maximum(*map(_num_characters, given)) > self.characters_per_token * self.max_length
-        )
+        too_many_characters = np.maximum(*map(_num_characters, given)) > self.max_characters
         texts = [pyarrow.compute.utf8_trim_whitespace(side) for side in given]
         empty = np.minimum(*map(_num_characters, texts)) == 0
         # Do not encode pairs with too many characters, because the encoding would take long and these pairs

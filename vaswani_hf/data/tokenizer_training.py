@@ -40,7 +40,7 @@ from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
 from ..checkpoint.manifest import verify_manifest, write_manifest
 from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
-from .corpus import CHARACTERS_PER_TOKEN, has_too_many_characters
+from .corpus import character_limit, has_too_many_characters
 from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
 from .memory import mapped_files, return_free_memory
 from .text_encoder import begins_with_a_space
@@ -111,7 +111,7 @@ def write_tokenizers(
         **section.model_dump(),
         "bpe_dropout": None,
         "max_length": model_max_length,
-        "characters_per_token": CHARACTERS_PER_TOKEN,
+        "max_characters": character_limit(model_max_length),
         **kind,
     }
     kept = cache / f"tokenizers-{cache_key(pairs, options)}"

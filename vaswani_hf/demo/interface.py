@@ -76,18 +76,22 @@ def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
     return page.launch(theme=theme, css=CSS, footer_links=["api"], **options)
 
 
-def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
-    """Return the page. With two directions, the page has a button that swaps the languages."""
-    by_label = {direction.label: direction for direction in directions}
-    labels = list(by_label)
+class _Actions:
+    """The functions that the buttons of the page call. `label` is the label of the chosen direction."""
 
-    def translate(label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
+    def __init__(self, directions: Sequence[Direction]):
+        self.directions = {direction.label: direction for direction in directions}
+
+    def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
+        """Return the translation, and HTML of the confidences, of the word alignment, of the other
+        translations and of the attention. The HTML of the attention is empty, because the attention of an
+        earlier text must disappear.
+        """
         if not text.strip():
             return "", "", "", "", ""
         settings = {"num_beams": max(num_beams, number), "num_return_sequences": number}
-        found = _checked(
-            by_label[label].translate, text, return_scores=True, return_alignments=True, **settings
-        )
+        translate = self.directions[label].translate
+        found = _checked(translate, text, return_scores=True, return_alignments=True, **settings)
         best = found[0]
         return (
             best["translation_text"],
@@ -97,15 +101,23 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
             "",
         )
 
-    def explain(label: str, text: str, num_beams: int) -> str:
-        function = by_label[label].explain
+    def explain(self, label: str, text: str, num_beams: int) -> str:
+        """Return HTML that shows the attention."""
+        function = self.directions[label].explain
         if not text.strip() or function is None:
             return ""
         return f'<iframe title="Attention" srcdoc="{escape(_checked(function, text, num_beams))}"></iframe>'
 
-    def swap(label: str, translation: str) -> tuple[str, str]:
+    def swap(self, label: str, translation: str) -> tuple[str, str]:
+        """Return the label of the other direction, and the text for the other direction."""
+        labels = list(self.directions)
         return labels[1 - labels.index(label)], translation
 
+
+def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
+    """Return the page. With two directions, the page has a button that swaps the languages."""
+    actions = _Actions(directions)
+    labels = list(actions.directions)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         gr.Markdown(f"# {title}")
         with gr.Row(visible=len(labels) > 1):
@@ -136,15 +148,15 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
         outputs = [translation, confidences, alignment, best, attention]
         gr.on(
             [button.click, text.submit],
-            translate,
+            actions.translate,
             [direction, text, num_beams, number],
             outputs,
             api_name="translate",
         )
-        explain_button.click(explain, [direction, text, num_beams], attention, api_name="explain")
-        swap_button.click(swap, [direction, translation], [direction, text], api_visibility="private").then(
-            translate, [direction, text, num_beams, number], outputs, api_visibility="private"
-        )
+        explain_button.click(actions.explain, [direction, text, num_beams], attention, api_name="explain")
+        swap_button.click(
+            actions.swap, [direction, translation], [direction, text], api_visibility="private"
+        ).then(actions.translate, [direction, text, num_beams, number], outputs, api_visibility="private")
     return page
 
 

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, get_origin
@@ -96,6 +96,10 @@ def _is_none_or(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or test(value)
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_positive(value: Any) -> bool:
     return is_number(value) and value > 0
 
@@ -105,77 +109,71 @@ def _names_of(registry: Registry) -> str:
     return f"{names} or a name that `{registry.function}` has added"
 
 
+# A rule is a test of the value of a field, and the words that follow "must be" in the error message.
 _A_SIZE = (partial(is_int, least=1), "a positive integer")
 _A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or None")
 _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
-_A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
+_A_POSITIVE_NUMBER = (_is_positive, "a positive number")
+_A_POSITIVE_NUMBER_OR_NONE = (_is_none_or(_is_positive), "a positive number or None")
+_A_SWITCH = (_is_bool, "True or False")
+_A_SWITCH_OR_NONE = (_is_none_or(_is_bool), "True, False or None")
+_ALWAYS_TRUE = (lambda value: value is True, "True, because the model always has an encoder and a decoder")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
-# Maps each config field to a function that tests a value, and to the words after "must be" in the error
-# message.
-FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "vocab_size": _A_SIZE,
-    "decoder_vocab_size": _A_SIZE_OR_NONE,
-    "d_model": _A_SIZE,
-    "encoder_layers": _A_SIZE,
-    "decoder_layers": _A_SIZE,
-    "encoder_attention_heads": _A_SIZE,
-    "decoder_attention_heads": _A_SIZE,
-    "encoder_ffn_dim": _A_SIZE,
-    "decoder_ffn_dim": _A_SIZE,
-    "d_k": _A_SIZE_OR_NONE,
-    "d_v": _A_SIZE_OR_NONE,
-    "dropout": _A_RATE,
-    "attention_dropout": _A_RATE,
-    "activation_dropout": _A_RATE,
-    "activation_function": (
-        _is_activation,
-        'the name of an activation of transformers, such as "relu" or "gelu"',
-    ),
-    "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
-    "norm_position_of_decoder": (_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None'),
-    "final_norm": (
-        _is_none_or(lambda value: isinstance(value, bool)),
-        "True, False or None",
-    ),
-    "layer_norm_eps": (_is_positive, "a positive number"),
-    "position_embedding": (POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS)),
-    "position_timescales": (_is_one_of("paper", "tensor2tensor"), '"paper" or "tensor2tensor"'),
-    "position_offset": (is_int, "an integer of 0 or more (tokens)"),
-    "max_position_embeddings": _A_SIZE,
-    "scale_embedding": _A_SWITCH,
-    "share_encoder_decoder_embeddings": _A_SWITCH,
-    "tie_word_embeddings": _A_SWITCH,
-    "lm_head_bias": _A_SWITCH,
-    "zero_start_embedding": _A_SWITCH,
-    "attention_score": (ATTENTIONS.accepts, _names_of(ATTENTIONS)),
-    "cross_attention_score": (_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None"),
-    "attention_window": (
-        partial(_are_ints, may_be_none=True),
-        "an integer of 0 or more (tokens), a list with one entry per layer or None",
-    ),
-    "attention_bias": _A_SWITCH,
-    "initializer_range": (_is_none_or(_is_positive), "a positive number or None"),
-    "label_smoothing": _A_RATE,
-    "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
-    "use_cache": _A_SWITCH,
-    "is_encoder_decoder": (
-        lambda value: value is True,
-        "True, because the model always has an encoder and a decoder",
-    ),
-    "bos_token_id": _A_TOKEN_OR_NONE,
-    "pad_token_id": _A_TOKEN_OR_NONE,
-    "eos_token_id": (
-        _is_none_or(_are_ints),
-        "a token id (an integer of 0 or more), a list of token ids or None",
-    ),
-    "decoder_start_token_id": _A_TOKEN_OR_NONE,
-}
-# The config fields that accept names of registered classes, with the registry of these names.
+_TOKENS_OR_NONE = (
+    _is_none_or(_are_ints),
+    "a token id (an integer of 0 or more), a list of token ids or None",
+)
+_AN_ACTIVATION = (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"')
+_A_NORM_POSITION = (_is_one_of("post", "pre"), '"post" or "pre"')
+_A_NORM_POSITION_OR_NONE = (_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None')
+_A_POSITION_ENCODING = (POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS))
+_TIMESCALES = (_is_one_of("paper", "tensor2tensor"), '"paper" or "tensor2tensor"')
+_AN_OFFSET = (is_int, "an integer of 0 or more (tokens)")
+_A_SCORE = (ATTENTIONS.accepts, _names_of(ATTENTIONS))
+_A_SCORE_OR_NONE = (_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None")
+_WINDOWS = (
+    partial(_are_ints, may_be_none=True),
+    "an integer of 0 or more (tokens), a list with one entry per layer or None",
+)
+_A_SMOOTHING_FORM = (_is_one_of("t2t", "torch"), '"t2t" or "torch"')
+# The fields whose values may be names of classes that users have registered.
 _REGISTRIES = {
     "attention_score": ATTENTIONS,
     "cross_attention_score": ATTENTIONS,
     "position_embedding": POSITION_ENCODINGS,
 }
+
+
+def _field(
+    default: Any,
+    rule: tuple[Callable[[Any], bool], str],
+    *,
+    unit: str = "",
+    is_recipe_key: bool = True,
+    changes_outputs: bool = True,
+    needs_encoder_decoder: bool = False,
+) -> Any:
+    """Declare a field of `VaswaniConfig`. All code that depends on properties of fields reads the properties
+    from `CONFIG_FIELDS`.
+
+    Args:
+        default (Any): The default value.
+        rule (tuple): A test of the value, and the words that follow "must be" in the error message.
+        unit (str): The unit of a count or a size.
+        is_recipe_key (bool): True if the field is a key of the section `model` of a recipe. False if the
+            tokenizer or another section of the recipe determines the value.
+        changes_outputs (bool): False if the field changes the training, but not the outputs of a trained
+            model.
+        needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
+    """
+    properties = {
+        "rule": rule,
+        "unit": unit,
+        "is_recipe_key": is_recipe_key,
+        "changes_outputs": changes_outputs,
+        "needs_encoder_decoder": needs_encoder_decoder,
+    }
+    return field(default=default, metadata=properties)
 
 
 class VaswaniConfig(PreTrainedConfig):
@@ -302,47 +300,53 @@ class VaswaniConfig(PreTrainedConfig):
         "num_hidden_layers": "encoder_layers",
     }
 
-    vocab_size: int = 37000
-    decoder_vocab_size: int | None = None
-    d_model: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    encoder_attention_heads: int = 8
-    decoder_attention_heads: int = 8
-    encoder_ffn_dim: int = 2048
-    decoder_ffn_dim: int = 2048
-    d_k: int | None = None
-    d_v: int | None = None
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    activation_function: str = "relu"
-    norm_position: str = "post"
-    norm_position_of_decoder: str | None = None
-    final_norm: bool | None = None
-    layer_norm_eps: float = 1e-5
-    position_embedding: str = "sinusoidal"
-    position_timescales: str = "paper"
-    position_offset: int = 0
-    max_position_embeddings: int = 1024
-    scale_embedding: bool = True
-    share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
-    lm_head_bias: bool = False
-    zero_start_embedding: bool = False
-    attention_score: str = "scaled_dot"
-    cross_attention_score: str | None = None
-    attention_window: int | list[int | None] | None = None
-    attention_bias: bool = False
-    initializer_range: float | None = None
-    label_smoothing: float | int = 0.0
-    label_smoothing_form: str = "t2t"
-    use_cache: bool = True
-    is_encoder_decoder: bool = True
-    bos_token_id: int | None = 0
-    pad_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 0
+    vocab_size: int = _field(37000, _A_SIZE, is_recipe_key=False)
+    decoder_vocab_size: int | None = _field(
+        None, _A_SIZE_OR_NONE, is_recipe_key=False, needs_encoder_decoder=True
+    )
+    d_model: int = _field(512, _A_SIZE, unit="components of a vector")
+    encoder_layers: int = _field(6, _A_SIZE, unit="layers")
+    decoder_layers: int = _field(6, _A_SIZE, unit="layers")
+    encoder_attention_heads: int = _field(8, _A_SIZE, unit="heads")
+    decoder_attention_heads: int = _field(8, _A_SIZE, unit="heads")
+    encoder_ffn_dim: int = _field(2048, _A_SIZE, unit="components of a vector")
+    decoder_ffn_dim: int = _field(2048, _A_SIZE, unit="components of a vector")
+    d_k: int | None = _field(None, _A_SIZE_OR_NONE, unit="components of a vector")
+    d_v: int | None = _field(None, _A_SIZE_OR_NONE, unit="components of a vector")
+    dropout: float | int = _field(0.1, _A_RATE, changes_outputs=False)
+    attention_dropout: float | int = _field(0.0, _A_RATE, changes_outputs=False)
+    activation_dropout: float | int = _field(0.0, _A_RATE, changes_outputs=False)
+    activation_function: str = _field("relu", _AN_ACTIVATION)
+    norm_position: str = _field("post", _A_NORM_POSITION)
+    norm_position_of_decoder: str | None = _field(None, _A_NORM_POSITION_OR_NONE, needs_encoder_decoder=True)
+    final_norm: bool | None = _field(None, _A_SWITCH_OR_NONE)
+    layer_norm_eps: float = _field(1e-5, _A_POSITIVE_NUMBER)
+    position_embedding: str = _field("sinusoidal", _A_POSITION_ENCODING)
+    position_timescales: str = _field("paper", _TIMESCALES)
+    position_offset: int = _field(0, _AN_OFFSET, unit="tokens")
+    max_position_embeddings: int = _field(1024, _A_SIZE, unit="tokens")
+    scale_embedding: bool = _field(True, _A_SWITCH)
+    share_encoder_decoder_embeddings: bool = _field(
+        True, _A_SWITCH, is_recipe_key=False, needs_encoder_decoder=True
+    )
+    tie_word_embeddings: bool = _field(True, _A_SWITCH)
+    lm_head_bias: bool = _field(False, _A_SWITCH)
+    zero_start_embedding: bool = _field(False, _A_SWITCH, needs_encoder_decoder=True)
+    attention_score: str = _field("scaled_dot", _A_SCORE)
+    cross_attention_score: str | None = _field(None, _A_SCORE_OR_NONE, needs_encoder_decoder=True)
+    attention_window: int | list[int | None] | None = _field(None, _WINDOWS, unit="tokens")
+    attention_bias: bool = _field(False, _A_SWITCH)
+    initializer_range: float | None = _field(None, _A_POSITIVE_NUMBER_OR_NONE)
+    label_smoothing: float | int = _field(0.0, _A_RATE, changes_outputs=False)
+    label_smoothing_form: str = _field("t2t", _A_SMOOTHING_FORM, changes_outputs=False)
+    use_cache: bool = _field(True, _A_SWITCH, is_recipe_key=False)
+    is_encoder_decoder: bool = _field(True, _ALWAYS_TRUE, is_recipe_key=False, needs_encoder_decoder=True)
+    bos_token_id: int | None = _field(0, _A_TOKEN_OR_NONE, is_recipe_key=False)
+    pad_token_id: int | None = _field(1, _A_TOKEN_OR_NONE, is_recipe_key=False)
+    eos_token_id: int | list[int] | None = _field(2, _TOKENS_OR_NONE, is_recipe_key=False)
+    decoder_start_token_id: int | None = _field(
+        0, _A_TOKEN_OR_NONE, is_recipe_key=False, needs_encoder_decoder=True
+    )
 
     # The config fields that a subclass defines: maps the name of each field to its type.
     added_fields = {}  # type: ignore[var-annotated]
@@ -352,14 +356,14 @@ class VaswaniConfig(PreTrainedConfig):
         cls.added_fields = _added_fields(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        field = self.attribute_map.get(name, name)
-        if field in FIELD_RULES:
-            is_possible, words = FIELD_RULES[field]
+        own_name = self.attribute_map.get(name, name)
+        if own_name in CONFIG_FIELDS:
+            is_possible, words = CONFIG_FIELDS[own_name].metadata["rule"]
             if not is_possible(value):
-                remedy = _remedy(field, value)
+                remedy = _remedy(own_name, value)
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
-        elif field in self.added_fields:
-            value = _checked(self, field, value)
+        elif own_name in self.added_fields:
+            value = _checked(self, own_name, value)
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # Assign both vocabulary sizes, because `resize_token_embeddings` of transformers assigns only
@@ -374,9 +378,9 @@ class VaswaniConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         _refuse_unknown(type(self), kwargs)
-        for alias, field in self.attribute_map.items():
+        for alias, name in self.attribute_map.items():
             if alias in kwargs:
-                setattr(self, field, kwargs.pop(alias))
+                setattr(self, name, kwargs.pop(alias))
         heads = self.encoder_attention_heads
         if heads == self.decoder_attention_heads and self.d_model % heads == 0:
             self.d_k = self.d_k or self.d_model // heads
@@ -564,7 +568,16 @@ class VaswaniConfig(PreTrainedConfig):
         return classes if _base_of(self) is type(self) else [*classes, type(self)]
 
 
-# Register the class, so that transformers saves the code files of the model together with each config.
+# The fields that `VaswaniConfig` declares, in the order of the class, with the properties from `_field`.
+CONFIG_FIELDS: dict[str, Field] = {
+    name: VaswaniConfig.__dataclass_fields__[name] for name in inspect.get_annotations(VaswaniConfig)
+}
+# The fields that have no meaning for a model with one stack.
+ENCODER_DECODER_FIELDS = frozenset(
+    name for name, declared in CONFIG_FIELDS.items() if declared.metadata["needs_encoder_decoder"]
+)
+
+# After this call transformers saves the code files of the model together with each config.
 VaswaniConfig.register_for_auto_class()
 
 
@@ -577,9 +590,14 @@ def _base_of(config: VaswaniConfig) -> type:
 
 
 def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
-    """Return each registered name that a config uses, together with the registry that contains the name."""
-    names = {(field, getattr(config, field)) for field in _REGISTRIES}
-    found = {(_REGISTRIES[field], name) for field, name in names if name in _REGISTRIES[field].classes}
+    """Return the names in a config that users have registered. Return each name together with the registry
+    that contains the name.
+    """
+    found = set()
+    for field_name, registry in _REGISTRIES.items():
+        name = getattr(config, field_name)
+        if name in registry.classes:
+            found.add((registry, name))
     return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
 
 
@@ -669,9 +687,11 @@ def _with_floats(value: Any) -> Any:
     return float(value) if is_int(value, least=-sys.maxsize) else value
 
 
-def _remedy(field: str, value: Any) -> str:
-    """Return the end of the error message about an unregistered name: how to register the name."""
-    if field not in _REGISTRIES or not isinstance(value, str):
+def _remedy(name: str, value: Any) -> str:
+    """Return the end of an error message about a name that is not registered. The end tells the user how to
+    register the name.
+    """
+    if name not in _REGISTRIES or not isinstance(value, str):
         return ""
     return (
         f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
@@ -680,13 +700,13 @@ def _remedy(field: str, value: Any) -> str:
 
 
 def _field_names(cls: type[VaswaniConfig]) -> set[str]:
-    return {field.name for field in fields(cls)} | {*cls.attribute_map, *cls.added_fields}
+    return {declared.name for declared in fields(cls)} | {*cls.attribute_map, *cls.added_fields}
 
 
 def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
     """Return a dict that maps each name that is not a field of the config class to an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
+    candidates = sorted([*CONFIG_FIELDS, *cls.attribute_map, *cls.added_fields])
     messages = {}
     for name in names:
         if name in known or name.startswith("_"):

@@ -6,7 +6,8 @@ for `generate`. Each field has a type, a default and metadata:
 - `help` describes the option on the command line and in the manual.
 - `least` (inclusive), `above` (exclusive) and `most` (inclusive) are the limits of a number.
 - `whole` is True if a float must be a whole number.
-- `choices` are the permitted values.
+- `choices` are the possible values.
+- `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
 
 `check_options` validates values with this metadata. The command line, the manual, `Translator` and the
@@ -71,6 +72,7 @@ def option(
     most: float | None = None,
     whole: bool = False,
     choices: tuple[Any, ...] = (),
+    group: str = "search",
     command_line: bool = True,
     factory: Any = MISSING,
 ) -> Any:
@@ -84,6 +86,7 @@ def option(
         "most": most,
         "whole": whole,
         "choices": choices,
+        "group": group,
         "command_line": command_line,
     }
     if factory is not MISSING:
@@ -242,16 +245,24 @@ class SearchSettings:
         "forbid a translation that contains a sequence of this number of tokens twice; 0 forbids nothing",
         least=0,
     )
-    do_sample: bool = option(False, "sample translations at random instead of searching for the best")
-    temperature: float = option(
-        1.0, "temperature of sampling; translations are more varied above 1 and less varied below 1", above=0
+    do_sample: bool = option(
+        False, "sample translations at random instead of searching for the best", group="sampling"
     )
-    top_k: int = option(50, "sample each token from this number of most probable tokens", least=0)
+    temperature: float = option(
+        1.0,
+        "temperature of sampling; translations are more varied above 1 and less varied below 1",
+        above=0,
+        group="sampling",
+    )
+    top_k: int = option(
+        50, "sample each token from this number of most probable tokens", least=0, group="sampling"
+    )
     top_p: float = option(
         1.0,
         "sample each token from the most probable tokens whose probabilities sum to this value",
         above=0,
         most=1,
+        group="sampling",
     )
 
 
@@ -292,9 +303,10 @@ class TranslationOptions:
         1000,
         "number of lines that are read and translated together (1000; 1 if the input is a terminal)",
         least=1,
+        group="computing",
     )
     tokens_per_batch: int = option(
-        4096, "number of source tokens per batch, including padding (4096)", least=1
+        4096, "number of source tokens per batch, including padding (4096)", least=1, group="computing"
     )
     batch_size: int | None = option(
         None,
@@ -320,23 +332,32 @@ class TranslationOptions:
         "`vaswani evaluate --calibration fit` writes",
         least=0,
         most=1,
+        group="input and output",
     )
     on_error: str = option(
         "fail",
         "what to do with an invalid line; skip: report the line, write an empty translation (or the "
         "`error`, in JSON) and continue; the exit code is 1 if all lines are invalid",
         choices=("fail", "skip"),
+        group="input and output",
     )
     seed: int | None = option(
-        None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
+        None,
+        "seed of sampling; the same seed draws the same translations",
+        least=0,
+        most=2**32 - 1,
+        group="sampling",
     )
     src_lang: str | None = option(
-        None, "language of the texts, as the tokenizer names it, for models of many languages such as NLLB"
+        None,
+        "language of the texts, as the tokenizer names it, for models of many languages such as NLLB",
+        group="input and output",
     )
     tgt_lang: str | None = option(
         None,
         "language of the translations, as the tokenizer names it, for models with several target languages; "
         "for example nld if the tokenizer has the tag >>nld<<",
+        group="input and output",
     )
     return_scores: bool = option(
         False, "return score, tokens, words and confidences with each translation", command_line=False

@@ -28,7 +28,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_vaswani import CACHE_NAME, fast_path
-from .configuration_vaswani import VaswaniConfig
+from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
@@ -94,14 +94,7 @@ class VaswaniStackConfig(VaswaniConfig):
         such as `encoder_layers` for a decoder.
         """
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
-        others |= {
-            "decoder_vocab_size",
-            "decoder_start_token_id",
-            "norm_position_of_decoder",
-            "cross_attention_score",
-            "zero_start_embedding",
-            *_OF_TWO_STACKS,
-        }
+        others |= ENCODER_DECODER_FIELDS
         return {name: value for name, value in super().to_dict().items() if name not in others}
 
     @classmethod
@@ -109,16 +102,7 @@ class VaswaniStackConfig(VaswaniConfig):
         """Convert a config to this class: the config of an encoder-decoder model, or of another model with
         one stack.
         """
-        unused = {
-            *_OF_TWO_STACKS,
-            "norm_position_of_decoder",
-            "decoder_vocab_size",
-            "zero_start_embedding",
-            "model_type",
-            "transformers_version",
-            "architectures",
-            "dtype",
-        }
+        unused = {*ENCODER_DECODER_FIELDS, "model_type", "transformers_version", "architectures", "dtype"}
         fields = {}
         for name in VaswaniConfig().to_dict():
             if hasattr(config, name) and name not in unused and not name.startswith("_"):

@@ -45,7 +45,7 @@ def _table_row(row: dict[str, Any]) -> str:
         row["length_penalty"],
         "" if is_checkpoint else f"{row['largest_difference']:.1e}",
         "" if is_checkpoint else f"{row['changed']:,} of {row['sentences']:,}",
-        "" if is_checkpoint else f"{row['changed_at_limit']:,}",
+        "" if is_checkpoint else f"{row['changed_at_length_limit']:,}",
         f"{row['bleu']:.2f}",
         f"{row['sentences_per_second']:.1f}",
         f"{row['megabytes']:.1f}",

@@ -37,7 +37,7 @@ from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
 from .certificate import certificate_table, hashes_of_weights
-from .records import read_record, read_results
+from .records import DataRecord, SplitRecord, check_scores, read_record, read_results
 
 # The maximum number of example texts in the metadata of a card.
 NUM_WIDGETS = 3
@@ -89,6 +89,7 @@ def model_card(
         "certificate_table": certificate_table(certificate) if certificate else None,
     }
     task = _task_of(folder, recipe, facts["test"])
+    check_scores(folder, facts["test"], task.test_scores)
     words = task.card_words(data, recipe.data if recipe else None, facts["test"], repo_id)
     facts |= {
         "words": words,
@@ -166,6 +167,7 @@ def pipeline_of(folder: Path) -> str | None:
     recipe, results, data = _record(folder)
     test = results.get("test") or {}
     task = _task_of(folder, recipe, test)
+    check_scores(folder, test, task.test_scores)
     return task.card_words(data, recipe.data if recipe else None, test, "").pipeline
 
 
@@ -335,45 +337,45 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
     """
     # Use `getattr`, because the recipe has either one language key or two language keys, depending on the
     # task.
-    return {
-        "source_language": getattr(data, "source_language", ""),
-        "target_language": getattr(data, "target_language", ""),
-        "language": getattr(data, "language", ""),
-        "license": data_license(data),
-        "attribution": data.attribution,
-        "train": _split_facts(data, "train"),
-        "validation": _split_facts(data, "validation"),
-        "test": _test_facts(data),
-    }
+    record = DataRecord(
+        source_language=getattr(data, "source_language", ""),
+        target_language=getattr(data, "target_language", ""),
+        language=getattr(data, "language", ""),
+        license=data_license(data),
+        attribution=data.attribution,
+        train=_split_record(data, "train"),
+        validation=_split_record(data, "validation"),
+        test=_test_record(data),
+    )
+    return record.as_json()
 
 
-def _test_facts(data: DataSettings) -> dict[str, Any] | None:
+def _test_record(data: DataSettings) -> SplitRecord | None:
     """Describe the test split, with the name and the Hub dataset that the recipe states for the test set."""
-    facts = _split_facts(data, "test")
-    if facts is None:
+    record = _split_record(data, "test")
+    if record is None:
         return None
     stated = {"title": data.test_name, "stated_dataset": data.test_dataset}
-    return facts | {key: value for key, value in stated.items() if value}
+    return record.model_copy(update={key: value for key, value in stated.items() if value})
 
 
-def _split_facts(data: DataSettings, split: str) -> dict[str, Any] | None:
+def _split_record(data: DataSettings, split: str) -> SplitRecord | None:
     if data.corpus:
-        return {"name": data.corpus, "split": split}
+        return SplitRecord(name=data.corpus, split=split)
     if split in data.held_out_sizes:
         size = data.held_out_sizes[split]
-        return {**(_split_facts(data, "train") or {}), "split": f"{size:,} examples of the training data"}
+        whole = _split_record(data, "train") or SplitRecord()
+        return whole.model_copy(update={"split": f"{size:,} examples of the training data"})
     files = [last_part(path) for path in data.files(split)]
     if files:
-        facts: dict[str, Any] = {"name": files[0], "files": files}
         weights = getattr(data, "train_weights", None)
         if split == "train" and weights:
-            facts["weights"] = weights
-        return facts
+            return SplitRecord(name=files[0], files=files, weights=weights)
+        return SplitRecord(name=files[0], files=files)
     name = getattr(data, f"{split}_split", None)
     if not isinstance(data, CorpusData) or not data.dataset or not name:
         return None
-    facts = {"name": last_part(data.dataset)}
+    facts: dict[str, Any] = {"name": last_part(data.dataset), "config": data.dataset_config, "split": name}
     if is_on_hub(data.dataset):
-        facts = {"name": data.dataset, "dataset": data.dataset, "revision": data.dataset_revision}
-    facts |= {"config": data.dataset_config, "split": name}
-    return {key: value for key, value in facts.items() if value}
+        facts |= {"name": data.dataset, "dataset": data.dataset, "revision": data.dataset_revision}
+    return SplitRecord(**{key: value for key, value in facts.items() if value})

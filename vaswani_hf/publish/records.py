@@ -1,4 +1,8 @@
-"""Reads the JSON files of a run that a model card describes. The content of results.json is validated."""
+"""Defines the content of results.json, and reads the JSON files of a run that a model card describes.
+
+The code that writes a part of results.json creates an object of the class of this part. `read_results`
+validates the file with the same classes, because a user may have edited the file.
+"""
 
 import json
 from pathlib import Path
@@ -10,29 +14,41 @@ from ..checkpoint.files import RESULTS_FILE
 from ..settings.base import explain_invalid
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
     """Base class of the parts of results.json. A part may have other keys, because a later version of the
     package may write other keys.
     """
 
     model_config = ConfigDict(strict=True)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON, with the keys that were given."""
+        return self.model_dump(exclude_unset=True)
 
-class _Training(_Record):
+
+class TrainingRecord(Record):
+    """The training of the final weights."""
+
+    date: str | None = None
+    seed: int | None = None
+    dtype: str | None = None
     steps: int | None = None
-    target_tokens: int | None = None
     epochs: float | None = None
+    target_tokens: int | None = None
     seconds: float | None = None
-    averaged_steps: list[int] | None = None
+    # For a resumed run, `hardware` and `versions` are those after the interruption.
     resumed_at_step: int | None = None
     hardware: str | None = None
-    date: str | None = None
+    processes: int | None = None
+    threads: int | None = None
+    # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
     model_tags: list[str] | None = None
     versions: dict[str, str] | None = None
+    averaged_steps: list[int] | None = None
 
 
-class _Scores(_Record):
-    """The scores of all tasks on the test split."""
+class ScoresRecord(Record):
+    """The scores of all tasks on the test split. The tasks write the scores, see `Task.score_test_split`."""
 
     bleu: float | None = None
     chrf: float | None = None
@@ -48,7 +64,9 @@ class _Scores(_Record):
     tokens: int | None = None
 
 
-class _Example(_Record):
+class ExampleRecord(Record):
+    """An example of the model card."""
+
     source: str
     output: str
     confidence: float
@@ -56,11 +74,13 @@ class _Example(_Record):
     words: list[Annotated[tuple[str, float], Strict(False)]] = []
 
 
-class _Split(_Record):
+class SplitRecord(Record):
+    """The data of a split."""
+
     name: str | None = None
     title: str | None = None
     files: list[str] | None = None
-    weights: list[float] | None = None
+    weights: list[float | int] | None = None
     dataset: str | None = None
     stated_dataset: str | None = None
     config: str | None = None
@@ -68,38 +88,42 @@ class _Split(_Record):
     split: str | None = None
 
 
-class _Data(_Record):
+class DataRecord(Record):
+    """The data of a run, or the data with which an imported model was trained."""
+
     source_language: str | None = None
     target_language: str | None = None
     language: str | None = None
     license: str | None = None
     attribution: str | None = None
-    train: _Split | None = None
-    validation: _Split | None = None
-    test: _Split | None = None
+    train: SplitRecord | None = None
+    validation: SplitRecord | None = None
+    test: SplitRecord | None = None
 
 
-class _Origin(_Record):
+class OriginRecord(Record):
     """The checkpoint that `vaswani import` has read."""
 
     name: str
     format: str
-    difference: float | None
     is_on_hub: bool = False
+    # The name of the model in the model card.
+    imported_as: str | None = None
     peer: str | None = None
+    difference: float | None
     notes: list[str] = []
 
 
-class _Results(_Record):
-    training: _Training | None = None
-    test: _Scores | None = None
-    examples: list[_Example] | None = None
+class _Results(Record):
+    training: TrainingRecord | None = None
+    test: ScoresRecord | None = None
+    examples: list[ExampleRecord] | None = None
     decoding: dict[str, Any] | None = None
     # Maps the name of each split to the number of kept examples, and to the number of removed examples for
     # each reason.
     corpus: dict[str, dict[str, int]] | None = None
-    data: _Data | None = None
-    origin: _Origin | None = None
+    data: DataRecord | None = None
+    origin: OriginRecord | None = None
     average_of: list[str] | None = None
 
 
@@ -117,6 +141,20 @@ def read_results(folder: Path) -> dict[str, Any]:
             f"({explain_invalid(error).removesuffix('.')}); restore it or remove it."
         ) from None
     return content
+
+
+def check_scores(folder: Path, test: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Raise a ValueError if the results.json of a checkpoint has the first of the scores `names`, but lacks
+    another one. `test` is the entry `test` of results.json.
+    """
+    if not names or test.get(names[0]) is None:
+        return
+    for name in names:
+        if test.get(name) is None:
+            raise ValueError(
+                f"The record '{folder / RESULTS_FILE}' must hold all scores of the test set, but has "
+                f"`test.{names[0]}` and no `test.{name}`; restore the file or remove it."
+            )
 
 
 def read_record(path: Path) -> dict[str, Any]:

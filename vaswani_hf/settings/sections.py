@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, create_model, model_validator
 
-from ..model.configuration_vaswani import FIELD_RULES, VaswaniConfig
+from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
 from .base import NO_DOCSTRINGS, Settings
 
 # The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
@@ -48,33 +48,10 @@ class TokenizerSettings(Settings):
 
 # The parts of an encoder-decoder model. Each part can start from the weights of another model.
 STACKS = ("encoder", "decoder")
-# Fields of `VaswaniConfig` that are not keys of the section `model`, because the tokenizers or other sections
-# of the recipe determine the values.
-_FIELDS_OF_THE_RUN = """
-    vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
-    pad_token_id eos_token_id decoder_start_token_id
-""".split()
-# The fields of `VaswaniConfig` that are keys of the section `model` of a recipe.
-MODEL_FIELDS = tuple(
-    name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
-)
-# Maps each field of `VaswaniConfig` that is a count or a size to its unit.
-_UNITS_OF_FIELDS = {
-    "d_model": "components of a vector",
-    "encoder_layers": "layers",
-    "decoder_layers": "layers",
-    "encoder_attention_heads": "heads",
-    "decoder_attention_heads": "heads",
-    "encoder_ffn_dim": "components of a vector",
-    "decoder_ffn_dim": "components of a vector",
-    "d_k": "components of a vector",
-    "d_v": "components of a vector",
-    "position_offset": "tokens",
-    "max_position_embeddings": "tokens",
-    "attention_window": "tokens",
-}
-# Fields of `VaswaniConfig` that change only the training, and not the outputs of a trained model.
-FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
+# The fields of the config that are keys of the section `model` of a recipe.
+MODEL_FIELDS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
+# Fields that change the training, but not the outputs of a trained model.
+FREE_FIELDS = tuple(name for name, field in CONFIG_FIELDS.items() if not field.metadata["changes_outputs"])
 
 
 class InitFrom(Settings):
@@ -147,34 +124,43 @@ class ModelSettings(Settings):
         return self
 
 
-def _with_config_fields(name: str, excluded: str) -> Any:
-    """Create a settings class for the section `model` from the fields of `VaswaniConfig`.
-
-    `excluded` is a regular expression that matches the names of fields to leave out.
+def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
+    """Create a settings class for the section `model` from the config fields of a model with the stacks
+    `stacks`.
     """
-    docs = inspect.getdoc(VaswaniConfig) or ""
-    defaults = VaswaniConfig()
+    other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
-    for field in MODEL_FIELDS:
-        if re.match(excluded, field):
+    for key in MODEL_FIELDS:
+        is_of_both = key in ENCODER_DECODER_FIELDS
+        if key.startswith(other_stacks) or (is_of_both and stacks != STACKS):
             continue
-        help = re.search(rf"^    {field} \(.*?\): (.*(?:\n        .*)*)", docs, re.MULTILINE)
-        # The description is empty if Python has removed the docstrings (option `-OO`).
-        description = " ".join(help.group(1).split()) if help else ""
-        annotation = inspect.get_annotations(VaswaniConfig)[field]
-        default = getattr(VaswaniConfig, field, getattr(defaults, field))
+        declared = CONFIG_FIELDS[key]
         facts: dict[str, Any] = {}
-        if field in _UNITS_OF_FIELDS:
-            facts["unit"] = _UNITS_OF_FIELDS[field]
-        if field in FIELD_RULES and not isinstance(default, bool):
-            facts["range"] = FIELD_RULES[field][1].replace("None", "null")
-        fields[field] = (annotation, Field(default, description=description, json_schema_extra=facts))
+        if declared.metadata["unit"]:
+            facts["unit"] = declared.metadata["unit"]
+        if not isinstance(declared.default, bool):
+            _, words = declared.metadata["rule"]
+            facts["range"] = words.replace("None", "null")
+        fields[key] = (
+            declared.type,
+            Field(declared.default, description=_help_of_config_field(key), json_schema_extra=facts),
+        )
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
-EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", "nothing")
-EncoderSettings = _with_config_fields("EncoderSettings", "decoder_|cross_|norm_position_of|zero_start")
-DecoderSettings = _with_config_fields("DecoderSettings", "encoder_|cross_|norm_position_of|zero_start")
+def _help_of_config_field(name: str) -> str:
+    """Return the help text of a config field: its entry in the section "Args" of the docstring of the config.
+
+    The help text is empty if Python has removed the docstrings (option `-OO`).
+    """
+    docstring = inspect.getdoc(VaswaniConfig) or ""
+    entry = re.search(rf"^    {name} \(.*?\): (.*(?:\n        .*)*)", docstring, re.MULTILINE)
+    return " ".join(entry.group(1).split()) if entry else ""
+
+
+EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", STACKS)
+EncoderSettings = _with_config_fields("EncoderSettings", ("encoder",))
+DecoderSettings = _with_config_fields("DecoderSettings", ("decoder",))
 _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, STACKS[1:]: DecoderSettings}
 
 

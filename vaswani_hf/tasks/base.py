@@ -110,6 +110,8 @@ class Task(Protocol):
             task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
             scores of the test set. The training curve uses the titles as labels for the validation scores.
+        test_scores: The names of the scores that the model card shows together. If the first score is known,
+            all scores are known.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Task(Protocol):
     stacks: tuple[str, ...] = BOTH_STACKS
     outputs_file: str | None = None
     metrics: dict[str, str]
+    test_scores: tuple[str, ...] = ()
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
         """Return the section `data` with additional facts about the data, such as the commit of a dataset on

@@ -102,7 +102,8 @@ class LanguageModeling(Task):
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # Describes the special tokens and the space that the tokenizer adds to a text.
+    test_scores = ("perplexity", "accuracy")
+    # Describes which special tokens and which space the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
     # readers of the model card.

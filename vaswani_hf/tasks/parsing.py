@@ -104,6 +104,7 @@ class Parsing(Task):
     model_class = VaswaniForSeq2SeqLM
     outputs_file = TREES_FILE
     metrics = {"f1": "labelled bracketing F1"}
+    test_scores = ("f1", "precision", "recall", "exact_match")
 
     def load_split(self, data: TreebankData, split: str, seed: int) -> Dataset | None:
         if data.corpus:

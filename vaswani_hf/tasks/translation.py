@@ -254,6 +254,7 @@ class Translation(Task):
     model_class = VaswaniForSeq2SeqLM
     outputs_file = TRANSLATIONS_FILE
     metrics = {"bleu": "BLEU", "chrf": "chrF"}
+    test_scores = ("bleu", "chrf", "exact_match")
 
     def pin_data(self, data: TranslationData, earlier: TranslationData | None) -> TranslationData:
         pinned = pin_dataset(data, earlier)

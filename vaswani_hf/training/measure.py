@@ -42,19 +42,8 @@ def measure_speed(
     optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
     loss = loss_function(model, training, device.type)
 
-    # On a CPU, measure only one part of a large batch, because the trainer divides a large batch into parts
-    # on a CPU.
-    source_tokens = training.source_tokens_per_batch
-    target_tokens = training.target_tokens_per_batch
-    largest = largest_part(training, config.d_model) if is_cpu else None
-    share = 1.0 if largest is None else min(1.0, max(largest, length) / max(source_tokens, target_tokens))
-    rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
-    source_length = min(length, max(1, int(share * source_tokens) // rows))
-    target_length = min(length, max(1, int(share * target_tokens) // rows))
-    # Draw random token ids of 4 or more, because the ids 0 to 3 are special tokens.
-    source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
-    labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
-    batch = full_batch(source, labels)
+    batch = _random_batch(config, training, length, device)
+    part_tokens = batch["labels"].numel()
 
     def synchronize() -> None:
         if not is_cpu:
@@ -84,8 +73,27 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # The time of a training step is the mean time of a part times the number of parts in a step, plus the
-    # time of the optimizer.
-    step_tokens = training.gradient_accumulation_steps * target_tokens
-    step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
+    # Multiply the mean time of a part by the number of parts in an optimizer step, and add the time of the
+    # optimizer.
+    step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
+    step_seconds = step_tokens / part_tokens * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware
+
+
+def _random_batch(
+    config: VaswaniConfig, training: AnyTraining, length: int, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return a batch of random token ids without padding. On a CPU, the batch is only one part of a large
+    batch, because a training step on a CPU computes a large batch as several smaller batches.
+    """
+    source_tokens = training.source_tokens_per_batch
+    target_tokens = training.target_tokens_per_batch
+    largest = largest_part(training, config.d_model) if device.type == "cpu" else None
+    share = 1.0 if largest is None else min(1.0, max(largest, length) / max(source_tokens, target_tokens))
+    rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
+    source_length = min(length, max(1, int(share * source_tokens) // rows))
+    target_length = min(length, max(1, int(share * target_tokens) // rows))
+    # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
+    source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
+    labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
+    return full_batch(source, labels)

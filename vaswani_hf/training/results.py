@@ -1,6 +1,6 @@
 """Writes the results of a run: results.json, the outputs on the test split, and the training curve.
 
-The `Task` object of the run computes the scores. publish/model_card.py reads results.json.
+The task computes the scores. publish/records.py defines the parts of results.json.
 """
 
 import dataclasses
@@ -31,6 +31,7 @@ from ..data.corpus import Corpus
 from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
 from ..publish.model_card import data_facts
+from ..publish.records import TrainingRecord
 from ..recipe.licenses import RESEARCH_ONLY, data_license
 from ..settings.data import DataSettings
 from ..settings.sections import PublishingSettings
@@ -195,31 +196,25 @@ def end_in_words(trainer: VaswaniTrainer) -> str:
 
 def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     last = metrics[-1] if metrics else {}
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "seed": trainer.args.seed,
-        "dtype": "bfloat16" if trainer.training.bf16 is True else "float32",
-        "steps": trainer.state.global_step or trainer.start_step,
-        "epochs": last.get("epoch"),
-        "target_tokens": int(trainer.target_tokens_seen),
-        "seconds": last.get("seconds", 0.0),
-        # For a resumed run, record the hardware and the versions after the last interruption.
-        "resumed_at_step": trainer.start_step or None,
-        "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
-        "processes": trainer.args.world_size,
-        "threads": torch.get_num_threads(),
-        # Tags that a reporting tool of transformers has added to the model, such as the address of a
-        # dashboard.
-        "model_tags": list(getattr(trainer.model, "model_tags", None) or []),
-        "versions": {
-            "vaswani_hf": __version__,
-            "python": platform.python_version(),
-            **{
-                name: version(name)
-                for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")
-            },
-        },
-    }
+    versions = {"vaswani_hf": __version__, "python": platform.python_version()}
+    for library in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu"):
+        versions[library] = version(library)
+    record = TrainingRecord(
+        date=datetime.now(UTC).date().isoformat(),
+        seed=trainer.args.seed,
+        dtype="bfloat16" if trainer.training.bf16 is True else "float32",
+        steps=trainer.state.global_step or trainer.start_step,
+        epochs=last.get("epoch"),
+        target_tokens=int(trainer.target_tokens_seen),
+        seconds=last.get("seconds", 0.0),
+        resumed_at_step=trainer.start_step or None,
+        hardware=hardware_name(trainer.args.device, trainer.args.world_size),
+        processes=trainer.args.world_size,
+        threads=torch.get_num_threads(),
+        model_tags=list(getattr(trainer.model, "model_tags", None) or []),
+        versions=versions,
+    )
+    return record.as_json()
 
 
 def draw_curve(folder: Path, step: int) -> None:

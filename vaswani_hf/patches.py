@@ -1,0 +1,158 @@
+"""Replaces functions and modules of other libraries while a program runs. No other file does so, except that
+registration.py changes the table of the tasks of `pipeline`.
+
+- `hide_warnings_of_torchao` hides log lines and warnings that do not concern the package.
+- `import_quantizers_without_torchao` and `quick_imports` make imports faster.
+- `without_initial_values` makes the loading of a checkpoint faster.
+
+This file imports neither torch nor transformers, because the functions must be called before or during the
+import of transformers.
+"""
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+_DYNAMO = "torch._dynamo"
+# The only submodule of `torch._dynamo` that transformers imports.
+_INDEX_MODE = "torch._dynamo._trace_wrapped_higher_order_op"
+# The functions of `torch.nn.init` that the layers of PyTorch call to initialize their weights.
+_INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "constant_", "zeros_", "ones_")
+
+
+def hide_warnings_of_torchao() -> None:
+    """Hide the log lines about CUDA parts that torchao cannot load, and the warnings about invalid escape
+    sequences in torchao. Python shows these warnings at each import if Python cannot write bytecode files.
+    """
+    logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
+    logging.getLogger("torch.utils._pytree").addFilter(
+        lambda record: "register_constant" not in record.getMessage()
+    )
+    warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
+
+
+def import_quantizers_without_torchao() -> None:
+    """Import the quantizers of transformers without importing torchao.
+
+    If torchao is installed, transformers imports torchao for one function of one quantizer. Avoid the import
+    of torchao, because the import takes a second and prints warnings, and only int8 weights need torchao in
+    this package.
+    """
+    if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
+        return
+    from transformers.utils import is_torchao_available
+
+    # Set the entry of torchao to None, because a module whose entry in `sys.modules` is None counts as not
+    # installed.
+    sys.modules["torchao"] = None  # type: ignore[assignment]
+    try:
+        import transformers.quantizers.quantizer_torchao as quantizer
+    finally:
+        del sys.modules["torchao"]
+        is_torchao_available.cache_clear()
+    if is_torchao_available():
+        quantizer.flatten_tensor_state_dict = _flatten_tensor_state_dict  # type: ignore[attr-defined]
+
+
+def _flatten_tensor_state_dict(*args: Any) -> Any:
+    """Call the function `flatten_tensor_state_dict` of torchao. torchao is imported only at this call."""
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+
+    return flatten_tensor_state_dict(*args)
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Import transformers faster in the body of the `with` statement, for commands that neither train nor
+    compile a model.
+
+    transformers is imported without two slow modules of PyTorch: `torch.distributed.tensor`, for training on
+    several devices, and `torch._dynamo`, whose decorators control `torch.compile`. Both modules import SymPy.
+    Importing `torch.distributed.tensor` and `torch._dynamo` takes a large part of the time of
+    `import transformers`.
+
+    After the `with` statement, `torch.distributed.is_available()` returns False until the process ends,
+    because transformers was imported without `torch.distributed.tensor`.
+    """
+    import torch
+
+    if "transformers" in sys.modules or _DYNAMO in sys.modules:
+        yield
+        return
+    torch.distributed.is_available = lambda: False
+    dynamo = _DeferredDynamo(_DYNAMO)
+    index_mode: Any = ModuleType(_INDEX_MODE)
+    index_mode.TransformGetItemToIndex = _DeferredIndexMode
+    for module in (dynamo, index_mode):
+        sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        for module in (dynamo, index_mode):
+            _remove(module)
+
+
+class _DeferredDynamo(ModuleType):
+    """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Access to
+    any other attribute imports the real module.
+    """
+
+    @staticmethod
+    def _decorator(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
+        return (lambda function: function) if function is None else function
+
+    disable = allow_in_graph = assume_constant_result = _decorator
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            # Do not import the real module for a name such as `__path__`, because Python's import system
+            # reads such names during imports of other modules.
+            raise AttributeError(name)
+        _remove(self)
+        import torch._dynamo as dynamo
+
+        return getattr(dynamo, name)
+
+
+class _DeferredIndexMode:
+    """Replaces PyTorch's class `TransformGetItemToIndex`. A call imports the real class, and returns an
+    object of the real class. transformers uses the class for the attention masks of some models.
+    """
+
+    def __new__(cls) -> Any:
+        from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+        return TransformGetItemToIndex()
+
+
+def _remove(module: ModuleType) -> None:
+    """Remove a module from `sys.modules`, so that the next import loads the real module."""
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]
+
+
+@contextmanager
+def without_initial_values() -> Iterator[None]:
+    """Prevent PyTorch from initializing the weights of new layers in the body of the `with` statement.
+
+    transformers creates the layers on the meta device, initializes missing weights itself, and loads all other
+    weights. On the meta device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
+    """
+    from torch.nn import init
+
+    originals = {name: getattr(init, name) for name in _INITIALIZERS}
+    try:
+        for name in _INITIALIZERS:
+            setattr(init, name, _unchanged)
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(init, name, function)
+
+
+def _unchanged(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor
