@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import SCORING, ModelOptions, translation_options
 from .output import check_output
 
@@ -28,7 +29,7 @@ class LookOptions(_SearchFields, ModelOptions):
     def _check_texts_and_output(self) -> Self:
         for option, text in (("--text", self.text), ("--target", self.target)):
             if text is not None and not text.strip():
-                raise ValueError(f"`{option}` must contain a word, but is {text!r}.")
+                raise InvalidValueError(f"`{option}` must contain a word, but is {text!r}.")
         check_output(self.output, {})
         return self
 

@@ -11,6 +11,7 @@ from random import Random
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import tags_of
 
 # The cache stores the possible merges of partly merged words. The cache has at most `_MAX_CACHED_WORDS`
@@ -36,7 +37,7 @@ class BpeDropout:
         is_bpe = isinstance(backend.model, models.BPE)
         is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
         if not (is_bpe and is_byte_level and backend.normalizer is not None):
-            raise ValueError(
+            raise InvalidValueError(
                 "`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind."
             )
         merges = json.loads(backend.to_str())["model"]["merges"]

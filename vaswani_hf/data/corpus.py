@@ -17,7 +17,8 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import naming_the_folder
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import SPLITS, CorpusData, DataSettings
 from ..version import __version__
 from .batching import PairCollator
@@ -117,7 +119,7 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
             files[name] = existing_files(given, name)
     counts = [f"{len(paths):,}" for paths in files.values()]
     if len(set(counts)) > 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"`source_file` and `target_file` must have equally many files, but have {' and '.join(counts)}."
         )
     stats = [os.stat(path) for paths in files.values() for path in paths]
@@ -220,30 +222,31 @@ def load_splits(
     If `data.validation_size` or `data.test_size` is set, the validation split or the test split is taken out
     of the training split. The function calls `check_split` for each split that is not a stream.
     """
-    texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
+    texts: dict[str, Any] = {}
+    for split in SPLITS:
+        with naming_split(split):
+            texts[split] = load_split(data, split, seed)
     if data.held_out_sizes:
         texts |= hold_out(texts["train"], data.held_out_sizes)
     for split, pairs in texts.items():
         if isinstance(pairs, Dataset):
-            call_naming_split(split, check_split, pairs, data, split)
+            with naming_split(split):
+                check_split(pairs, data, split)
     return texts
 
 
-def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or tokenizes a split. If the function raises an error, add the name of the
-    split to the error message.
-    """
+@contextmanager
+def naming_split(split: str) -> Iterator[None]:
+    """Context manager that adds the name of a split to the message of an error about the split."""
     try:
-        return function(*args, **kwargs)
-    except (ValueError, FileNotFoundError) as error:
-        # In the error message, replace the name of a `PairSource` field, such as `source_file`, by the key of
-        # the recipe, such as `train_source`.
+        yield
+    except InvalidValueError as error:
+        # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
+        # `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        # An error message about a recipe key begins with the key, and `vaswani train` then exits with code 2.
-        # An error message about the content of a file begins with the file name, and `vaswani train` then
-        # exits with code 1.
-        place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
-        raise ValueError(f"{place}: {words}") from error
+        raise InvalidValueError(f"`data`, {split} split: {words}") from error
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"The {split} split of `data`: {error}") from error
 
 
 def split_name(data: DataSettings, split: str) -> str:
@@ -388,7 +391,7 @@ def prepare_pairs(
     report.add(outcomes)
     if report.kept == 0:
         one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
-        raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
+        raise InvalidValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
     prepared = marked.with_format(None).remove_columns("outcome")
     # Call `select` only if a sentence pair was removed, because `select` is slow for many rows.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
@@ -541,15 +544,14 @@ class Corpus:
             tokenizers = (self.text_tokenizer, None)
         else:
             tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        encoded, self.reports[split] = call_naming_split(
-            split,
-            prepare_pairs,
-            self.texts[split],
-            *tokenizers,
-            max_length=self.max_length,
-            num_proc=self.num_proc if self.num_proc > 1 else None,
-            **options,
-        )
+        with naming_split(split):
+            encoded, self.reports[split] = prepare_pairs(
+                self.texts[split],
+                *tokenizers,
+                max_length=self.max_length,
+                num_proc=self.num_proc if self.num_proc > 1 else None,
+                **options,
+            )
         return encoded
 
     @property

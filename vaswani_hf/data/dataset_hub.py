@@ -12,7 +12,8 @@ from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builde
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from ..checkpoint.hub import HubError, explained, with_retries
+from ..checkpoint.hub import HubError, InvalidHubValueError, explained, with_retries
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import CorpusData, is_on_hub
 
 _Data = TypeVar("_Data", bound=CorpusData)
@@ -54,7 +55,7 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
     """Return the commit of a dataset of the Hub, and the licence in its card. None means unknown."""
     if not is_on_hub(dataset):
-        raise ValueError(
+        raise InvalidValueError(
             f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
         )
     try:
@@ -67,7 +68,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
-        raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
+        raise type(error)(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
     # Use the licence only if the card states a single licence. A dataset card with several licences does not
     # say which licence applies to which part of the data.
@@ -81,7 +82,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
         # in the cache.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
-        raise HubError(
+        raise InvalidHubValueError(
             f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
             "once without HF_HUB_OFFLINE."
         ) from error
@@ -95,16 +96,19 @@ def open_dataset(
     `revision`.
     """
     try:
-        dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+        with explained():
+            dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    except HubError:
+        raise
     except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
+        raise InvalidValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
     files = getattr(dataset, "cache_files", [])
     # Read the commit from the name of the folder in which `datasets` caches the dataset.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
         # Raise an error if another commit than `revision` was loaded. If the Hub does not answer, `datasets`
         # may load another commit from the cache.
-        raise ValueError(
+        raise InvalidValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."
         )

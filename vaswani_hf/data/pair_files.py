@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import check_text
-from .lines import parse_json, read_lines
+from .lines import MissingFileError, parse_json, read_lines
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -35,17 +36,17 @@ def existing_files(given: Files, name: str) -> list[str]:
         if glob.has_magic(path) and not os.path.exists(path):
             found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
             if not found:
-                raise FileNotFoundError(f"`{name}` must match an existing file, but no file matches {path}.")
+                raise MissingFileError(f"`{name}` must match an existing file, but no file matches {path}.")
             paths += found
             continue
         if not os.path.isfile(path):
-            raise FileNotFoundError(f"`{name}` must be an existing file, but is {path}.")
+            raise MissingFileError(f"`{name}` must be an existing file, but is {path}.")
         paths.append(path)
     if not paths:
-        raise ValueError(f"`{name}` must name a file, but is an empty list.")
+        raise InvalidValueError(f"`{name}` must name a file, but is an empty list.")
     for path in paths if name == "pairs_file" else []:
         if Path(path).suffix not in _ROW_READERS:
-            raise ValueError(f"`pairs_file` must end in {', '.join(_ROW_READERS)}, but is {path}.")
+            raise InvalidValueError(f"`pairs_file` must end in {', '.join(_ROW_READERS)}, but is {path}.")
     return paths
 
 
@@ -178,7 +179,7 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     for side, language in zip(SIDES, languages, strict=True):
         if language not in texts:
             there = ", ".join(map(str, texts))
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{side}_language` must be one of the languages or columns {there}, but is {language}."
             )
         text = texts[language] if texts[language] is not None else ""

@@ -17,6 +17,7 @@ from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
+from ..model.errors_vaswani import InvalidValueError
 from ..publish.model_card import pipeline_of
 from ..publish.push import Destination, check_destination, check_token, only_hub_errors, refuse_tokens, send
 from ..publish.records import read_record, read_results
@@ -78,7 +79,7 @@ def check_space(checkpoint: str | Path, space: str) -> None:
     """
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
-        raise ValueError(
+        raise InvalidValueError(
             f"`--space` is for a model that translates, but '{checkpoint}' does not translate; leave `--space` out."
         )
 

@@ -42,11 +42,12 @@ from .beam_search_vaswani import (
 )
 from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
+from .errors_vaswani import InvalidValueError
 
 logger = logging.get_logger(__name__)
 
 
-class PhraseError(SentenceError):
+class PhraseError(SentenceError, InvalidValueError):
     """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` is the last part of
     the error message.
     """
@@ -297,7 +298,7 @@ def check_phrases(
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
-            raise ValueError(
+            raise InvalidValueError(
                 "`must_contain` must be a list with a list of phrases for each sentence, and each phrase "
                 f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
                 "a tensor with `.tolist()`."
@@ -309,7 +310,7 @@ def check_phrases(
             if not is_possible or not all(
                 isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
             ):
-                raise ValueError(
+                raise InvalidValueError(
                     "`must_contain` must have for each sentence a list of phrases, and each phrase must be "
                     f"a list of one or more ids of ordinary target tokens, but has the phrase {phrase!r} for "
                     f"sentence {sentence}."
@@ -328,11 +329,11 @@ def check_phrases(
                     "in this phrase; remove the phrase or the setting",
                 )
     if config.do_sample:
-        raise ValueError(
+        raise InvalidValueError(
             "`must_contain` cannot be combined with `do_sample`; remove one of the two arguments."
         )
     if has_own_cache:
-        raise ValueError(
+        raise InvalidValueError(
             f"`must_contain` cannot be combined with `{CACHE_NAME}`; remove one of the two arguments."
         )
 
@@ -351,7 +352,7 @@ def search_again(
     translation.
     """
     if len(must_contain) != len(task.prompt):
-        raise ValueError(
+        raise InvalidValueError(
             f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
             f"{len(task.prompt)} sentences."
         )

@@ -16,7 +16,7 @@ from ..checkpoint.files import recipe_file
 from ..settings.data import is_on_hub, last_part
 from ..settings.sections import InitFrom, PublishingSettings
 from .licenses import check_license, data_license
-from .loading import load_recipe
+from .loading import load_record
 from .recipe import Recipe
 
 
@@ -67,12 +67,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 def recorded_recipe(folder: Path) -> Recipe | None:
     """Return the recipe that the run of a checkpoint has written; None if there is no such recipe."""
     path = recipe_file(folder)
-    if path is None:
-        return None
-    try:
-        return load_recipe(path, is_record=True)
-    except ValueError as error:
-        raise ValueError(f"The record '{path}' cannot be used: {error}") from error
+    return load_record(path) if path else None
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:

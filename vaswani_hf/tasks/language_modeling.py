@@ -40,6 +40,7 @@ from ..data.lines import read_lines
 from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
+from ..model.errors_vaswani import InvalidValueError
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING, batches_by_length
@@ -82,7 +83,7 @@ class TextData(CorpusData):
     @model_validator(mode="after")
     def _check_column(self) -> Self:
         if self.dataset is None and self.text_column != "text":
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.text_column` needs a `data.dataset`, but is {self.text_column!r} without a dataset; "
                 "leave `data.text_column` out."
             )
@@ -424,7 +425,7 @@ def evaluate_text_file(
     check_config(folder, name, tuple(KINDS))
     tokenizer, of_target = load_tokenizers(folder, name)
     if is_tree_tokenizer(of_target):
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be a language model, but '{name}' is a parser; evaluate a parser with `--trees`."
         )
     precision = {} if dtype is None else {"dtype": dtype}

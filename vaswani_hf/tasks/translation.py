@@ -30,13 +30,13 @@ from ..data.corpus import (
 )
 from ..data.corpus_cache import CACHE_REMEDY
 from ..data.dataset_hub import pin_dataset
-from ..data.lines import refuse_blank
 from ..data.pair_files import distillation_records
 from ..data.perturbations import Augmenter
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
@@ -133,12 +133,12 @@ class TranslationData(CorpusData):
         if not self.both_directions:
             return
         if not tokenizer.shared_vocabulary:
-            raise ValueError(
+            raise InvalidValueError(
                 "`data.both_directions: true` needs one vocabulary for both languages, but "
                 "`tokenizer.shared_vocabulary` is false; set `tokenizer.shared_vocabulary: true`."
             )
         if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with "
                 "`data.both_directions: true` (256 bytes, 4 special tokens and the tag), but is "
                 f"{tokenizer.vocab_size}; raise `tokenizer.vocab_size`."
@@ -150,7 +150,7 @@ class TranslationData(CorpusData):
             source = getattr(self, f"{split}_source")
             target = getattr(self, f"{split}_target")
             if (source is None) != (target is None):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`data.{split}_source` and `data.{split}_target` must be given together, but are "
                     f"{source!r} and {target!r}."
                 )
@@ -160,7 +160,7 @@ class TranslationData(CorpusData):
     def _check_languages(self) -> Self:
         language = self.source_language
         if self.both_directions and language.split() != [language]:
-            raise ValueError(
+            raise InvalidValueError(
                 "`data.source_language` must be one word with `data.both_directions: true`, because the "
                 f"word is part of the tag, but is {language!r}; name the language by a code such as en."
             )
@@ -168,17 +168,17 @@ class TranslationData(CorpusData):
             return self
         both = f"`data.source_language` and `data.target_language` are both {language!r}"
         if self.both_directions:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.both_directions: true` needs two languages, but {both}; correct one of the two keys."
             )
         if self.corpus:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of the "
                 "two keys."
             )
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`data.{key}` has a column for each language, but {both}; set the two "
                     "keys to the names of the two columns."
                 )
@@ -218,7 +218,9 @@ class TranslationTokenizer(TokenizerSettings):
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if self.target_vocab_size and self.shared_vocabulary:
-            raise ValueError("`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`.")
+            raise InvalidValueError(
+                "`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`."
+            )
         return self
 
 
@@ -485,8 +487,11 @@ def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
     """
     if split == "test":
         for side in ("source", "target"):
-            files = " and ".join(data.listed(f"test_{side}"))
-            refuse_blank(pairs[side], f"the {side} side", files or split_name(data, split))
+            texts = pairs[side]
+            if not any(text.strip() for text in texts):
+                place = " and ".join(data.listed(f"test_{side}")) or split_name(data, split)
+                state = "has only empty lines" if texts else "is empty"
+                raise ValueError(f"the {side} side must hold text, but {place} {state}.")
         return
     fault = (
         f"must hold a pair with text on both sides, but each of its {len(pairs):,} pairs has an empty side."
