@@ -15,7 +15,6 @@ In array shapes, N is the number of sentence pairs in a batch of text.
 
 import itertools
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
 from .dataset_hub import open_dataset
 from .held_out import hold_out
 from .memory import mapped_files
-from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
+from .pair_files import SIDES, Files, existing_files, existing_pair_files, pair_of_row, read_pairs
 from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
 from .weighted_corpora import WeightedPairs
 
@@ -98,6 +97,15 @@ class PairSource:
     streaming: bool = False
     # UTF-8 text with one text per line, for a language model: source and target are the same text.
     text_file: Files | None = None
+    # The split of the recipe that names the files. Error messages then name the key of the recipe, such as
+    # `train_source`, and otherwise the field, such as `source_file`.
+    split_of_recipe: str | None = None
+
+    def key_of(self, name: str) -> str:
+        """Return the name of a field that names files, for error messages."""
+        if self.split_of_recipe is None:
+            return name
+        return f"{self.split_of_recipe}_{name.removesuffix('_file')}"
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
@@ -116,12 +124,12 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
     files = {}
     for name in ("source_file", "target_file", "text_file", "pairs_file"):
         if (given := getattr(pair_source, name)) is not None:
-            files[name] = existing_files(given, name)
+            find = existing_pair_files if name == "pairs_file" else existing_files
+            files[name] = find(given, pair_source.key_of(name))
     counts = [f"{len(paths):,}" for paths in files.values()]
     if len(set(counts)) > 1:
-        raise InvalidValueError(
-            f"`source_file` and `target_file` must have equally many files, but have {' and '.join(counts)}."
-        )
+        keys = " and ".join(f"`{pair_source.key_of(name)}`" for name in files)
+        raise InvalidValueError(f"{keys} must have equally many files, but have {' and '.join(counts)}.")
     stats = [os.stat(path) for paths in files.values() for path in paths]
     arguments = {
         # Pass a list and not a tuple, because `datasets` divides only lists into the shards of a stream.
@@ -241,10 +249,7 @@ def naming_split(split: str) -> Iterator[None]:
     try:
         yield
     except InvalidValueError as error:
-        # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
-        # `train_source`.
-        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        raise InvalidValueError(f"`data`, {split} split: {words}") from error
+        raise InvalidValueError(f"`data`, {split} split: {error}") from error
     except (ValueError, FileNotFoundError) as error:
         raise ValueError(f"The {split} split of `data`: {error}") from error
 

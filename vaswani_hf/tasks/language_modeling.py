@@ -142,9 +142,10 @@ class LanguageModeling(Task):
             rows = [{"source": text, "target": text} for text in texts]
             return load_pairs(PairSource(dataset=rows, streaming=streaming))
         if split == "train" and data.train_weights:
-            return join_corpora([PairSource(text_file=file) for file in data.listed("train_text")])
+            files = data.listed("train_text")
+            return join_corpora([PairSource(text_file=file, split_of_recipe="train") for file in files])
         if (text_file := getattr(data, f"{split}_text")) is not None:
-            return load_pairs(PairSource(text_file=text_file, streaming=streaming))
+            return load_pairs(PairSource(text_file=text_file, streaming=streaming, split_of_recipe=split))
         return load_dataset_split(data, split, data.text_column, data.text_column)
 
     def load_corpus(

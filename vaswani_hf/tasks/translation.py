@@ -268,11 +268,20 @@ class Translation(Task):
             return join_corpora(_sources_of_corpora(data))
         if (source_file := getattr(data, f"{split}_source")) is not None:
             target_file = getattr(data, f"{split}_target")
-            return load_pairs(PairSource(source_file, target_file, streaming=streaming))
+            return load_pairs(
+                PairSource(source_file, target_file, streaming=streaming, split_of_recipe=split)
+            )
         source, target = data.source_language, data.target_language
         if (pairs_file := getattr(data, f"{split}_pairs")) is not None:
-            languages = {"source_language": source, "target_language": target}
-            return load_pairs(PairSource(pairs_file=pairs_file, streaming=streaming, **languages))
+            return load_pairs(
+                PairSource(
+                    pairs_file=pairs_file,
+                    source_language=source,
+                    target_language=target,
+                    streaming=streaming,
+                    split_of_recipe=split,
+                )
+            )
         return load_dataset_split(data, split, source, target)
 
     def load_corpus(
@@ -466,9 +475,16 @@ def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
 def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
     source, target = data.source_language, data.target_language
     if files := data.listed("train_pairs"):
-        return [PairSource(pairs_file=file, source_language=source, target_language=target) for file in files]
+        return [
+            PairSource(
+                pairs_file=file, source_language=source, target_language=target, split_of_recipe="train"
+            )
+            for file in files
+        ]
     aligned = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
-    return [PairSource(source_file, target_file) for source_file, target_file in aligned]
+    return [
+        PairSource(source_file, target_file, split_of_recipe="train") for source_file, target_file in aligned
+    ]
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
