@@ -71,6 +71,24 @@ def hidden_calls_of(tree: ast.Module) -> list[str]:
     return faults
 
 
+def unnamed_values_of(tree: ast.Module) -> list[str]:
+    """Return the ValueErrors whose message begins with the name of an option, an argument or a recipe key."""
+    raised = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    return [
+        message
+        for call in raised
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "ValueError" and call.args
+        if re.match("f?['\"]+`", message := ast.unparse(call.args[0]))
+    ]
+
+
+def test_an_error_about_a_value_of_the_user_has_its_own_class():
+    """The exit code of a command depends on the class."""
+    assert {path: faults for path, tree in TREES.items() if (faults := unnamed_values_of(tree))} == {}
+    assert unnamed_values_of(ast.parse('raise ValueError(f"`--{name}` must be 1.")'))
+    assert not unnamed_values_of(ast.parse('raise InvalidValueError("`--x` must be 1.")'))
+
+
 def test_no_module_is_looked_up_by_name_and_no_table_of_another_module_is_filled():
     assert {path: faults for path, tree in TREES.items() if (faults := hidden_calls_of(tree))} == {}
     assert hidden_calls_of(ast.parse("PARTS = {'search': lambda: __import__('vaswani_hf.cli')}"))

@@ -26,6 +26,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model import pipeline_vaswani
 from .model.configuration_vaswani import VaswaniConfig
+from .model.errors_vaswani import InvalidValueError
 from .model.language_models_vaswani import (
     VaswaniDecoderConfig,
     VaswaniDecoderModel,
@@ -72,7 +73,7 @@ class _NoDefault(dict):
     """
 
     def __getitem__(self, key: Any) -> Any:
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be given for the task {TASK!r}, because the task has no default model; give a "
             "folder, user/name on the Hub or a model."
         )

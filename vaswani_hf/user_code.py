@@ -6,8 +6,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-# The Python files that `run_user_code` has executed in this process. Worker processes execute the same files
-# again.
+from .model.errors_vaswani import InvalidValueError
+
+# The files that `run_user_code` has executed in this process. Worker processes execute the same files again.
 _executed: dict[Path, None] = {}
 
 
@@ -20,8 +21,8 @@ def run_user_code(file: str | Path, option: str) -> None:
     """
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
-    # Add a hash of the path to the module name, because two files may have the same name.
+        raise InvalidValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
+    # Add a hash of the path to the name of the module, because two files may have the same name.
     name = f"user_code_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec: Any = spec_from_file_location(name, path)
     module = module_from_spec(spec)
@@ -30,7 +31,7 @@ def run_user_code(file: str | Path, option: str) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ValueError(
+        raise InvalidValueError(
             f"`{option}` is '{file}', but the file fails with {type(error).__name__}: {error}"
         ) from error
     _executed[path] = None

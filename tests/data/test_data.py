@@ -20,7 +20,8 @@ from sentences import rows as rows_of
 from transformers import AutoTokenizer
 
 from vaswani_hf.data.corpus import CorpusReport, PairEncoder, PairSource, load_pairs, prepare_pairs
-from vaswani_hf.data.lines import read_lines
+from vaswani_hf.data.lines import MissingFileError, read_lines
+from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
@@ -55,9 +56,9 @@ def read(**arguments) -> list[tuple[str, str]]:
 
 def refusal(**arguments) -> str:
     """The message of the error that reading these files raises."""
-    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+    with pytest.raises(ValueError) as caught:
         read(**arguments)
-    assert type(caught.value) in (ValueError, FileNotFoundError)
+    assert type(caught.value) in (ValueError, InvalidValueError, MissingFileError)
     return str(caught.value)
 
 

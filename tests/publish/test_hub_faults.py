@@ -12,7 +12,7 @@ from factories import files_in
 from huggingface_hub import HfApi, constants, get_token
 
 from vaswani_hf.checkpoint import hub as requests
-from vaswani_hf.checkpoint.hub import explain, sentence_of
+from vaswani_hf.checkpoint.hub import hub_error, sentence_of
 from vaswani_hf.translation.translator import Translator
 
 
@@ -335,7 +335,7 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
 
 def test_what_has_nothing_to_do_with_the_hub_is_not_explained():
     for error in (ValueError("`d_model` must be even."), OSError(errno.ENOSPC, "No space left on device")):
-        assert explain(error) is None
+        assert hub_error(error) is None
 
 
 def test_no_sentence_has_a_token(alice):
@@ -349,5 +349,5 @@ def test_what_was_wrapped_is_explained_by_its_cause(hub, alice):
         HfApi().model_info("alice/nothing")
     wrapped = RuntimeError("a page of text")
     wrapped.__cause__ = caught.value
-    assert explain(wrapped) == explain(caught.value)
-    assert explain(wrapped).startswith(f"There is no repository 'alice/nothing' on {hub.endpoint}")
+    assert str(hub_error(wrapped)) == str(hub_error(caught.value))
+    assert str(hub_error(wrapped)).startswith(f"There is no repository 'alice/nothing' on {hub.endpoint}")

@@ -13,6 +13,7 @@ import torch
 
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request, TranslationOptions
 from ..model.text_rules_vaswani import target_word_indices
 from ..model.translator_vaswani import (
@@ -86,10 +87,10 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
     num_heads = config.num_hidden_layers * config.num_attention_heads
     longest = max(num_source, num_target or 0)
     if num_heads * longest**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
-        raise ValueError(too_long(3 * num_heads, num_source, num_target))
+        raise InvalidValueError(too_long(3 * num_heads, num_source, num_target))
     for name, number in (("text", num_source), ("target", num_target or 0)):
         if number > translator.max_length:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` must have at most {translator.max_length:,} tokens, as many as the model has positions, but "
                 f"has {number:,}; give a shorter text."
             )
@@ -202,7 +203,7 @@ class _Explainer:
         )
         for field in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
             if not getattr(outputs, field, None):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`model` must return attention weights, but a {type(self.model).__name__} returns no "
                     f"`{field}`; name another model."
                 )

@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from ..checkpoint.files import CHECKPOINT_FILES, CONFIG_FILE
 from ..checkpoint.loading import KINDS, checkpoint_folder
 from ..checkpoint.tokenizers import read_json_object
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.ctranslate2_files import VOCABULARIES
 from ..translation.translator import Translator, checked_device
@@ -33,7 +34,7 @@ def load_translator(name: str, device: str | None = None) -> BaseTranslator:
     """
     folder = checkpoint_folder(name, files=(*CHECKPOINT_FILES, *_OTHER_FILES))
     if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must return attention weights, but '{name}' was exported for CTranslate2, and CTranslate2 returns "
             "no attention weights of all heads; name the checkpoint from which the export was made."
         )
@@ -48,7 +49,7 @@ def _load_other_model(folder: Path, name: str, device: str | None) -> BaseTransl
     """Load an encoder-decoder model of transformers whose class is not in this package."""
     config = AutoConfig.from_pretrained(folder)
     if not config.is_encoder_decoder:
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be an encoder-decoder model, but '{name}' has the model type {config.model_type!r}; name a "
             "translation model."
         )

@@ -8,6 +8,7 @@ import html
 import re
 from importlib.resources import files
 
+from ..model.errors_vaswani import InvalidValueError
 from .explanation import MAX_PAGE_SIZE, Explanation, too_long
 
 # The scripts that draw an explanation. The page joins the scripts into one, so each script may call the
@@ -44,7 +45,9 @@ def page_of(explanation: Explanation) -> str:
         attention = explanation.attention
         shapes = [kind.shape for kind in (attention.encoder, attention.decoder, attention.cross)]
         num_heads = sum(layers * heads for layers, heads, _, _ in shapes)
-        raise ValueError(too_long(num_heads, len(explanation.source.tokens), len(explanation.target.tokens)))
+        raise InvalidValueError(
+            too_long(num_heads, len(explanation.source.tokens), len(explanation.target.tokens))
+        )
     return page
 
 

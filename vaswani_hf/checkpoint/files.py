@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.errors_vaswani import InvalidValueError
 from .locks import LOCK_FILE, InUseError, locked_output, locked_run
 
 CONFIG_FILE = "config.json"
@@ -203,16 +204,18 @@ def new_folder(output: Path) -> Iterator[Path]:
     # of "." or "x/.." is not a name.
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
-        raise ValueError(
+        raise InvalidValueError(
             f"`output` must be a new or empty folder, but '{named}' is the current folder; give another name."
         )
     if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
-        raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
+        raise InvalidValueError(
+            f"`output` must be in a folder, but '{above[0]}' is a file; give another name."
+        )
     output.parent.mkdir(parents=True, exist_ok=True)
     _delete_leftovers(output.parent)
     with locked_output(output, f"`output` '{named}'"):
         if os.path.lexists(output) and (output.is_symlink() or not output.is_dir() or not _is_empty(output)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`output` must be a new or empty folder, but '{named}' exists and is not an empty folder; "
                 "give another name."
             )

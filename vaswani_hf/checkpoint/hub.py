@@ -22,6 +22,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import parse_ratelimit_headers
 
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import first_line_of
 
 # The seconds to wait before each retry of a failed request.
@@ -41,18 +42,24 @@ class HubError(OSError):
     """
 
 
+class InvalidHubValueError(HubError, InvalidValueError):
+    """Raised if the user has given a value that the Hub does not accept, such as the name of a repository
+    that does not exist.
+    """
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Context manager that converts an exception of the Hub or of the connection to a `HubError`."""
     try:
         yield
-    except HubError:
+    except (HubError, InvalidValueError):
         raise
     except Exception as error:
-        sentence = explain(error)
-        if sentence is None:
+        explained_error = hub_error(error)
+        if explained_error is None:
             raise
-        raise HubError(sentence) from error
+        raise explained_error from error
 
 
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -108,28 +115,39 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def explain(error: BaseException) -> str | None:
-    """Explain an error of the Hub or of the connection in one sentence. Return None for other exceptions."""
+def hub_error(error: BaseException) -> HubError | None:
+    """Return a `HubError` that explains an error of the Hub or of the connection in one sentence. Return None
+    for other exceptions, and for an `InvalidValueError`, because its message needs no explanation.
+    """
+    if isinstance(error, InvalidValueError) and not isinstance(error, HubError):
+        return None
     chain = _chain(error)
     for describe in (_own_error, _connection_error, _refusal, _transfer_error):
         for link in chain:
             sentence = describe(link)
             if sentence:
-                return _without_tokens(" ".join(sentence.split()))
+                kind = InvalidHubValueError if any(map(_is_invalid_value, chain)) else HubError
+                return kind(_on_one_line(sentence))
     return None
 
 
-def sentence_of(error: BaseException) -> str:
-    """Explain any exception in one sentence. If `explain` returns None, return the message of the exception
-    without access tokens.
+def _is_invalid_value(error: BaseException) -> bool:
+    """Return True if the repository, the dataset or the revision that the user has named does not exist on the
+    Hub.
     """
-    return explain(error) or _without_tokens(" ".join(str(error).split())) or type(error).__name__
+    invalid = (InvalidHubValueError, RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
+    return isinstance(error, invalid) and not isinstance(error, GatedRepoError)
 
 
-def is_unknown_name(error: BaseException) -> bool:
-    """Return True if an error means that a repository or revision does not exist on the Hub."""
-    unknown = (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
-    return any(isinstance(link, unknown) and not isinstance(link, GatedRepoError) for link in _chain(error))
+def sentence_of(error: BaseException) -> str:
+    """Explain any exception in one sentence. If `hub_error` has no explanation, return the message of the
+    exception without access tokens.
+    """
+    return _on_one_line(str(hub_error(error) or error)) or type(error).__name__
+
+
+def _on_one_line(message: str) -> str:
+    return _without_tokens(" ".join(message.split()))
 
 
 def has_token(text: str) -> bool:

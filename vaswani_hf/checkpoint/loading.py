@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..patches import without_initial_values
@@ -27,7 +28,7 @@ from .files import (
     checkpoints_in,
     weight_files,
 )
-from .hub import HubError, explained, with_retries
+from .hub import HubError, InvalidHubValueError, explained, with_retries
 from .tokenizers import read_json_object
 
 # Matches the name of a repository: user/name or user/name@revision.
@@ -77,12 +78,12 @@ def checkpoint_folder(
         return Path(name)
     path = str(name).rpartition("@")[0]
     if path and os.path.isdir(path):
-        raise ValueError(
+        raise InvalidValueError(
             f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave `revision` out."
         )
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder '{name}'"
             f"{_nearest_folder(Path(name))}; check the name."
         )
@@ -94,8 +95,8 @@ def checkpoint_folder(
     except HubError as error:
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
-        # Also mention local folders, because `name` may be the misspelled name of a local folder.
-        raise HubError(
+        # Mention local folders too, because `name` may be the misspelled name of a local folder.
+        raise InvalidHubValueError(
             f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder "
             f"'{name}' here{_nearest_folder(Path(name))}, and {error}"
         ) from error
@@ -216,19 +217,20 @@ def check_config(
     # Raise this error only if the user has named a local folder. The cache folder of a Hub repository without
     # files is also missing, but a message about a missing folder would confuse the user.
     if str(folder) == str(name) and not folder.is_dir():
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
         )
     if (folder / ADAPTER_FILE).exists():
-        # Refuse adapters, because transformers silently adds the adapter to the model if PEFT is installed.
-        raise ValueError(
+        # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
+        # installed.
+        raise InvalidValueError(
             f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load "
             "the adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and "
             "save the merged model in a folder of its own."
         )
     if not path.is_file():
         _refuse_unfinished_run(folder, name)
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be a checkpoint, but '{name}' has no config.json; check the name, or copy the "
             "whole checkpoint again."
         )
@@ -248,7 +250,7 @@ def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:
     listed = ", ".join(checkpoints[-_MOST_LISTED:])
     if len(checkpoints) > _MOST_LISTED:
         listed = f"{len(checkpoints) - _MOST_LISTED:,} older ones, {listed}"
-    raise ValueError(
+    raise InvalidValueError(
         f"`model` must be a finished model, but '{name}' holds only checkpoints of a run ({listed}); name a "
         f"checkpoint, such as '{Path(name) / checkpoints[-1]}', or finish the run with `vaswani train` and "
         "`--resume true`."
@@ -260,10 +262,10 @@ def _check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...]
         return
     if model_type in KINDS:
         found, needed = KINDS[model_type], needed or " or ".join(KINDS[kind].words for kind in kinds)
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}."
         )
-    raise ValueError(
+    raise InvalidValueError(
         f"`model` must be a checkpoint of this package, but '{name}' has the model type {model_type!r}; "
         "load it with transformers."
     )

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from ..model.errors_vaswani import InvalidValueError
+
 LOCK_FILE = ".lock"
 # The maximum time to wait for a lock, in seconds. The time is short, because waiting helps in only two cases:
 # another process is checking whether the lock is free, or a killed process has not ended yet.
@@ -57,7 +59,7 @@ def locked_run(folder: Path) -> Iterator[None]:
     Create the folder if it does not exist. Delete a new folder at the end if it is still empty.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
+        raise InvalidValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
     new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
     sentence = (
         f"`output_dir` '{folder}' is in use by {{}}; wait until it ends, or choose another `--output_dir`."

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any, NamedTuple, NoReturn
 
 from ..exit_codes import INTERRUPTED, USAGE_ERROR
+from ..model.errors_vaswani import InvalidValueError
 from ..version import __version__
 from . import (
     ablate,
@@ -221,7 +222,8 @@ def _run(words: list[str]) -> int:
     values, verbosity = parse_words(words[0], command.help, command.example, command.options, words[1:])
     try:
         options = command.options.of_command_line(values)
-    except ValueError as error:
+    except InvalidValueError as error:
+        # Do not call `report`, because the import of huggingface_hub takes time.
         print(f"vaswani: {error}", file=sys.stderr)
         return USAGE_ERROR
     if options.needs_libraries:

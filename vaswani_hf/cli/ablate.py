@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from .options import Options, UsageError, check_file, on_command_line
+from .options import Options, check_file, on_command_line
 
 
 class AblateOptions(Options):
@@ -37,10 +37,7 @@ def run(options: AblateOptions) -> None:
     hide_progress_bars_without_terminal()
     path = Path(options.runs)
     output = Path(options.output)
-    try:
-        runs = plan_runs(path, output, options.overrides, options.seeds)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    runs = plan_runs(path, output, options.overrides, options.seeds)
     results = run_all(runs, output, path.stem)
     compared = comparison(runs, results)
     print(as_json(compared) if options.as_json else table(compared))

@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import CodeOptions, check_different, on_command_line
 
 
@@ -33,23 +34,23 @@ class AverageOptions(CodeOptions):
     def _check_choice(self) -> Self:
         chosen = self.checkpoints
         if self.last and self.best:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--last` and `--best` must not both be given, because each of them chooses checkpoints; "
                 "leave out `--last` or `--best`."
             )
         if self.metric and not self.best:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--metric {self.metric}` has an effect only with `--best`, which is not given; leave out "
                 "`--metric`."
             )
         if self.last or self.best:
             if len(chosen) != 1:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given; give "
                     "one folder."
                 )
         elif len(chosen) < 2:
-            raise ValueError(
+            raise InvalidValueError(
                 "`checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is "
                 "one folder."
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
 from .recorded_split import test_split
@@ -40,12 +41,12 @@ class CertifyOptions(ModelOptions):
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         if (self.source is None) != (self.reference is None):
-            raise ValueError("`--source` and `--reference` must be given together.")
+            raise InvalidValueError("`--source` and `--reference` must be given together.")
         for option, path in (("--source", self.source), ("--reference", self.reference)):
             if path is not None:
                 check_file(option, path)
         if self.output is None and not Path(self.model).is_dir():
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--output` must be given, because '{self.model}' is not a local folder, and the command "
                 "needs a folder for certificate.json."
             )

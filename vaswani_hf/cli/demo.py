@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..version import install_command
 from .options import CodeOptions, check_different, on_command_line
 
@@ -33,7 +34,7 @@ class DemoOptions(CodeOptions):
 def run(options: DemoOptions) -> None:
     """Serve the page until a signal ends the command."""
     if find_spec("gradio") is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )
     directions = [_direction(name, options.device) for name in options.models]

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from ..data.lines import parse_json
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request, TranslationOptions
 from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
 from .options import LANGUAGES, SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
-from .train import RecipeOptions, read_recipe
+from .train import RecipeOptions
 
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
@@ -58,12 +59,12 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     def _check(self) -> Self:
         check_different("--teacher", self.teacher)
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is "
                 f"{len(self.teacher)} models; give one model."
             )
         if not self.output.endswith(".jsonl"):
-            raise ValueError(
+            raise InvalidValueError(
                 "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this "
                 f"ending, but is {self.output}."
             )
@@ -73,7 +74,9 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
 
 def run(options: DistillOptions) -> None:
     """Write the sentence pairs to the output, and print how many pairs were written."""
-    recipe = read_recipe(options)
+    from ..recipe.loading import load_recipe
+
+    recipe = load_recipe(options.recipe, options.overrides)
     languages = _languages_of(recipe)
     _check_inputs(options, recipe.data)
     tag = _tag_for_teachers(options, languages)
@@ -112,7 +115,7 @@ def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, st
     """Return the training pairs of a recipe, and the commit of the dataset. If an earlier run was
     interrupted, `record` is the value of the key `distillation` in its output file, else None.
     """
-    from ..data.corpus import call_naming_split
+    from ..data.corpus import naming_split
     from ..data.held_out import hold_out
     from ..tasks import TASKS
 
@@ -124,7 +127,8 @@ def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, st
     task = TASKS[recipe.task]
     data = task.pin_data(recipe.data, earlier)
     used = _without_unused_corpora(data)
-    pairs: Any = call_naming_split("train", task.load_split, used, "train", recipe.seed)
+    with naming_split("train"):
+        pairs: Any = task.load_split(used, "train", recipe.seed)
     if data.held_out_sizes:
         # Leave out the validation and test pairs, because the student must not be trained on sentences that
         # are used to score the student.
@@ -146,13 +150,13 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
     from ..tasks.translation import TranslationData
 
     if not isinstance(recipe.data, TranslationData):
-        raise ValueError(
+        raise InvalidValueError(
             f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give "
             "another recipe."
         )
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
-        raise ValueError(
+        raise InvalidValueError(
             f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but the languages "
             "name the two sides of a pair in `--output`; give one of the two languages another name."
         )
@@ -164,7 +168,7 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
     for name in ("train_source", "train_target", "train_pairs"):
         for path in data.listed(name):
             if fnmatch.fnmatch(os.path.realpath(options.output), os.path.realpath(path)):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--output` must not be a file of `--{name}`, but {options.output} is one of the files "
                     f"{path}."
                 )
@@ -214,7 +218,7 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
         if record.data.both_directions:
             return f"{direction_tag(recorded[0])} "
         remedy = "exchange the source and the target (languages and files) in the recipe"
-    raise ValueError(
+    raise InvalidValueError(
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
         f"{languages[0]!r} to {languages[1]!r}; give another teacher, or {remedy}."
     )
@@ -234,7 +238,7 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--resume` continues a file that `vaswani distill` wrote, but {path} does not begin "
                     "like a file of `vaswani distill`; give another name, or delete the file."
                 )
@@ -259,7 +263,7 @@ def _without_unused_corpora(data: Any) -> Any:
         # Do not leave out the corpora of weight 0 here, because the choice of the held-out pairs depends on
         # all corpora.
         keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
-        raise ValueError(
+        raise InvalidValueError(
             f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
             "`data.train_weights` out."
         )
@@ -311,7 +315,7 @@ def _translated(
             number, pair = waiting.popleft()
             yield number, pair, translation
     if counted.num_read < done:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--output` must not have more training pairs than the recipe, but {options.output} has "
             f"{done + 1:,}; give another name."
         )

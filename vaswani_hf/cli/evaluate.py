@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import (
     LANGUAGES,
     SEARCH,
@@ -112,7 +113,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     def _refuse(self, options: set[str], chosen: str) -> None:
         if options:
             name = min(options)
-            raise ValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
+            raise InvalidValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
 
     def _refuse_options_of_models(self) -> None:
         """Raise an error if only files are scored, and the user gives an option that only a model reads."""
@@ -124,7 +125,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     def check_text_file(self) -> None:
         """Check the options of an evaluation with `--text_file`."""
         if self.model is None:
-            raise ValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
+            raise InvalidValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
         check_file("--text_file", str(self.text_file))
 
     def check_trees(self) -> None:
@@ -132,11 +133,11 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         trees = str(self.trees)
         model = self.model
         if model is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser."
             )
         if "/" not in model and not Path(model).exists():
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model` must be a parser or a file with the trees of a parser, but '{model}' does not "
                 "exist; check the name."
             )
@@ -154,29 +155,29 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         for name in ("source", "reference"):
             path = getattr(self, name)
             if path is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--{name}` must be given to evaluate translations; give `--text_file` instead to "
                     "evaluate a language model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--revision` is for MODEL, but MODEL is not given; name the systems of `--compare` as "
                 "user/name@revision."
             )
         if self.revision is not None and _is_file(str(self.model)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--revision` is the revision of a repository, but '{self.model}' is a file; leave "
                 "`--revision` out."
             )
         systems = self.systems
         if not systems:
-            raise ValueError(
+            raise InvalidValueError(
                 "`vaswani evaluate` needs a model or a file of translations, or several models or files as "
                 "`--compare A B`."
             )
         if self.compare and len(systems) < 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--compare` must have two systems or more, but there is only {systems[0]}; name another "
                 "system, or leave out `--compare`."
             )
@@ -184,12 +185,12 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         self._refuse_options_of_models()
         files = [name for name in systems if _is_file(name)]
         if files and (self.robustness or self.calibration):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--{self.kind}` needs models, because a model must translate, but {files[0]} is a file of "
                 "translations; name the model."
             )
         if self.calibration == "fit" and not Path(systems[0]).is_dir():
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--calibration fit` writes into the folder of the checkpoint, but {systems[0]} is not "
                 "a folder; download the checkpoint, and name its folder."
             )
@@ -198,11 +199,11 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         systems = self.systems
         if self.picture is not None:
             if not self.picture.lower().endswith(".png"):
-                raise ValueError(f"`--picture` must end in .png, but is {self.picture}.")
+                raise InvalidValueError(f"`--picture` must end in .png, but is {self.picture}.")
             from ..evaluation.comparison import COLORS
 
             if len(systems) > len(COLORS):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; "
                     "compare fewer systems."
                 )

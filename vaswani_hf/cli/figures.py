@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
 from .options import DeviceOptions, ModelOptions, check_file, on_command_line
 from .recorded_split import test_split
@@ -46,7 +47,7 @@ class FiguresOptions(DeviceOptions, ModelOptions):
         if self.texts is not None:
             check_file("--texts", self.texts)
         if self.text is not None and not self.text.strip():
-            raise ValueError("`--text` must hold text, but is empty.")
+            raise InvalidValueError("`--text` must hold text, but is empty.")
         read_partners(self.verbs, "--verbs")
         read_partners(self.pronouns, "--pronouns")
         return self
@@ -68,7 +69,7 @@ def run(options: FiguresOptions) -> None:
         texts = test_split(recipe, "--texts", "give `--texts`")[0]
     else:
         texts = list(read_lines(options.texts))
-        refuse_blank(texts, "`--texts`", options.texts)
+        refuse_blank(texts, "--texts", options.texts)
     language = (recorded_languages(folder) or ("", ""))[0]
     draw_figures(
         translator,

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import Options, check_file, on_command_line
 
 
@@ -37,13 +38,13 @@ class InitOptions(Options):
     def _check_files(self) -> Self:
         path = Path(self.recipe)
         if os.path.lexists(path):
-            raise ValueError(f"`recipe` must be a new file, but {path} exists; give another name.")
+            raise InvalidValueError(f"`recipe` must be a new file, but {path} exists; give another name.")
         if path.suffix not in (".yaml", ".yml") or not path.parent.is_dir():
-            raise ValueError(
+            raise InvalidValueError(
                 f"`recipe` must be the name of a .yaml file in an existing folder, but is {path}."
             )
         if bool(self.pairs) == bool(self.source) or bool(self.source) != bool(self.target):
-            raise ValueError(
+            raise InvalidValueError(
                 "Either `--source` and `--target`, or `--pairs` must be given; name the training files."
             )
         for option in ("source", "target", "pairs"):
@@ -51,7 +52,7 @@ class InitOptions(Options):
                 check_file(f"--{option}", name)
         for side in ("source", "target"):
             if self.language(side) is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--{side}_language` must be given, because no file name ends in a language code such "
                     "as .en."
                 )

@@ -127,7 +127,7 @@ def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[An
         yield from translations
     except LINE_ERRORS as error:
         number = getattr(error, "line_number", None)
-        if number is None:
+        if number is None or place == "`--text`":
             raise
         raise ValueError(_at_line(number, place, str(error))) from error
 

@@ -5,7 +5,8 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from .options import SCORING, ModelOptions, on_command_line, translation_options
+from ..model.errors_vaswani import InvalidValueError
+from .options import SCORING, ModelOptions, translation_options
 from .output import check_output
 
 _SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))
@@ -28,7 +29,7 @@ class LookOptions(_SearchFields, ModelOptions):
     def _check_texts_and_output(self) -> Self:
         for option, text in (("--text", self.text), ("--target", self.target)):
             if text is not None and not text.strip():
-                raise ValueError(f"`{option}` must contain a word, but is {text!r}.")
+                raise InvalidValueError(f"`{option}` must contain a word, but is {text!r}.")
         check_output(self.output, {})
         return self
 

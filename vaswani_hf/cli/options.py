@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from ..exit_codes import USAGE_ERROR
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling, type_of
 from ..settings.base import Settings
 
@@ -35,12 +35,6 @@ SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverag
 LANGUAGES = ("src_lang", "tgt_lang")
 # The search options of a command that needs only one translation of each sentence.
 SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
-
-
-class UsageError(ValueError):
-    """Raised if a file that the user names, such as a recipe, has an invalid value."""
-
-    exit_code = USAGE_ERROR
 
 
 class Options(Settings):
@@ -100,7 +94,7 @@ def command_line_settings(field: FieldInfo) -> dict[str, Any]:
 def check_file(option: str, path: str) -> None:
     """Raise an error if the value of an option is not the path of an existing file."""
     if not Path(path).is_file():
-        raise ValueError(f"`{option}` must be an existing file, but is {path}.")
+        raise InvalidValueError(f"`{option}` must be an existing file, but is {path}.")
 
 
 def check_different(option: str, names: Sequence[str]) -> None:
@@ -109,7 +103,7 @@ def check_different(option: str, names: Sequence[str]) -> None:
     for name in names:
         place = os.path.realpath(name) if os.path.exists(name) else name
         if place in places:
-            raise ValueError(f"`{option}` names {name} twice; name it once.")
+            raise InvalidValueError(f"`{option}` names {name} twice; name it once.")
         places.add(place)
 
 
@@ -125,7 +119,7 @@ class _TranslationFields(Options):
         num_beams = settings.get("num_beams")
         num_translations = settings.get("num_return_sequences")
         if num_beams and num_translations and num_translations > num_beams and not settings.get("do_sample"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--num_return_sequences` must be at most `--num_beams`, {num_beams}, but is "
                 f"{num_translations}."
             )
@@ -234,7 +228,7 @@ class WorkerOptions(ComputingOptions):
     @model_validator(mode="after")
     def _check_workers(self) -> Self:
         if self.workers > 1 and self.device not in (None, "cpu"):
-            raise ValueError(
+            raise InvalidValueError(
                 "`--workers` above 1 is for the CPU; leave out `--device` or set `--device` to cpu."
             )
         return self

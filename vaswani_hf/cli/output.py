@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..checkpoint.locks import InUseError, check_not_in_use, locked_output
+from ..model.errors_vaswani import InvalidValueError
 
 
 class OutputError(OSError):
@@ -92,20 +93,22 @@ def check_output(
             names = "standard input" if source is None else f"`{name}`"
             both = source if path is None else path
             what = "Standard output" if path is None else f"`{option}`"
-            raise ValueError(
+            raise InvalidValueError(
                 f"{what} must be another file than {names}, but both are {both or 'the same file'}."
             )
     if path is None:
         return
     if Path(path).is_dir():
-        raise ValueError(f"`{option}` must be a file, but '{path}' is a folder.")
+        raise InvalidValueError(f"`{option}` must be a file, but '{path}' is a folder.")
     if not Path(path).absolute().parent.is_dir():
-        raise ValueError(f"`{option}` must be in an existing folder, but is {path}.")
+        raise InvalidValueError(f"`{option}` must be in an existing folder, but is {path}.")
     if os.path.isfile(path):
         check_not_in_use(path, f"`{option}` {path}")
     _check_new(path, resume, option)
     if path.endswith(".gz"):
-        raise ValueError(f"`{option}` is written without compression and must not end in .gz, but is {path}.")
+        raise InvalidValueError(
+            f"`{option}` is written without compression and must not end in .gz, but is {path}."
+        )
 
 
 def _check_new(path: str, resume: bool | None, option: str) -> None:
@@ -113,7 +116,7 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
         way = "give another name"
         if resume is not None:
             way = "continue it with `--resume` or give another name"
-        raise ValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
+        raise InvalidValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
 
 
 def _identity(file: Any) -> tuple[int, int] | None:

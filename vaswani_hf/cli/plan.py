@@ -5,8 +5,9 @@ from typing import Self
 
 from pydantic import model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import on_command_line
-from .train import RecipeOptions, read_recipe
+from .train import RecipeOptions
 
 
 class PlanOptions(RecipeOptions):
@@ -38,12 +39,12 @@ class PlanOptions(RecipeOptions):
         }
         names = [f"`{name}`" for name, is_given in given.items() if is_given]
         if len(names) > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{' and '.join(names)} must not be given together, because each of them sets the training "
                 "speed; keep only one of them."
             )
         if self.price_per_hour is not None and not names:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--price_per_hour` is {self.price_per_hour:g}, but the price needs a training speed; give "
                 "`--hardware`, `--measure` or `--tokens_per_second`."
             )
@@ -52,9 +53,10 @@ class PlanOptions(RecipeOptions):
 
 def run(options: PlanOptions) -> None:
     """Print the estimated cost of the recipe."""
+    from ..recipe.loading import load_recipe
     from ..training.plan import plan_as_text, plan_run
 
-    recipe = read_recipe(options, needs_data=False)
+    recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
     plan = plan_run(
         recipe.task,
         recipe.data,

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .options import CodeOptions, on_command_line
 
 
@@ -39,12 +40,12 @@ class PushOptions(CodeOptions):
     @model_validator(mode="after")
     def _check_space(self) -> Self:
         if self.space is not None and self.create_pr:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--space` needs a commit of the model and must not be given with `--create_pr`, because "
                 "nobody has accepted the pull request; leave one of them out."
             )
         if self.space is None and self.space_sdk is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--space_sdk` must not be given without `--space`; name the Space with `--space user/name`."
             )
         return self
@@ -65,12 +66,12 @@ def run(options: PushOptions) -> None:
     arguments.pop("space_sdk", None)
     if is_export(Path(checkpoint)):
         if options.license is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--license` is for a checkpoint, but '{checkpoint}' is an export, and an export has the "
                 "licence of `--base_model`; leave `--license` out."
             )
         if space is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--space` is for a checkpoint, but '{checkpoint}' is an export; leave `--space` out."
             )
         push_export(checkpoint, repository, **arguments)

@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.names import suggestion
 
 _FILE = Path(__file__).with_name("recipe_keys.json")
@@ -57,7 +58,7 @@ def describe_key(name: str) -> str:
         names = [*rows, *(row["key"] for row in rows.values())]
         nearest = suggestion(name.split(".")[-1], names)
         hint = "`--help-keys` describes all keys" if nearest is None else f"the nearest key is `{nearest}`"
-        raise ValueError(f"`{name}` is not a key of a recipe; {hint}.")
+        raise InvalidValueError(f"`{name}` is not a key of a recipe; {hint}.")
     return "\n\n".join(_describe(place, rows[place]) for place in found)
 
 

@@ -4,6 +4,7 @@ import json
 import textwrap
 from typing import ClassVar
 
+from ..model.errors_vaswani import InvalidValueError
 from ..packaged import describe_recipes, packaged_folder, packaged_recipes, similar_recipes
 from .options import Options, on_command_line
 
@@ -42,5 +43,5 @@ def _text(name: str) -> str:
     if name not in recipes:
         similar = similar_recipes(name)
         hint = f"similar names are {', '.join(similar)}" if similar else "`vaswani recipes` lists all recipes"
-        raise ValueError(f"`name` must be a recipe of the package, but is '{name}'; {hint}.")
+        raise InvalidValueError(f"`name` must be a recipe of the package, but is '{name}'; {hint}.")
     return recipes[name].read_text(encoding="utf-8")

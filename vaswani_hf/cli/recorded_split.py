@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ..model.errors_vaswani import InvalidValueError
+
 
 def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[str], str]:
     """Return the sources and the references of the test split of a recipe, and the name of the test split.
@@ -9,25 +11,27 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
     If the test split cannot be read, the function raises a ValueError. The message asks for `option`, the
     option that names another test set, and ends with `remedy`.
     """
-    from ..data.corpus import call_naming_split
+    from ..data.corpus import naming_split
     from ..data.held_out import hold_out
     from ..publish.model_card import data_facts
     from ..tasks import TASKS
 
     if recipe is None:
-        raise ValueError(f"`{option}` must be given, because the checkpoint has no recipe; {remedy}.")
+        raise InvalidValueError(f"`{option}` must be given, because the checkpoint has no recipe; {remedy}.")
     load_split = TASKS[recipe.task].load_split
     try:
-        test = call_naming_split("test", load_split, recipe.data, "test", recipe.seed)
+        with naming_split("test"):
+            test: Any = load_split(recipe.data, "test", recipe.seed)
         if "test" in recipe.data.held_out_sizes:
-            train = call_naming_split("train", load_split, recipe.data, "train", recipe.seed)
+            with naming_split("train"):
+                train: Any = load_split(recipe.data, "train", recipe.seed)
             test = hold_out(train, recipe.data.held_out_sizes)["test"]
     except ValueError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"`{option}` must be given, because the test set of the recipe cannot be read ({error}); "
             f"{remedy}."
         ) from error
     if test is None:
-        raise ValueError(f"`{option}` must be given, because the recipe has no test set; {remedy}.")
+        raise InvalidValueError(f"`{option}` must be given, because the recipe has no test set; {remedy}.")
     facts = data_facts(recipe.data)["test"] or {}
     return list(test["source"]), list(test["target"]), f"`{facts.get('name', 'the test set')}`"

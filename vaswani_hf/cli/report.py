@@ -8,7 +8,8 @@ import os
 import select
 import sys
 
-from ..exit_codes import FAILURE, USAGE_ERROR
+from ..exit_codes import FAILURE, USAGE_ERROR, RunError
+from ..model.errors_vaswani import InvalidValueError
 
 # The maximum number of characters of a message without `-v`.
 _LONGEST = 600
@@ -18,52 +19,39 @@ def report(error: Exception, is_output_lost: bool) -> int:
     """Print the error in one sentence, and return the exit code. `-v` and VASWANI_TRACEBACK=1 add the
     traceback. `is_output_lost` is True if standard output cannot be written.
     """
+    # Import the module here, because the import of huggingface_hub takes time, and most commands succeed.
+    from ..checkpoint.hub import hub_error, sentence_of
+
     logger = logging.getLogger("vaswani_hf")
     if os.environ.get("VASWANI_TRACEBACK") == "1" or logger.getEffectiveLevel() <= logging.DEBUG:
         logger.error("traceback", exc_info=error)
-    message = _sentence(error, is_output_lost)
+    error = hub_error(error) or error
+    message = sentence_of(error)
+    if isinstance(error, OSError) and error.strerror:
+        message = _system_error_message(error, is_output_lost)
+    elif not isinstance(error, ValueError | OSError | RunError):
+        # Messages of other libraries may be unclear without the name of the exception class.
+        message = f"{type(error).__name__}: {message}"
     if len(message) > _LONGEST:
         message = f"{message[:500]} … (-v shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
-    return _exit_code(error, message)
+    if isinstance(error, InvalidValueError):
+        return USAGE_ERROR
+    return error.exit_code if isinstance(error, RunError) else FAILURE
 
 
-def _sentence(error: Exception, is_output_lost: bool) -> str:
-    from ..checkpoint.hub import explain, sentence_of
-
-    # Do not change an error message of this package, because the message is already a complete sentence.
-    if explain(error) is not None or type(error).__module__.startswith("vaswani_hf."):
-        return sentence_of(error)
-    if isinstance(error, OSError) and error.strerror:
-        # Write a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because
-        # Python's message may omit the file name.
-        name = f"'{error.filename}'" if error.filename else "A file"
-        if error.errno == errno.ENOSPC and error.filename2:
-            # If the disk is full, an error of `shutil.copyfile` has the source in `filename` and the copy in
-            # `filename2`. The copy is the file that cannot be written.
-            name = f"'{error.filename2}'"
-        if is_output_lost:
-            name = "Standard output"
-        return f"{name} cannot be read or written ({error.strerror})."
-    if isinstance(error, (ValueError, OSError)):
-        return sentence_of(error)
-    # Messages of other libraries may be unclear without the name of the exception class.
-    return f"{type(error).__name__}: {sentence_of(error)}"
-
-
-def _exit_code(error: Exception, message: str) -> int:
-    """Return the attribute `exit_code` of the error, if the class of the error has this attribute.
-
-    For any other error, the exit code depends on the beginning of the message, as docs/commands.md says. A
-    message about an invalid value begins with the option or the recipe key in backticks. A message about an
-    invalid line or a damaged file begins with the line or the file.
+def _system_error_message(error: OSError, is_output_lost: bool) -> str:
+    """Return a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because Python's
+    message may omit the file name.
     """
-    from ..checkpoint.hub import HubError, is_unknown_name
-
-    if hasattr(error, "exit_code"):
-        return error.exit_code
-    is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
-    return USAGE_ERROR if is_wrong_value or is_unknown_name(error) else FAILURE
+    name = f"'{error.filename}'" if error.filename else "A file"
+    if error.errno == errno.ENOSPC and error.filename2:
+        # If the disk is full, an error of `shutil.copyfile` has the source in `filename` and the copy in
+        # `filename2`. The copy is the file that cannot be written.
+        name = f"'{error.filename2}'"
+    if is_output_lost:
+        name = "Standard output"
+    return f"{name} cannot be read or written ({error.strerror})."
 
 
 def open_closed_streams() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..serving.limits import Limits
@@ -66,14 +67,14 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     def _check(self) -> Self:
         check_different("models", self.models)
         if self.languages and len(self.languages) != len(self.models):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--languages` must have one entry for each model ({len(self.models)}), but has "
                 f"{len(self.languages)}."
             )
         for entry in self.languages:
             source, _, target = entry.partition(":")
             if not source or not target:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--languages` must have entries such as en:de, with the source language and the target "
                     f"language, but has {entry!r}."
                 )
@@ -81,7 +82,7 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
         for entry in self.glossary_files:
             name, _, path = entry.partition("=")
             if not name or not path or name in names:
-                raise ValueError(
+                raise InvalidValueError(
                     "`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, "
                     f"but has {entry!r}."
                 )
@@ -91,7 +92,7 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
         # early.
         _ = self.glossaries
         if not _is_loopback(self.host) and not os.environ.get(_API_KEY):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--host` {self.host} can be reached from other machines and needs an API key; set the "
                 f"environment variable {_API_KEY} to a secret text, or leave `--host` out."
             )
@@ -108,7 +109,7 @@ def run(options: ServeOptions) -> None:
     """Run the service until the process receives the signal SIGINT or SIGTERM."""
     for library in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         if find_spec(library) is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`vaswani serve` needs more libraries; install them with `{install_command('serve')}`."
             )
     with listening_socket(options.host, options.port) as listening:

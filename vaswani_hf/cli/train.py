@@ -2,12 +2,13 @@
 
 import sys
 from contextlib import redirect_stderr
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe, similar_recipes
-from .options import Options, UsageError, on_command_line
+from .options import Options, on_command_line
 from .recipe_keys import PrintKeys
 
 
@@ -31,24 +32,15 @@ class RecipeOptions(Options):
             hint = "`vaswani recipes` lists all recipes of the package"
             if similar:
                 hint = f"the package has recipes with the names {', '.join(similar)}"
-            raise ValueError(
+            raise InvalidValueError(
                 f"`recipe` must be an existing file or the name of a recipe, but is {self.recipe}; {hint}."
             )
         return self
 
 
-def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
-    """Load the recipe. Raise a `UsageError` if the recipe has an unknown key or an invalid value."""
-    from ..recipe.loading import load_recipe
-
-    try:
-        return load_recipe(options.recipe, options.overrides, needs_data=needs_data)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
 def run(options: RecipeOptions) -> None:
     """Run the command: load the recipe, and train the model."""
+    from ..recipe.loading import load_recipe
     from ..training.processes import PipeSafeStream, Processes, hide_progress_bars_without_terminal
     from ..training.run import train
     from ..user_code import run_user_code
@@ -56,7 +48,7 @@ def run(options: RecipeOptions) -> None:
     hide_progress_bars_without_terminal()
     # Only the main process reads the recipe and reports errors, and sends the recipe to the other processes.
     processes = Processes()
-    recipe = processes.run_on_main(read_recipe, options)
+    recipe = processes.run_on_main(load_recipe, options.recipe, options.overrides)
     if recipe.model.code is not None and not processes.is_first:
         run_user_code(recipe.model.code, "model.code")
     with redirect_stderr(PipeSafeStream(sys.stderr)):

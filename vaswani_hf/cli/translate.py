@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import model_validator
 
 from ..data.lines import decode_line, parse_json, read_raw_lines, strip_line_ends
+from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import read_glossary
 from ..model.inputs_vaswani import (
     LINE_ERRORS,
@@ -73,19 +74,18 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
     @model_validator(mode="after")
     def _check_places(self) -> Self:
         if self.text is not None and self.input is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--text` and `--input` must not both be given; leave out `--text` or `--input`."
             )
         if self.input is not None:
             check_file("--input", self.input)
         if self.resume and not self.output:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--resume` must come with `--output`, because `--output` names the file to continue."
             )
         if self.resume and self.text is not None:
-            raise ValueError("`--resume` continues a file and must come without `--text`.")
-        # Check `--text` too: if a command-line argument is not UTF-8, Python replaces each invalid byte by a
-        # lone surrogate.
+            raise InvalidValueError("`--resume` continues a file and must come without `--text`.")
+        # If a command-line argument is not UTF-8, Python replaces each invalid byte by half of a character.
         check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
@@ -121,7 +121,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
         if self.text is not None and self.input_format == "json":
-            raise ValueError(
+            raise InvalidValueError(
                 "`--input_format json` must come with a file or standard input, not with `--text`."
             )
         return self
@@ -131,13 +131,13 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
         if not self.is_document:
             return self
         if self.writes_json or self.stream or self.resume or self.workers > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--input_format {self.input_format}` must come without `--json`, `--num_return_sequences`, "
                 "`--stream`, `--resume` and `--workers`, because the output is one document."
             )
         library = _LIBRARIES.get(self.input_format)
         if library is not None and find_spec(library) is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--input_format {self.input_format}` needs the library {library}; run "
                 f"`{install_command('markup')}`."
             )
@@ -160,22 +160,24 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
         if not self.stream:
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--stream` must come without `--json`, `--output` and `--workers`, because `--stream` "
                 "shows one text at a time."
             )
         if self.engine == "ctranslate2":
-            raise ValueError(
+            raise InvalidValueError(
                 "`--stream` must come without `--engine ctranslate2`, which returns only complete "
                 "translations."
             )
         if self.ensemble or self.repetition_guard:
-            raise ValueError(
+            raise InvalidValueError(
                 "`--stream` shows the running search of one model and must come without `--ensemble` and "
                 "`--repetition_guard`."
             )
         if (self.num_beams or 1) > 1:
-            raise ValueError("`--stream` shows greedy search and must come without `--num_beams` above 1.")
+            raise InvalidValueError(
+                "`--stream` shows greedy search and must come without `--num_beams` above 1."
+            )
         return self
 
     @property
@@ -216,7 +218,7 @@ def _language_check(options: TranslateOptions) -> Check:
 
     recorded = recorded_languages(Path(checkpoint_folder(options.model_name)))
     if recorded is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--language_check` must be left out, because '{options.model_name}' does not record its "
             "languages."
         )
@@ -250,7 +252,8 @@ def _translate_document(
         text = document.removeprefix(mark).replace("\r\n", "\n")
         translation = translate_markup(text, options.input_format, translate)
     except LINE_ERRORS as error:
-        raise ValueError(f"{options.place} cannot be translated: {error}") from error
+        kind = ValueError if options.text is None else InvalidValueError
+        raise kind(f"{options.place} cannot be translated: {error}") from error
     output = (mark + translation.replace("\n", line_end)).encode("utf-8", errors="replace")
     if options.text is not None:
         output += b"\n"
@@ -314,9 +317,9 @@ def translate_texts(
                 translation_as_json(translation) if options.writes_json else _as_line(translation, options)
             )
         if counted.num_read < done:
-            raise ValueError(_more_lines(options, done))
-        # An earlier run may have left an incomplete last line in the output file. The first call of `write`
-        # deletes this line, so call `write` even if the loop has written no translation.
+            raise InvalidValueError(_more_lines(options, done))
+        # If an earlier run wrote all complete lines and an incomplete last line, the first write deletes the
+        # incomplete line.
         file.write(b"")
 
 
@@ -384,7 +387,7 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
     ) as file:
         done, size = _complete_lines(options.output)
         if options.input is not None and done > count_lines(options.input, skips):
-            raise ValueError(_more_lines(options, done))
+            raise InvalidValueError(_more_lines(options, done))
         if done:
             _check_form(options.output, options.writes_json)
         file.keep(size)
@@ -420,7 +423,7 @@ def _check_form(path: str, as_json: bool) -> None:
         is_json = False
     if is_json != as_json:
         form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
-        raise ValueError(
+        raise InvalidValueError(
             f"`--output` is {path}, which contains {form}; continue the file {remedy} `--json`, or give "
             "another name."
         )

@@ -18,6 +18,7 @@ from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
 from ..model.beam_search_vaswani import considers_all_lengths
 from ..model.configuration_vaswani import eos_token_ids
+from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, make_requests
 from ..model.translator_vaswani import DEFAULT_SEARCH, TOKENIZING
@@ -164,9 +165,9 @@ def certify(
     """
     for name in formats:
         if name not in FORMATS:
-            raise ValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
+            raise InvalidValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
     if not sources:
-        raise ValueError("`sources` must have at least one sentence, but has none.")
+        raise InvalidValueError("`sources` must have at least one sentence, but has none.")
     folder = checkpoint_folder(model_name_or_path)
     certification = _Certification(
         folder, sources, references, num_beams, evaluation or TranslationEvaluation()

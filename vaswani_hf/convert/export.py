@@ -13,6 +13,7 @@ from huggingface_hub import ModelCardData
 from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_file, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..recipe.loading import readable_record
@@ -128,21 +129,21 @@ def _entry(name: str, quantization: str | None) -> Format:
     format does not support the quantization.
     """
     if name not in FORMATS:
-        raise ValueError(f"`format` must be {alternatives(FORMATS)}, but is {name!r}.")
+        raise InvalidValueError(f"`format` must be {alternatives(FORMATS)}, but is {name!r}.")
     entry = FORMATS[name]
     if quantization is not None and not entry.quantizations:
         quantized = [other.name for other in FORMATS.values() if other.quantizations]
-        raise ValueError(
+        raise InvalidValueError(
             f"`quantization` can only be used with the format {alternatives(quantized)}, but is "
             f'{quantization!r} with the format "{name}".'
         )
     if quantization is not None and quantization not in entry.quantizations:
-        raise ValueError(
+        raise InvalidValueError(
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
             "`quantization` out for the default of the format."
         )
-    if not are_installed(entry.libraries):
-        raise ValueError(
+    if any(find_spec(library) is None for library in entry.libraries):
+        raise InvalidValueError(
             f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
@@ -154,13 +155,13 @@ def _check_languages(entry: Format, *languages: str | None) -> None:
     """
     for name, language in zip(("source_language", "target_language"), languages, strict=True):
         if language is not None and entry.describe is None:
-            raise ValueError(f"`{name}` has no effect on the format {entry.name}; leave `{name}` out.")
+            raise InvalidValueError(f"`{name}` has no effect on the format {entry.name}; leave `{name}` out.")
         if language is not None and not re.fullmatch("[a-z]{2,3}", language):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` must be a code of two or three letters, such as en, but is {language!r}."
             )
     if languages.count(None) == 1:
-        raise ValueError(
+        raise InvalidValueError(
             "`source_language` and `target_language` must be given together; give both or neither."
         )
 

@@ -18,7 +18,8 @@ import torch
 from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
+from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.sections import FREE_FIELDS
 
@@ -87,6 +88,10 @@ class NotExpressibleError(ValueError):
     """
 
 
+class NotExpressibleValueError(NotExpressibleError, InvalidValueError):
+    """Raised if a format cannot express the value of a config field or of a setting."""
+
+
 @dataclass(frozen=True)
 class Expressible:
     """Describes which configs a format supports.
@@ -118,7 +123,7 @@ class Expressible:
             elif name not in self.fields | FIELDS_OF_TRAINING and value != default:
                 reason = f"{self.title} supports only {default!r}"
             if reason is not None:
-                raise NotExpressibleError(
+                raise NotExpressibleValueError(
                     f"`{name}` is {value!r}, which {self.title} cannot express: {reason}."
                 )
 

@@ -16,6 +16,7 @@ import yaml
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers
 
@@ -132,7 +133,7 @@ def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
     if path is None:
         required = [name for name, field in settings_class.model_fields.items() if field.is_required()]
         keys = ", ".join(f"`{name}`" for name in required)
-        raise ValueError(
+        raise InvalidValueError(
             f"`config` must be a JSON or YAML file with the keys {keys}, but no file is given; write a file "
             f"with these keys, because a checkpoint of {title} does not contain their values."
         )
@@ -140,11 +141,11 @@ def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = first_line_of(error)
-        raise ValueError(
+        raise InvalidValueError(
             f"`config` must be a JSON or YAML file, but '{path}' cannot be read ({reason})."
         ) from None
     if not isinstance(values, dict):
-        raise ValueError(
+        raise InvalidValueError(
             f"`config` must be a JSON or YAML file with keys and values, but '{path}' has no keys."
         )
     return settings_class.load(values)
@@ -158,8 +159,6 @@ def refuse(field: str, value: Any, reason: str) -> NoReturn:
     """Raise an `UnsupportedError` about a field in the config of a checkpoint. The error message contains
     `reason` after the word "because".
     """
-    # Do not begin the error message with the name of the config field. If a message begins with a name in
-    # backticks, the command line treats the message as an error about an option.
     raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 

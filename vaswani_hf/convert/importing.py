@@ -17,6 +17,7 @@ from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder,
 from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
@@ -114,7 +115,7 @@ def import_checkpoint(
             package cannot express the model, or the outputs differ.
     """
     if format is not None and format not in IMPORT_FORMATS:
-        raise ValueError(f"`format` must be {alternatives(IMPORT_FORMATS)}, but is {format!r}.")
+        raise InvalidValueError(f"`format` must be {alternatives(IMPORT_FORMATS)}, but is {format!r}.")
     options = ReadOptions(
         timescales, tuple(map(Path, vocabularies)), None if config is None else Path(config)
     )
@@ -206,9 +207,11 @@ def _check(entry: ImportFormat, options: ReadOptions) -> None:
     given = {"timescales": options.timescales, "vocabularies": options.vocabularies, "config": options.config}
     for name, value in given.items():
         if value and name not in entry.options:
-            raise ValueError(f"`{name}` has no effect on an import from {entry.title}; leave `{name}` out.")
+            raise InvalidValueError(
+                f"`{name}` has no effect on an import from {entry.title}; leave `{name}` out."
+            )
     if len(options.vocabularies) > 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"`vocabularies` must name one or two files, but names {len(options.vocabularies)}; name the "
             "joint file, or the source file and the target file."
         )

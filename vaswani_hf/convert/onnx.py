@@ -34,6 +34,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 from .onnx_engine import OnnxEngine, OnnxModel
@@ -74,7 +75,7 @@ def export_onnx(
 def refuse_short_table(config: VaswaniConfig, format: str) -> None:
     """Raise a ValueError if the table of learned positions is too short to trace the model."""
     if config.position_embedding == "learned" and config.max_position_embeddings < TRACED_LENGTH:
-        raise ValueError(
+        raise InvalidValueError(
             f"`max_position_embeddings` is {config.max_position_embeddings}, but the format {format} needs "
             f"at least {TRACED_LENGTH}, because the model is traced with {TRACED_LENGTH} tokens."
         )

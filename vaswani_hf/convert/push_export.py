@@ -15,7 +15,6 @@ from ..checkpoint.hub import explained, with_retries
 from ..publish.push import (
     Destination,
     check_destination,
-    check_token,
     link_file,
     only_hub_errors,
     refuse_tokens,
@@ -94,7 +93,6 @@ def push_export(
             )
         validate_repo_id(repository)
         to = Destination(repository, private, revision, create_pr, tag, token)
-        check_token(to)
         to = check_destination(to)
         staged = Path(name)
         for path in sorted(folder.rglob("*")):

@@ -21,6 +21,7 @@ from transformers import GenerationConfig
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import first_line_of
 from .formats import Tokenizers
 from .import_formats import (
@@ -194,7 +195,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         settings = yaml.load(text, Loader=_ConfigLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = first_line_of(error)
-        raise ValueError(
+        raise InvalidValueError(
             f"`{_CONFIG_FILE}` of '{folder.name}' cannot be read ({reason}); copy or download the file again."
         ) from None
     for section in (
@@ -205,7 +206,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         "config_decoder",
     ):
         if not isinstance(settings, dict) or not isinstance(settings.get(section), dict):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{_CONFIG_FILE}` of '{folder.name}' must contain the section `{section}`, but does not; "
                 "copy or download the file again."
             )

@@ -27,6 +27,7 @@ from pydantic import Field
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers, alternatives
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse, require_allowed
@@ -263,7 +264,7 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
         refuse("model", model, "only the model `transformer` can be imported")
     name = flags.get("hparams_set", "")
     if name not in _HPARAMS_SETS and config is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"`hparams_set` in {_FLAGS_FILE} must be {alternatives(_HPARAMS_SETS)}, but is {name!r}; write the "
             "hyperparameters, such as `num_heads`, into a file, and name the file with `--config`."
         )

@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import nn
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts
@@ -208,7 +209,7 @@ def _weight(
         return default
     if name not in others:
         names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"
-        raise ValueError(
+        raise InvalidValueError(
             f"`{key}` must name a weight outside {_TITLE}, but is {name!r}; the state dict has {names}."
         )
     return others[name]
@@ -227,7 +228,7 @@ def _matrix(
     if weight is default:
         return weight
     if weight.squeeze().dim() != 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"`{key}` must name a matrix, but {getattr(facts, key)} has the shape {tuple(weight.shape)}."
         )
     return weight.squeeze()
@@ -241,7 +242,7 @@ def _tables(
     """
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`target_positions` must be left out if `positions` is {facts.positions}, but is "
                 f"{facts.target_positions!r}."
             )
@@ -249,7 +250,7 @@ def _tables(
     source = _matrix(others, facts, "positions")
     target = _matrix(others, facts, "target_positions", default=source)
     if source.shape != target.shape:
-        raise ValueError(
+        raise InvalidValueError(
             f"`target_positions` must have the shape {tuple(source.shape)} of the source positions, but has "
             f"the shape {tuple(target.shape)}."
         )
@@ -280,7 +281,7 @@ def _with_positions(
         return state, {"position_embedding": facts.positions, "position_timescales": timescales or "paper"}
     found = timescales_of(source)
     if found != timescales_of(target):
-        raise ValueError(
+        raise InvalidValueError(
             f"`target_positions` must name a position table of the same kind as {facts.positions}, but "
             f"{facts.target_positions} has other sinusoids, or is learned."
         )
@@ -290,7 +291,7 @@ def _with_positions(
         return state, {"position_embedding": "learned", "max_position_embeddings": len(source)}
     found_timescales, is_halves = found
     if timescales not in (None, found_timescales):
-        raise ValueError(
+        raise InvalidValueError(
             f"`timescales` must be {found_timescales!r}, as in the table {facts.positions}, but is "
             f"{timescales!r}."
         )

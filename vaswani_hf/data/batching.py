@@ -32,6 +32,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import IGNORED_LABEL
 from .columns import CORPUS_COLUMN, Column, kept_rows
 from .memory import mapped_files
@@ -138,7 +139,7 @@ def _pack(
         ("target", target_lengths, target_tokens),
     ):
         if lengths.max() > budget:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence,"
                 f" but is {budget}."
             )

@@ -12,6 +12,7 @@ from random import Random
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import tags_of
 
 # The maximum number of partly merged words whose possible merges are cached, and the maximum number of pieces
@@ -37,7 +38,7 @@ class BpeDropout:
         is_bpe = isinstance(backend.model, models.BPE)
         is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
         if not (is_bpe and is_byte_level and backend.normalizer is not None):
-            raise ValueError(
+            raise InvalidValueError(
                 "`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind."
             )
         merges = json.loads(backend.to_str())["model"]["merges"]

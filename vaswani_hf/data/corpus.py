@@ -15,9 +15,9 @@ In array shapes, N is the number of sentence pairs in a batch of text.
 
 import itertools
 import os
-import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import naming_the_folder
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import SPLITS, CorpusData, DataSettings
 from ..version import __version__
 from .batching import PairCollator
@@ -41,7 +42,7 @@ from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
 from .dataset_hub import open_dataset
 from .held_out import hold_out
 from .memory import mapped_files
-from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
+from .pair_files import SIDES, Files, existing_files, existing_pair_files, pair_of_row, read_pairs
 from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
 from .weighted_corpora import WeightedPairs
 
@@ -97,6 +98,15 @@ class PairSource:
     # A UTF-8 text file with one text per line, for a language model. Source and target of a pair are then the
     # same text.
     text_file: Files | None = None
+    # The split of the recipe that names the files. Error messages then name the key of the recipe, such as
+    # `train_source`, and otherwise the field, such as `source_file`.
+    split_of_recipe: str | None = None
+
+    def key_of(self, name: str) -> str:
+        """Return the name of a field that names files, for error messages."""
+        if self.split_of_recipe is None:
+            return name
+        return f"{self.split_of_recipe}_{name.removesuffix('_file')}"
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
@@ -115,12 +125,12 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
     files = {}
     for name in ("source_file", "target_file", "text_file", "pairs_file"):
         if (given := getattr(pair_source, name)) is not None:
-            files[name] = existing_files(given, name)
+            find = existing_pair_files if name == "pairs_file" else existing_files
+            files[name] = find(given, pair_source.key_of(name))
     counts = [f"{len(paths):,}" for paths in files.values()]
     if len(set(counts)) > 1:
-        raise ValueError(
-            f"`source_file` and `target_file` must have equally many files, but have {' and '.join(counts)}."
-        )
+        keys = " and ".join(f"`{pair_source.key_of(name)}`" for name in files)
+        raise InvalidValueError(f"{keys} must have equally many files, but have {' and '.join(counts)}.")
     stats = [os.stat(path) for paths in files.values() for path in paths]
     arguments = {
         # Pass a list instead of a tuple, because `datasets` divides only lists into the shards of a stream.
@@ -222,29 +232,28 @@ def load_splits(
     `data.validation_size` and `data.test_size` take the validation split and the test split out of the
     training split. `load_splits` calls `check_split` for each split that is not a stream.
     """
-    texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
+    texts: dict[str, Any] = {}
+    for split in SPLITS:
+        with naming_split(split):
+            texts[split] = load_split(data, split, seed)
     if data.held_out_sizes:
         texts |= hold_out(texts["train"], data.held_out_sizes)
     for split, pairs in texts.items():
         if isinstance(pairs, Dataset):
-            call_naming_split(split, check_split, pairs, data, split)
+            with naming_split(split):
+                check_split(pairs, data, split)
     return texts
 
 
-def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or tokenizes a split. Add the name of the split to the message of an
-    error.
-    """
+@contextmanager
+def naming_split(split: str) -> Iterator[None]:
+    """Context manager that adds the name of a split to the message of an error about the split."""
     try:
-        return function(*args, **kwargs)
+        yield
+    except InvalidValueError as error:
+        raise InvalidValueError(f"`data`, {split} split: {error}") from error
     except (ValueError, FileNotFoundError) as error:
-        # In the error message, replace the name of a `PairSource` field, such as `source_file`, by the key of
-        # the recipe, such as `train_source`.
-        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        # The beginning of the message determines the exit code of `vaswani train`: a recipe key gives exit
-        # code 2, and the name of a file with invalid content gives exit code 1.
-        place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
-        raise ValueError(f"{place}: {words}") from error
+        raise ValueError(f"The {split} split of `data`: {error}") from error
 
 
 def split_name(data: DataSettings, split: str) -> str:
@@ -392,7 +401,7 @@ def prepare_pairs(
     report.add(outcomes)
     if report.kept == 0:
         one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
-        raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
+        raise InvalidValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
     prepared = marked.with_format(None).remove_columns("outcome")
     # Call `select` only if a sentence pair was removed, because `select` is slow for many rows.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
@@ -542,15 +551,14 @@ class Corpus:
             tokenizers = (self.text_tokenizer, None)
         else:
             tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        encoded, self.reports[split] = call_naming_split(
-            split,
-            prepare_pairs,
-            self.texts[split],
-            *tokenizers,
-            max_length=self.max_length,
-            num_proc=self.num_proc if self.num_proc > 1 else None,
-            **options,
-        )
+        with naming_split(split):
+            encoded, self.reports[split] = prepare_pairs(
+                self.texts[split],
+                *tokenizers,
+                max_length=self.max_length,
+                num_proc=self.num_proc if self.num_proc > 1 else None,
+                **options,
+            )
         return encoded
 
     @property

@@ -12,7 +12,8 @@ from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builde
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from ..checkpoint.hub import HubError, explained, with_retries
+from ..checkpoint.hub import HubError, InvalidHubValueError, explained, with_retries
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import CorpusData, is_on_hub
 
 _Data = TypeVar("_Data", bound=CorpusData)
@@ -56,7 +57,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
     commit or an unknown licence.
     """
     if not is_on_hub(dataset):
-        raise ValueError(
+        raise InvalidValueError(
             f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
         )
     try:
@@ -69,7 +70,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
-        raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
+        raise type(error)(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
     # Use the licence only if the card states a single licence, because a card with several licences does not
     # say which licence applies to which part of the data.
@@ -83,7 +84,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
         # the Hub.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
-        raise HubError(
+        raise InvalidHubValueError(
             f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
             "once without HF_HUB_OFFLINE."
         ) from error
@@ -97,16 +98,19 @@ def open_dataset(
     `revision`.
     """
     try:
-        dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+        with explained():
+            dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    except HubError:
+        raise
     except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
+        raise InvalidValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
     files = getattr(dataset, "cache_files", [])
     # `datasets` caches a dataset in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # Raise an error if `datasets` has loaded another commit from the cache, for example because the Hub
-        # does not answer.
-        raise ValueError(
+        # Raise an error if another commit than `revision` was loaded. If the Hub does not answer, `datasets`
+        # may load another commit from the cache.
+        raise InvalidValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."
         )

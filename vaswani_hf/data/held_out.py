@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 from datasets import Dataset
 
+from ..model.errors_vaswani import InvalidValueError
 from .columns import CORPUS_COLUMN
 from .memory import mapped_files
 
@@ -27,7 +28,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     total = sum(sizes.values())
     if total >= len(distinct):
         keys = " and ".join(f"`data.{split}_size: {size}`" for split, size in sizes.items())
-        raise ValueError(
+        raise InvalidValueError(
             f"{keys} must leave pairs for the training, but the training data has only {len(distinct):,} "
             "different pairs with text on both sides; give a smaller number, or more training data."
         )

@@ -13,6 +13,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..model.errors_vaswani import InvalidValueError
+
+
+class MissingFileError(InvalidValueError, FileNotFoundError):
+    """Raised if a file that the user has named does not exist."""
+
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a binary file without line ends and without the byte order mark."""
@@ -47,12 +53,11 @@ def decode_line(line: bytes, number: int, place: str) -> str:
         raise ValueError(f"{place} must be UTF-8 text, but line {number:,} is not.") from None
 
 
-def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if all lines are empty. The error message names the key `name` and the file `place`."""
+def refuse_blank(lines: Collection[str], option: str, path: str) -> None:
+    """Raise an error if the file that an option names has no text. `lines` are the lines of the file."""
     if not any(line.strip() for line in lines):
-        raise ValueError(
-            f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
-        )
+        state = "has only empty lines" if lines else "is empty"
+        raise InvalidValueError(f"`{option}` must hold text, but {path} {state}.")
 
 
 def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import check_text
-from .lines import parse_json, read_lines
+from .lines import MissingFileError, parse_json, read_lines
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -25,9 +26,9 @@ SIDES = ("source", "target")
 csv.field_size_limit(2**31 - 1)
 
 
-def existing_files(given: Files, name: str) -> list[str]:
-    """Return the files of a `PairSource` field. `name` is the name of the field in error messages. The files
-    of a shell pattern are sorted by name.
+def existing_files(given: Files, key: str) -> list[str]:
+    """Return the files that a field of `PairSource` names. The files of a shell pattern are sorted by
+    name. Error messages name `key`.
     """
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
@@ -35,17 +36,23 @@ def existing_files(given: Files, name: str) -> list[str]:
         if glob.has_magic(path) and not os.path.exists(path):
             found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
             if not found:
-                raise FileNotFoundError(f"`{name}` must match an existing file, but no file matches {path}.")
+                raise MissingFileError(f"`{key}` must match an existing file, but no file matches {path}.")
             paths += found
             continue
         if not os.path.isfile(path):
-            raise FileNotFoundError(f"`{name}` must be an existing file, but is {path}.")
+            raise MissingFileError(f"`{key}` must be an existing file, but is {path}.")
         paths.append(path)
     if not paths:
-        raise ValueError(f"`{name}` must name a file, but is an empty list.")
-    for path in paths if name == "pairs_file" else []:
+        raise InvalidValueError(f"`{key}` must name a file, but is an empty list.")
+    return paths
+
+
+def existing_pair_files(given: Files, key: str) -> list[str]:
+    """Return the files that the field `pairs_file` of `PairSource` names. Error messages name `key`."""
+    paths = existing_files(given, key)
+    for path in paths:
         if Path(path).suffix not in _ROW_READERS:
-            raise ValueError(f"`pairs_file` must end in {', '.join(_ROW_READERS)}, but is {path}.")
+            raise InvalidValueError(f"`{key}` must end in {', '.join(_ROW_READERS)}, but is {path}.")
     return paths
 
 
@@ -55,7 +62,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
     """
     records = []
     try:
-        for path in existing_files(files, "pairs_file") if files else []:
+        for path in existing_pair_files(files, "pairs_file") if files else []:
             first_row = next(_read_json(path), {}) if path.endswith(".jsonl") else {}
             record = first_row.get("distillation")
             records.append(record if isinstance(record, dict) else {})
@@ -179,7 +186,7 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     for side, language in zip(SIDES, languages, strict=True):
         if language not in texts:
             there = ", ".join(map(str, texts))
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{side}_language` must be one of the languages or columns {there}, but is {language}."
             )
         text = texts[language] if texts[language] is not None else ""

@@ -13,6 +13,7 @@ import numpy as np
 import torch.utils.data
 from datasets import IterableDataset
 
+from ..model.errors_vaswani import InvalidValueError
 from .batching import cut_into_batches
 
 # The number of shards from which sentence pairs are read alternately, because a single shard may contain only
@@ -68,7 +69,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`position` must be at least {self._window['first_batch']}, the first batch of the window, "
                 f"but is {done}."
             )

@@ -39,6 +39,7 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
 from ..checkpoint.manifest import verify_manifest, write_manifest
 from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
 from .corpus import character_limit, has_too_many_characters
 from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
@@ -228,7 +229,7 @@ def train_tokenizer(
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
         of_tags = f" and the tags {' '.join(tags)}" if tags else ""
-        raise ValueError(
+        raise InvalidValueError(
             f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special "
             f"tokens{of_tags}), but is {vocab_size}."
         )
@@ -236,7 +237,7 @@ def train_tokenizer(
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
-        raise ValueError("`texts` must hold text to train a tokenizer on, but there is none.")
+        raise InvalidValueError("`texts` must hold text to train a tokenizer on, but there is none.")
     backend.model = _train_bpe(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.add_tokens([AddedToken(tag, **_TAG_OPTIONS, special=False) for tag in tags])
@@ -359,7 +360,7 @@ def _as_byte_symbols(text: str) -> str:
 def _untrained_backend(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
     """Return a tokenizer with an empty vocabulary."""
     if normalization is not None and normalization not in _NORMALIZERS:
-        raise ValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')
+        raise InvalidValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')
     steps: list[Any] = [_NORMALIZERS[normalization]()] if normalization is not None else []
     steps += [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if form.begins_with_a_space else []

@@ -18,7 +18,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import NamedTuple
 
-from .lines import read_lines
+from .lines import MissingFileError, read_lines
 
 OPEN = "("
 CLOSE = ")"
@@ -278,10 +278,10 @@ def treebank_files(names: list[str]) -> list[str]:
         found = [file for path in paths for file in _files_of(path)]
         if not found:
             if os.path.isdir(name):
-                raise FileNotFoundError(
+                raise MissingFileError(
                     f"`trees` must be a folder with .mrg files, but {name} has no such file."
                 )
-            raise FileNotFoundError(f"`trees` must be an existing file, but {name} does not exist.")
+            raise MissingFileError(f"`trees` must be an existing file, but {name} does not exist.")
         files += found
     return files
 

@@ -6,6 +6,7 @@ A pair can fill several places of an epoch.
 
 import numpy as np
 
+from ..model.errors_vaswani import InvalidValueError
 from .batching import order_by_length
 
 
@@ -50,7 +51,7 @@ class WeightedPairs:
                 source_parts.append(_longest_in_places(source_lengths[pairs], num_places))
                 target_parts.append(_longest_in_places(target_lengths[pairs], num_places))
         if not source_parts:
-            raise ValueError(
+            raise InvalidValueError(
                 "`data.train_weights` must give a weight above 0 to at least one corpus with pairs, but the "
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."

@@ -17,8 +17,9 @@ from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
+from ..model.errors_vaswani import InvalidValueError
 from ..publish.model_card import pipeline_of
-from ..publish.push import Destination, check_destination, check_token, only_hub_errors, refuse_tokens, send
+from ..publish.push import Destination, check_destination, only_hub_errors, refuse_tokens, send
 from ..publish.records import read_record, read_results
 from ..version import minimum_versions
 
@@ -78,7 +79,7 @@ def check_space(checkpoint: str | Path, space: str) -> None:
     """
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
-        raise ValueError(
+        raise InvalidValueError(
             f"`--space` is for a model that translates, but '{checkpoint}' does not translate; leave `--space` out."
         )
 
@@ -124,7 +125,6 @@ def push_space(
     with only_hub_errors(), TemporaryDirectory() as name:
         sdk: Literal["gradio", "static"] = "gradio" if page is None else "static"
         to = Destination(space, private, token=token, repo_type="space", space_sdk=sdk)
-        check_token(to)
         to = check_destination(to)
         staged = Path(name)
         if page is None:

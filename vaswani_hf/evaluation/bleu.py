@@ -12,6 +12,7 @@ import evaluate
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import as_yaml
 from ..settings.sections import EvaluationSettings
 
@@ -65,11 +66,11 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
     """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
-        raise ValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
+        raise InvalidValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
     try:
         BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError, OSError):
-        raise ValueError(
+        raise InvalidValueError(
             f"`{key}` is {tokenize!r}, which needs a package or a file that is missing; install the package "
             "or the file as sacreBLEU's documentation describes, or choose another tokenizer, such as 13a."
         ) from None
@@ -164,7 +165,7 @@ def scoring_of_recipes(given: Collection[str], sections: Mapping[str, Evaluation
         values = {name: getattr(section, key) for name, section in sections.items() if hasattr(section, key)}
         if len(set(values.values())) > 1:
             of_systems = ", ".join(f"{as_yaml(value)} for {name}" for name, value in values.items())
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--{key}` must be given, because `evaluation.{key}` differs between the recipes of the "
                 f"systems ({of_systems}), and all systems must be scored alike."
             )
@@ -219,7 +220,7 @@ class TranslationMetric(evaluate.Metric):
         received since the last call of `compute`.
         """
         if self.writer is None and inputs.get("predictions") is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`predictions` must be given to `compute`, or added with `add` first, but there are none."
             )
         return super().compute(**inputs)
@@ -262,10 +263,10 @@ def _reference_lists(
 ) -> list[list[str]]:
     """Convert the references so that each prediction has a list of references."""
     if len(predictions) == 0:
-        raise ValueError("`predictions` must hold at least one translation, but is empty.")
+        raise InvalidValueError("`predictions` must hold at least one translation, but is empty.")
     lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]
     if len(predictions) != len(lists) or not all(lists):
-        raise ValueError(
+        raise InvalidValueError(
             "`references` must have one entry, with at least one reference, for each of the"
             f" {len(predictions)} predictions, but the number of such entries is {sum(map(bool, lists))}."
         )

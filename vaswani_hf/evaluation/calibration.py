@@ -14,6 +14,7 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 
 from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import Translation
 from ..translation.calibration import Calibration, features_of, load_calibration
 from .evaluate import translate_test_set
@@ -32,7 +33,7 @@ def fit(checkpoint: System, test_set: TestSet) -> Report:
     curve into the folder of the checkpoint.
     """
     if len(test_set.sources) < FEWEST_SENTENCES:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
             f"{len(test_set.sources)}; give a larger validation set."
         )
@@ -49,7 +50,7 @@ def check(checkpoint: System, test_set: TestSet) -> Report:
     """Measure the calibration of a checkpoint on a test set."""
     calibration = None if checkpoint.folder is None else load_calibration(checkpoint.folder)
     if calibration is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but '{checkpoint.name}' "
             "has none; write the file with `--calibration fit`."
         )

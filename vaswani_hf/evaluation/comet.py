@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..model.errors_vaswani import InvalidValueError
+
 COMMAND = "comet-score"
 
 
@@ -26,12 +28,14 @@ class CometError(ValueError):
 def check_comet(model: str) -> None:
     """Raise an error if the command `comet-score` or the given .ckpt file is missing."""
     if shutil.which(COMMAND) is None:
-        raise CometError(
+        raise InvalidValueError(
             f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of "
             "its own, with `pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`."
         )
     if model.endswith(".ckpt") and not Path(model).is_file():
-        raise CometError(f"`--comet` must be user/name on the Hub or an existing .ckpt file, but is {model}.")
+        raise InvalidValueError(
+            f"`--comet` must be user/name on the Hub or an existing .ckpt file, but is {model}."
+        )
 
 
 def comet_scores(
@@ -45,9 +49,9 @@ def comet_scores(
     sentence. The score of a system is the mean of the scores of its sentences.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
-    downloads. If `device` is "cpu" or the machine has no GPU, COMET computes on the CPU, else on a GPU.
+    downloads. Call `check_comet` with this name first. If `device` is "cpu" or the machine has no GPU, COMET
+    computes on the CPU, else on a GPU.
     """
-    check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
         folder = Path(name)
         _write(folder / "source", sources)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
+from ..model.errors_vaswani import InvalidValueError
 from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
 from .comet import comet_scores_or_error
 from .systems import Report, System, TestSet
@@ -43,7 +44,7 @@ def check_comparable(num_sentences: int) -> None:
     tests.
     """
     if num_sentences > MOST_SENTENCES:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--compare` accepts at most {MOST_SENTENCES:,} sentences, because the significance tests would "
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
@@ -51,7 +52,7 @@ def check_comparable(num_sentences: int) -> None:
     # Refuse the seed 0, because sacreBLEU treats 0 as "no seed" and would draw different bootstrap samples
     # for each system.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
+        raise InvalidValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..checkpoint.hub import HubError
 from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import check_equally_many, read_lines, refuse_blank
+from ..model.errors_vaswani import InvalidValueError
 from ..translation.translator import Translator
 from .comet import CometError
 from .evaluate import translate_test_set
@@ -70,8 +71,8 @@ def read_test_set(source: str, reference: str) -> TestSet:
     """Read the files of `--source` and `--reference`."""
     sources = list(read_lines(source))
     references = _stripped_lines(reference)
-    refuse_blank(sources, "`--source`", source)
-    refuse_blank(references, "`--reference`", reference)
+    refuse_blank(sources, "--source", source)
+    refuse_blank(references, "--reference", reference)
     check_equally_many("lines", source, len(sources), reference, len(references))
     return TestSet(sources, references)
 
@@ -118,7 +119,7 @@ def _folder_of_checkpoint(name: str) -> Path:
         check_config(folder, name)
         return folder
     except (ValueError, HubError) as error:
-        raise type(error)(
+        raise InvalidValueError(
             f"`model` must be a checkpoint or a file of translations, but '{name}' is not a file, and "
             f"loading it as a checkpoint fails: {error}"
         ) from error

@@ -61,6 +61,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
+from .errors_vaswani import InvalidValueError
 from .extension_vaswani import ATTENTIONS
 
 # A mask function. The arguments of a mask function are query positions and key positions (broadcastable int64
@@ -617,9 +618,8 @@ class VaswaniAttention(nn.Module):
         scores = self.scores(query, key)  # [B, H, T, S]
         expected = (*query.shape[:3], key.shape[2])
         if scores.shape != expected:
-            # Check the shape of the scores, because a smaller shape would broadcast to wrong attention
-            # weights without an error.
-            raise ValueError(
+            # Check the shape, because a smaller shape would broadcast to wrong weights without an error.
+            raise InvalidValueError(
                 f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but "
                 f"returns the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and "
                 f"keys have the shape {list(key.shape)}."

@@ -25,6 +25,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from .beam_search_vaswani import NotFiniteError
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .errors_vaswani import InvalidValueError
 from .generation_vaswani import FiniteLogits, checked_models, setting_of, token_log_probs
 from .phrase_search_vaswani import forbidden_tokens
 
@@ -142,7 +143,7 @@ class PyTorchBackend:
         self.ensemble = checked_models(ensemble)
         self._is_vaswani = self.model.config.model_type == "vaswani"
         if self.ensemble and not self._is_vaswani:
-            raise ValueError(
+            raise InvalidValueError(
                 "`ensemble` needs a Vaswani model as the first model, but the first model is a "
                 f"{type(model).__name__}; change the order of the models."
             )
@@ -229,7 +230,7 @@ class PyTorchBackend:
             arguments |= self._prompt_arguments(prompts)
         if any(segment.phrases for segment in segments):
             if not self._is_vaswani:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, "
                     "whose search does not support phrases."
                 )
@@ -276,7 +277,7 @@ class PyTorchBackend:
         for segment in segments:
             forbidden = forbidden_tokens(segment.prefix, config)
             if forbidden is not None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, "
                     f"but {forbidden}; remove the prefix or the setting."
                 )

@@ -20,6 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
+from .errors_vaswani import InvalidValueError
 from .extension_vaswani import ATTENTIONS, ENTRY, POSITION_ENCODINGS, Registry, save_user_code
 from .inputs_vaswani import PAPER_SYMBOLS, is_int, is_number, nearest_name
 
@@ -360,10 +361,10 @@ class VaswaniConfig(PreTrainedConfig):
         if own_name in CONFIG_FIELDS:
             is_possible, words = CONFIG_FIELDS[own_name].metadata["rule"]
             if not is_possible(value):
-                remedy = _remedy(own_name, value)
-                raise ValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
-        elif own_name in self.added_fields:
-            value = _checked(self, own_name, value)
+                remedy = _remedy(field, value)
+                raise InvalidValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
+        elif field in self.added_fields:
+            value = _checked(self, field, value)
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # Assign both vocabulary sizes, because `resize_token_embeddings` of transformers assigns only
@@ -411,23 +412,23 @@ class VaswaniConfig(PreTrainedConfig):
         for stack in ("encoder", "decoder"):
             heads = getattr(self, f"{stack}_attention_heads")
             if None in (self.d_k, self.d_v) and self.d_model % heads:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are "
                     f"given, but {self.d_model} is no multiple of {heads}."
                 )
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
                 'use an even width or `position_embedding="learned"`.'
             )
         start = self.decoder_start_token_id
         if self.zero_start_embedding and (start is None or start != self.pad_token_id):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`decoder_start_token_id` must equal `pad_token_id` ({self.pad_token_id}) if "
                 f"`zero_start_embedding` is True, but is {start}."
             )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
-            raise ValueError(
+            raise InvalidValueError(
                 "`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is "
                 f"{self.decoder_vocab_size} instead of {self.vocab_size}; for two vocabularies set "
                 "`share_encoder_decoder_embeddings=False`."
@@ -435,7 +436,7 @@ class VaswaniConfig(PreTrainedConfig):
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks "
                 f"use, or {sum(depths)} entries for the encoder layers and then the decoder layers, but has "
                 f"{len(windows)} entries."
@@ -449,7 +450,7 @@ class VaswaniConfig(PreTrainedConfig):
     @staticmethod
     def _require_class(name: str, token_id: int | None, side: str, size: Any) -> None:
         if token_id is not None and token_id >= size:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
             )
 
@@ -498,7 +499,7 @@ class VaswaniConfig(PreTrainedConfig):
         """
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the "
                 "config class of that model type, and a model class whose `config_class` is this config "
                 "class."
@@ -677,7 +678,7 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
     if "Unsupported type" in errors[0]:
         return value
     words = expected.__name__ if isinstance(expected, type) else str(expected)
-    raise ValueError(f"`{name}` must be of the type {words}, but is {value!r}.")
+    raise InvalidValueError(f"`{name}` must be of the type {words}, but is {value!r}.")
 
 
 def _with_floats(value: Any) -> Any:
@@ -721,4 +722,4 @@ def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
 def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
     messages = [*_unknown(cls, names).values()]
     if messages:
-        raise ValueError(messages[0])
+        raise InvalidValueError(messages[0])

@@ -19,6 +19,9 @@ from typing import Any
 
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
+from .errors_vaswani import InvalidValueError
+
+# The name under which users import this package.
 PACKAGE = "vaswani_hf"
 # The name of the module in a checkpoint that registers the classes of users. transformers loads the config
 # class from this module, so that the classes are registered before transformers reads the config.
@@ -46,12 +49,12 @@ class Registry:
         class has this name, the new definition replaces the earlier definition.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another "
                 "name."
             )
         if name in self.built_in:
-            raise ValueError(f"`name` must be new, but {name!r} is built in; choose another name.")
+            raise InvalidValueError(f"`name` must be new, but {name!r} is built in; choose another name.")
         if not isinstance(kind, type) or not issubclass(kind, base) or kind is base:
             raise ValueError(
                 f"The class of {name!r} must be a subclass of {base.__name__}, but is {kind!r}; pass the "
@@ -59,7 +62,7 @@ class Registry:
             )
         other = self.classes.get(name, kind)
         if not _is_same_class(other, kind):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`name` must be new, but {name!r} is registered for {other.__qualname__} of the module "
                 f"{other.__module__}; choose another name."
             )

@@ -76,6 +76,7 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
@@ -199,7 +200,9 @@ class VaswaniGeneration(GenerationMixin):
         """
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
-            raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
+            raise InvalidValueError(
+                f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}."
+            )
         ensemble = kwargs.pop("ensemble", None)
         if not is_filled(ensemble):
             ensemble = strategies.ensemble
@@ -214,7 +217,7 @@ class VaswaniGeneration(GenerationMixin):
         )
         for name in strategies.replaced:
             if strategies.must_contain is not None and name != "scorer":
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{name}` of `search` must not be given with `must_contain`, because `must_contain` "
                     f"sets `{name}`; remove one of the two."
                 )
@@ -230,7 +233,7 @@ class VaswaniGeneration(GenerationMixin):
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
                 f"is {config.num_beams}."
             )
@@ -243,7 +246,7 @@ class VaswaniGeneration(GenerationMixin):
             needing_search.insert(0, "`ensemble`")
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if needing_search and is_given:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{needing_search[0]} needs greedy or beam search, but `{name}` is given; remove "
                     f"`{name}`."
                 )
@@ -670,13 +673,13 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
 def checked_models(ensemble: Any) -> list[Any]:
     """Return the models of an ensemble as a list. Raise an error if an element is not a model."""
     if not isinstance(ensemble, (list, tuple)):
-        raise ValueError(
+        raise InvalidValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as "
             "`ensemble=[model]`."
         )
     for number, model in enumerate(ensemble):
         if not isinstance(model, GenerationMixin):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a "
                 f"{type(model).__name__}."
             )
@@ -695,12 +698,12 @@ def add_ensemble(
     for number, other in enumerate(ensemble):
         _check_member(task.models[0], other, f"ensemble[{number}]", config)
     if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
-        raise ValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
+        raise InvalidValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
     for number, other in enumerate(ensemble):
         positions = _max_positions(other)
         for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
             if length > positions:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has "
                     f"{positions} positions and the {name} has {length} tokens."
                 )
@@ -715,25 +718,25 @@ def add_ensemble(
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
     """Raise an error if a model cannot be combined with `model` in an ensemble."""
     if not other.config.is_encoder_decoder:
-        raise ValueError(
+        raise InvalidValueError(
             f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."
         )
     own = _vocabulary(model)
     foreign = _vocabulary(other)
     for field in own:
         if own[field] != foreign[field]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} "
                 f"and {own[field]!r} in the model that generates."
             )
     is_vaswani = other.config.model_type == "vaswani"
     if not is_vaswani and other.training and other.is_gradient_checkpointing:
-        raise ValueError(
+        raise InvalidValueError(
             f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache "
             f"under gradient checkpointing in training mode; call `{name}.eval()`."
         )
     if getattr(config, "coverage_penalty", None) and not is_vaswani:
-        raise ValueError(
+        raise InvalidValueError(
             f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs "
             "recorded attention, and only Vaswani models record attention."
         )

@@ -15,6 +15,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .errors_vaswani import InvalidValueError
+
 # Common endings of inflected words in English, German and the Romance languages.
 _ENDINGS = frozenset(("", *"s es e n en er em ern ens ed d ing y ies ied x a o as os".split()))
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
@@ -66,9 +68,9 @@ def read_glossary(path: str) -> Glossary:
         with open(path, encoding="utf-8-sig") as file:
             lines = file.read().split("\n")
     except UnicodeDecodeError:
-        raise ValueError(f"`glossary` must be UTF-8 text, but {path} is not.") from None
+        raise InvalidValueError(f"`glossary` must be UTF-8 text, but {path} is not.") from None
     except OSError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"`glossary` must be a readable file, but {path} is not ({error.strerror})."
         ) from None
     for number, line in enumerate(lines, 1):

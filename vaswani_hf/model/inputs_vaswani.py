@@ -30,6 +30,7 @@ from itertools import repeat, zip_longest
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
+from .errors_vaswani import InvalidValueError
 from .glossary_vaswani import Glossary, read_glossary
 
 T = TypeVar("T")
@@ -104,7 +105,9 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
             continue
         value = value_of(values, declared.name)
         if value is not None and not _is_possible(value, declared):
-            raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
+            raise InvalidValueError(
+                f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}."
+            )
 
 
 # The settings of the search that have no effect without `do_sample`.
@@ -121,7 +124,7 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
         return
     for name in SAMPLING_SETTINGS:
         if settings.get(name) is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{prefix}{name}` is a setting of sampling and must come with `{prefix}do_sample`; set "
                 f"`{prefix}do_sample`, or leave `{prefix}{name}` out."
             )
@@ -488,14 +491,16 @@ def make_requests(
         of_line = next(phrases, missing)
         for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
             if value is missing:
-                raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
+                raise InvalidValueError(
+                    f"`{name}` must hold one entry per line, but ends before line {number:,}."
+                )
         yield try_parse(_make_request, number, line, prefix, of_line)
     for name, given, rest in (
         ("target_prefixes", target_prefixes, prefixes),
         ("must_contain", must_contain, phrases),
     ):
         if given is not None and next(rest, missing) is not missing:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` must hold one entry per line, but has more entries than the {number:,} lines."
             )
 
@@ -522,7 +527,7 @@ def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:
             fewer, more = ("sources", "targets") if pair[0] is missing else ("targets", "sources")
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}."
             )
         yield pair

@@ -28,7 +28,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_vaswani import CACHE_NAME, fast_path
-from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
+from .configuration_vaswani import VaswaniConfig
+from .errors_vaswani import InvalidValueError
 from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
@@ -60,7 +61,9 @@ class VaswaniStackConfig(VaswaniConfig):
         if name in _OF_TWO_STACKS:
             fixed = name != "is_encoder_decoder"
             if value is not fixed:
-                raise ValueError(f"`{name}` must be {fixed} for a model of one stack, but is {value!r}.")
+                raise InvalidValueError(
+                    f"`{name}` must be {fixed} for a model of one stack, but is {value!r}."
+                )
             PreTrainedConfig.__setattr__(self, name, value)
             return
         super().__setattr__(name, value)
@@ -87,7 +90,7 @@ class VaswaniStackConfig(VaswaniConfig):
         try:
             super().validate_architecture()
         except ValueError as error:
-            raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
+            raise InvalidValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON. Leave out fields that a model with one stack does not use,
@@ -286,7 +289,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{name}` must be left out: {type(self).__name__} is a decoder without a source."
                 )
         outputs = self.model(
@@ -338,7 +341,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         for name in ("ensemble", "must_contain"):
             value = getattr(strategies, name)
             if value:
-                raise ValueError(f"`{name}` is for translations and must be left out, but is {value!r:.60}.")
+                raise InvalidValueError(
+                    f"`{name}` is for translations and must be left out, but is {value!r:.60}."
+                )
         return strategies
 
     def _run_own_search(self, source, config, model_kwargs, lengths, arguments, strategies):
@@ -347,7 +352,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         # Use the search of transformers for `inputs_embeds`, because the search of this package needs token
         # ids.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
-            raise ValueError(
+            raise InvalidValueError(
                 '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
                 "`input_ids`, or another `length_penalty_type`."
             )
@@ -364,12 +369,12 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         prompt = model_kwargs.get("inputs_embeds") if source is None else source
         prompt_length = 1 if prompt is None else prompt.shape[1]
         if prompt_length == 0:
-            raise ValueError(
+            raise InvalidValueError(
                 "`input_ids` must have at least one token to continue, such as `<s>`, but is empty."
             )
         penalty = getattr(config, "coverage_penalty", None)
         if penalty:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}."
             )
         longest = sys.maxsize

@@ -56,6 +56,7 @@ from .attention_vaswani import (
     positions_of,
 )
 from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
+from .errors_vaswani import InvalidValueError
 from .extension_vaswani import POSITION_ENCODINGS
 from .generation_vaswani import VaswaniGeneration
 from .loss_vaswani import (
@@ -126,7 +127,7 @@ class VaswaniLearnedPositions(nn.Embedding):
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`max_position_embeddings` is {self.num_embeddings}, but the input has {last + 1} tokens; "
                     'shorten the input or train with more positions or with `position_embedding="sinusoidal"`.'
                 )
@@ -356,7 +357,7 @@ class FromRepository:
         if model._tp_size not in (None, 1) and any(
             hasattr(module, "init_scores") for module in model.modules()
         ):
-            raise ValueError(
+            raise InvalidValueError(
                 "`tp_plan` must be left out, because attention scores with parameters are not split between "
                 "devices."
             )
@@ -446,7 +447,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         classes = {config.score_of(is_cross): attention_class(config, is_cross) for is_cross in (False, True)}
         unfused = [score for score, kind in classes.items() if not can_be_fused(kind)]
         if unfused and attn_implementation not in (None, "eager"):
-            raise ValueError(
+            raise InvalidValueError(
                 f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", '
                 f"but is {attn_implementation!r}."
             )
@@ -454,7 +455,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         asked = attn_implementation or "sdpa"
         masked = [score for score, kind in classes.items() if kind.local_mask is not None]
         if masked and asked not in _WITH_WINDOW:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`attn_implementation` must be {' or '.join(_WITH_WINDOW)} for the mask of the attention score "
                 f'"{masked[0]}", but is {attn_implementation!r}.'
             )
@@ -463,7 +464,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             and asked not in _WITH_WINDOW
             and "flash" not in asked
         ):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, "
                 f"but is {attn_implementation!r}."
             )
@@ -527,7 +528,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             ValueError: If the source and the target share one embedding.
         """
         if self.config.share_encoder_decoder_embeddings:
-            raise ValueError(
+            raise InvalidValueError(
                 "`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but "
                 "this model has one vocabulary; use `resize_token_embeddings`."
             )
@@ -628,9 +629,8 @@ class VaswaniStack(VaswaniPreTrainedModel):
         states = self.embed_positions(position_ids)
         expected = (*position_ids.shape, self.config.d_model)
         if states.shape != expected:
-            # Check the shape of the encodings, because a smaller shape would broadcast to wrong encodings
-            # without an error.
-            raise ValueError(
+            # Check the shape, because a smaller shape would broadcast to wrong encodings without an error.
+            raise InvalidValueError(
                 f"`{type(self.embed_positions).__name__}.forward` must return the shape [B or 1, T, D] = "
                 f"{list(expected)}, but returns the shape {list(states.shape)}."
             )
@@ -1036,7 +1036,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         """
         for name in ("pad_token_id", "decoder_start_token_id"):
             if getattr(self.config, name) is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{name}` must be set in the config to make the decoder's inputs from labels."
                 )
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)

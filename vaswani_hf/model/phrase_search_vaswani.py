@@ -41,13 +41,14 @@ from .beam_search_vaswani import (
 )
 from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
+from .errors_vaswani import InvalidValueError
 
 logger = logging.get_logger(__name__)
 
 
-class PhraseError(SentenceError):
-    """Raised if required phrases of a sentence contradict a setting. `phrases` are lists of token ids.
-    `reason` is the end of the error message.
+class PhraseError(SentenceError, InvalidValueError):
+    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` is the last part of
+    the error message.
     """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
@@ -295,7 +296,7 @@ def check_phrases(
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
-            raise ValueError(
+            raise InvalidValueError(
                 "`must_contain` must be a list with a list of phrases for each sentence, and each phrase "
                 f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
                 "a tensor with `.tolist()`."
@@ -307,7 +308,7 @@ def check_phrases(
             if not is_possible or not all(
                 isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
             ):
-                raise ValueError(
+                raise InvalidValueError(
                     "`must_contain` must have for each sentence a list of phrases, and each phrase must be "
                     f"a list of one or more ids of ordinary target tokens, but has the phrase {phrase!r} for "
                     f"sentence {sentence}."
@@ -326,11 +327,11 @@ def check_phrases(
                     "in this phrase; remove the phrase or the setting",
                 )
     if config.do_sample:
-        raise ValueError(
+        raise InvalidValueError(
             "`must_contain` cannot be combined with `do_sample`; remove one of the two arguments."
         )
     if has_own_cache:
-        raise ValueError(
+        raise InvalidValueError(
             f"`must_contain` cannot be combined with `{CACHE_NAME}`; remove one of the two arguments."
         )
 
@@ -349,7 +350,7 @@ def search_again(
     still finds a translation.
     """
     if len(must_contain) != len(task.prompt):
-        raise ValueError(
+        raise InvalidValueError(
             f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
             f"{len(task.prompt)} sentences."
         )

@@ -28,6 +28,7 @@ from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
+from .errors_vaswani import InvalidValueError
 from .generation_vaswani import is_filled, setting_of
 from .inputs_vaswani import Request, TranslationOptions, check_text
 from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_tokenizers
@@ -82,7 +83,7 @@ class TranslationPipeline(Pipeline):
             ValueError: If the model is not an encoder-decoder, or a tokenizer does not fit the model.
         """
         if not model.config.is_encoder_decoder:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is no "
                 "encoder-decoder."
             )
@@ -179,10 +180,12 @@ class TranslationPipeline(Pipeline):
             # of transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
-                raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
+                raise InvalidValueError(
+                    f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.'
+                )
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
-            raise ValueError(
+            raise InvalidValueError(
                 "`return_tensors` must be left out with `split_sentences`, because `split_sentences` joins "
                 "texts."
             )
@@ -309,7 +312,7 @@ def _one_constraint_per_text(
         return repeat(value or nothing)
     if len(entries) != num_texts:
         texts = "one text or a stream" if num_texts is None else f"{num_texts} texts"
-        raise ValueError(f"`{name}` must have one entry per text, but has {len(entries)} for {texts}.")
+        raise InvalidValueError(f"`{name}` must have one entry per text, but has {len(entries)} for {texts}.")
     return [entry or nothing for entry in entries]
 
 
@@ -333,7 +336,7 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
         # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the tokenizer's folder.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             "`target_tokenizer` must be given for a model with two vocabularies, because no target "
             f"tokenizer could be loaded from the subfolder `{TARGET_FOLDER}` of {tokenizer.name_or_path!r}."
         ) from error

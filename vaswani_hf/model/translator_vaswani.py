@@ -46,6 +46,7 @@ from transformers.utils import logging
 from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
 from .beam_search_vaswani import coverage_score, length_penalty
 from .configuration_vaswani import eos_token_ids
+from .errors_vaswani import InvalidValueError
 from .generation_vaswani import setting_of
 from .inputs_vaswani import (
     LINE_ERRORS,
@@ -349,11 +350,11 @@ class BaseTranslator:
                 does not support phrases.
         """
         if options.terms is not None and not self.backend.supports_phrases:
-            raise ValueError(
+            raise InvalidValueError(
                 "`glossary` must be left out, because the engine of the model does not support phrases."
             )
         if options.min_confidence is not None and self.calibration is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`min_confidence` needs the calibration of the checkpoint, but there is no "
                 "calibration.json; write the file with `vaswani evaluate --calibration fit` on a validation "
                 "set."
@@ -369,7 +370,7 @@ class BaseTranslator:
         )
         num_beams = num_beams or 1
         if (number or 1) > num_beams and not (do_sample and num_beams == 1):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
             )
 
@@ -478,7 +479,7 @@ class BaseTranslator:
         tag = f">>{language}<<"
         if tag not in self.tags:
             languages = ", ".join(known.strip("><") for known in self.tags)
-            raise ValueError(
+            raise InvalidValueError(
                 f"`tgt_lang` must be a target language of the model ({languages}), but is {language!r}."
             )
         return f"{tag} {text.lstrip()}"
@@ -529,7 +530,7 @@ class BaseTranslator:
     def _language_id(self, name: str, language: str | None) -> int:
         """Return the token id of a language. `name` is the name of the option in an error message."""
         if language not in self._languages:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is "
                 f"{language!r}."
             )

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings
 from .entries import Schedule
 
@@ -39,7 +40,7 @@ def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.
     """
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
-            raise ValueError(f"`{name}` must be a positive integer, but is {value}.")
+            raise InvalidValueError(f"`{name}` must be a positive integer, but is {value}.")
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import nearest_name
 from ..settings.base import NO_DOCSTRINGS, Settings
 from .entries import Optimizer, Regularizer, Schedule
@@ -135,7 +136,7 @@ class TrainingSettings(_EntryKeys):
     def check_run_length(self) -> None:
         """Raise an error if the section sets both `max_steps` and `num_train_epochs`, or neither."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
-            raise ValueError(
+            raise InvalidValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
                 f"they are {self.max_steps} and {self.num_train_epochs}; set the other key to null."
             )
@@ -143,19 +144,19 @@ class TrainingSettings(_EntryKeys):
     @model_validator(mode="after")
     def _check_checkpoints(self) -> Self:
         if self.average_checkpoints > self.save_total_limit:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`training.average_checkpoints` is {self.average_checkpoints}, but only "
                 f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise "
                 "`training.save_total_limit`."
             )
         if self.stops_early and self.average_checkpoints:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`training.{self.early_stopping_key}` selects the best checkpoint for the final weights, "
                 "but `training.average_checkpoints` averages the last checkpoints; give only one of these "
                 "keys."
             )
         if self.stops_early and self.save_steps % self.eval_steps:
-            raise ValueError(
+            raise InvalidValueError(
                 "`training.save_steps` must be a multiple of `training.eval_steps` for early stopping, but "
                 f"{self.save_steps} is no multiple of {self.eval_steps}."
             )
@@ -177,12 +178,12 @@ class TrainingSettings(_EntryKeys):
         """
         wanted = f"with `training.optimizer: {self.optimizer}`, but is"
         if self.ema_decay is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`training.ema_decay` must be null {wanted} {self.ema_decay}; leave `training.ema_decay` "
                 "out."
             )
         if self.average_checkpoints:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`training.average_checkpoints` must be 0 {wanted} {self.average_checkpoints}; set "
                 "`training.average_checkpoints: 0`."
             )
@@ -194,14 +195,14 @@ class TrainingSettings(_EntryKeys):
         selected = getattr(self, key)
         if selected not in table:
             names = " or ".join(repr(name) for name in table)
-            raise ValueError(
+            raise InvalidValueError(
                 f"`training.{key}` must be {names}, but is {selected!r}; the nearest name is "
                 f"{nearest_name(selected, table)!r}."
             )
         own = table[selected].settings.model_fields
         for name, field in own.items():
             if field.is_required() and getattr(self, name) is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`training.{name}` must be given with `training.{key}: {selected}`, but is missing."
                 )
         for entry in table.values():
@@ -210,7 +211,7 @@ class TrainingSettings(_EntryKeys):
                 if value == type(self).model_fields[name].default:
                     continue
                 owners = [owner for owner, other in table.items() if name in other.settings.model_fields]
-                raise ValueError(
+                raise InvalidValueError(
                     f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} "
                     f"with `training.{key}: {selected}`; leave `training.{name}` out, "
                     f"or select {' or '.join(owners)}."
@@ -222,7 +223,7 @@ class TrainingSettings(_EntryKeys):
         for entry in REGULARIZERS.values():
             strength = getattr(self, entry.strength, 0)
             if strength and selected is not None and entry is not selected:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`training.{selected.strength}: {getattr(self, selected.strength)}` and "
                     f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run can have "
                     "only one; set one of these keys to 0."
@@ -230,7 +231,7 @@ class TrainingSettings(_EntryKeys):
             for name in entry.settings.model_fields.keys() & type(self).model_fields.keys():
                 value = getattr(self, name)
                 if not strength and value != type(self).model_fields[name].default:
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"`training.{name}: {value}` needs `training.{entry.strength}`, but "
                         f"`{entry.strength}` is {strength}; set `{entry.strength}` to a positive number, or "
                         f"leave `{name}` out."

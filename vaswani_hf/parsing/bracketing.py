@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from ..data.lines import check_equally_many
 from ..data.trees import WORD, WRAPPERS, Tree, read_treebank, tree_from_symbols, treebank_files
+from ..model.errors_vaswani import InvalidValueError
 from .parser import Parser
 
 logger = logging.get_logger(__name__)
@@ -123,7 +124,7 @@ def read_gold_trees(treebank: str) -> list[Tree]:
     """Read the treebank that the option `--trees` names. Raise a ValueError if no tree has words."""
     gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
-        raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
+        raise InvalidValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
     return gold
 
 

@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
+from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translator_vaswani import Translation
@@ -138,11 +139,11 @@ class TreeBackend(PyTorchBackend):
         """
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{name}` forbids symbols that a tree may need, and must be left out for a parser."
                 )
         if any(segment.prefix for segment in segments):
-            raise ValueError(
+            raise InvalidValueError(
                 "`target_prefixes` must be left out for a parser, because a parser writes whole trees."
             )
         num_words = [len(segment.text.split()) for segment in segments]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.text_rules_vaswani import token_texts
 from ..model.translator_vaswani import ALIGNMENT_LAYERS, TOKENIZING, BaseTranslator
 from ..translation.translator import Translator
@@ -153,7 +154,7 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
             is empty.
     """
     if not text.strip():
-        raise ValueError("`text` must hold text, but is empty.")
+        raise InvalidValueError("`text` must hold text, but is empty.")
     translator = Translator.from_pretrained(model) if isinstance(model, str) else model
     translation = next(iter(translator.translate([text])))
     attention = pair_attention(translator, text, translation)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..checkpoint.files import new_folder, write_whole
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import sinusoids
 from ..translation.translator import Translator
 from .attention import draw_sheets, pair_attention, read_tokens
@@ -84,17 +85,17 @@ def draw_figures(
             empty folder.
     """
     if translator.model.config.model_type != "vaswani":
-        raise ValueError(
+        raise InvalidValueError(
             "`model` must be a Vaswani model, but is a model of type "
             f"{translator.model.config.model_type!r}; convert the model with `vaswani import`."
         )
     texts = [line.strip() for line in texts if line.strip()]
     if not texts:
-        raise ValueError("`texts` must hold text, but has only empty lines.")
+        raise InvalidValueError("`texts` must hold text, but has only empty lines.")
     config = translator.model.config
     num_layers = max(config.encoder_layers, config.decoder_layers)
     if layer is not None and not 1 <= layer <= num_layers:
-        raise ValueError(f"`layer` must be from 1 to {num_layers}, but is {layer}.")
+        raise InvalidValueError(f"`layer` must be from 1 to {num_layers}, but is {layer}.")
     pictures = []
     with new_folder(Path(output)) as folder:
         folder.mkdir()

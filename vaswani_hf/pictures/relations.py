@@ -8,6 +8,8 @@ sentence, if their distance is large enough.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..model.errors_vaswani import InvalidValueError
+
 # The default lists by language. In `_VERBS`, each key has the forms of a verb, and its value has the possible
 # complements of the verb. In `_PRONOUNS`, each key has the forms of a pronoun, and its value has the possible
 # antecedents of the pronoun. The lists have frequent words of image captions, such as the captions of
@@ -122,6 +124,8 @@ def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[st
         word, _, names = entry.partition(":")
         of_word = frozenset(name.strip().casefold() for name in names.split(",") if name.strip())
         if not word.strip() or not of_word:
-            raise ValueError(f"`{option}` must have entries such as wears:shirt,hat, but has {entry!r}.")
+            raise InvalidValueError(
+                f"`{option}` must have entries such as wears:shirt,hat, but has {entry!r}."
+            )
         partners[word.strip().casefold()] = of_word
     return partners

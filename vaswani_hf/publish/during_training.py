@@ -35,6 +35,7 @@ from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import verify_download
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.section import AnyTraining
 from ..settings.sections import PublishingSettings
 from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens, stage_repository, upload
@@ -193,7 +194,7 @@ def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]
     if not names:
         return Path(), {}
     if RECIPE_FILE not in files:
-        raise ValueError(
+        raise InvalidValueError(
             f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no {RECIPE_FILE}; therefore another "
             "trainer wrote the checkpoints; choose another repository, or leave out `--resume true`."
         )

@@ -14,6 +14,8 @@ from typing import Any
 
 import transformers
 
+from ..model.errors_vaswani import InvalidValueError
+
 # Maps the `model_type` in config.json to the task of the pipeline.
 TASKS = {"vaswani": "translation", "vaswani_decoder": "text-generation", "vaswani_encoder": "fill-mask"}
 
@@ -37,5 +39,5 @@ class EndpointHandler:
         """Return the output of the pipeline for `data["inputs"]`."""
         inputs = data.get("inputs")
         if not isinstance(inputs, (str, list)):
-            raise ValueError(f"`inputs` must be a text or a list of texts, but is {inputs!r}.")
+            raise InvalidValueError(f"`inputs` must be a text or a list of texts, but is {inputs!r}.")
         return self.pipeline(inputs, **(data.get("parameters") or {}))

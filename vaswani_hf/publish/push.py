@@ -46,11 +46,12 @@ from ..checkpoint.files import (
     recipe_file,
     weight_files,
 )
-from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
+from ..checkpoint.hub import HubError, InvalidHubValueError, explained, has_token, sentence_of, with_retries
 from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import ENTRY, source_for_checkpoint
 from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
@@ -214,7 +215,8 @@ def only_hub_errors(remark: str = "") -> Iterator[None]:
         with explained():
             yield
     except (HubError, ValueError) as error:
-        raise HubError(f"{sentence_of(error)} {remark}".rstrip()) from error
+        kind = InvalidHubValueError if isinstance(error, InvalidValueError) else HubError
+        raise kind(f"{sentence_of(error)} {remark}".rstrip()) from error
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
@@ -331,7 +333,7 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
         return
     for name, value in facts.items():
         if value is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` is for a new model card, but is {value!r}, and '{path}' is used unchanged; write "
                 f"the value into '{path}', or move the file away."
             )
@@ -446,7 +448,7 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo | Sp
     repo_id = destination.repo_id
     revision = destination.revision
     if destination.private and not info.private:
-        raise HubError(
+        raise InvalidHubValueError(
             f"`private` is for a new repository, but '{repo_id}' exists and is public; leave `private` out, "
             f"or make the repository private at {api.endpoint}/{repo_id}/settings."
         )
@@ -459,12 +461,12 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo | Sp
     branches = {ref.name for ref in refs.branches}
     pull_requests = {ref.ref for ref in refs.pull_requests or []}
     if destination.tag in tags | branches:
-        raise HubError(
+        raise InvalidHubValueError(
             f"`tag` must be new, but '{repo_id}' has a tag or branch '{destination.tag}'; take another name."
         )
     is_missing = (revision or "").startswith("refs/pr/") and revision not in pull_requests
     if revision in tags or is_missing:
-        raise HubError(
+        raise InvalidHubValueError(
             f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'."
         )
 

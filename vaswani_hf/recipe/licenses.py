@@ -2,6 +2,7 @@
 
 import re
 
+from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import DataSettings
 
 # The value of `data.license` for training data that may be used for research only. The Hub has no identifier
@@ -34,13 +35,13 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     if license is None or of_data is None:
         return
     if of_data == RESEARCH_ONLY and license != RESEARCH_ONLY:
-        raise ValueError(
+        raise InvalidValueError(
             f"`{key}` must be {RESEARCH_ONLY} or left out, because the training data is for research only, "
             f"but is '{license}'."
         )
     excludes_commerce = license in _UNDECIDED or _NON_COMMERCIAL.search(license)
     if _NON_COMMERCIAL.search(of_data) and not excludes_commerce:
-        raise ValueError(
+        raise InvalidValueError(
             f"`{key}` must not permit commercial use, because the training data has the licence {of_data}, "
             f"but is '{license}'; leave `{key}` out or write '{of_data}'."
         )

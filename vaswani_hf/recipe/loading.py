@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
 from ..settings.names import SYNONYMS, suggestion
@@ -33,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{key}` occurs twice in the mapping that begins in line "
                     f"{node.start_mark.line + 1}{self.of_file}; give the key only once."
                 )
@@ -101,6 +102,14 @@ def _run_code(model: Any) -> None:
     run_user_code(model["code"], "model.code")
 
 
+def load_record(path: Path) -> Recipe:
+    """Load the recipe.yaml that a run has written."""
+    try:
+        return load_recipe(path, is_record=True)
+    except ValueError as error:
+        raise ValueError(f"The record '{path}' cannot be used: {error}") from error
+
+
 def readable_record(path: Path | None) -> Recipe | None:
     """Read the recipe.yaml that a run has written.
 
@@ -124,14 +133,14 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
         model["code"] = os.path.abspath(path.parent / model["code"])
     for section in SECTIONS if extending else ():
         if not isinstance(content.get(section, {}), dict | None):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{section}` in '{path}' must be a mapping of keys to values, but is {content[section]!r}."
             )
     if "extends" not in content:
         return content
     name = content.pop("extends")
     if not isinstance(name, str):
-        raise ValueError(
+        raise InvalidValueError(
             f"`extends` in '{path}' must be text, the path of a recipe relative to '{path.parent}', but is "
             f"{name!r}."
         )
@@ -139,7 +148,9 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     files = (*extending, path)
     if base.resolve() in [file.resolve() for file in files]:
         circle = " extends ".join(f"'{file}'" for file in (*files, base))
-        raise ValueError(f"`extends: {name}` in '{path}' creates a circle, {circle}; remove one `extends`.")
+        raise InvalidValueError(
+            f"`extends: {name}` in '{path}' creates a circle, {circle}; remove one `extends`."
+        )
     return _merged(_extended(base, files), content)
 
 
@@ -168,16 +179,19 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
         loader = _Loader(path.read_text(encoding="utf-8"))
         loader.of_file = f" of '{path}'" if extending else ""
         content = loader.get_single_data()
+    except InvalidValueError:
+        raise
     except OSError as error:
         similar = similar_recipes(path)
         remedy = f"; the package has recipes with the names {', '.join(similar)}" if similar else ""
         if extending is not None:
             remedy = f"; correct `extends` in '{extending}', a path relative to this file"
-        raise ValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
+        raise InvalidValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        # PyYAML raises a ValueError for an impossible date.
+        raise InvalidValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
-        raise ValueError(
+        raise InvalidValueError(
             f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}."
         )
     return content
@@ -235,16 +249,16 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
                 continue
             owners = " and ".join(f"`task: {name}`" for name, of_task in of_tasks.items() if place in of_task)
             if not owners:
-                raise ValueError(_unknown_key(place, keys[key], places, places))
+                raise InvalidValueError(_unknown_key(place, keys[key], places, places))
             if not is_record and keys[key] not in (None, "", []):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{place}` belongs to {owners}, but is {as_yaml(keys[key])} in a recipe of `task: "
                     f"{task}`; leave the key out."
                 )
             del keys[key]
     for key in content.keys() - places.keys() - {*SECTIONS}:
         at_the_top = [*SECTIONS, "output_dir", "task", "seed", "extends"]
-        raise ValueError(_unknown_key(str(key), content[key], places, at_the_top))
+        raise InvalidValueError(_unknown_key(str(key), content[key], places, at_the_top))
 
 
 def _unknown_key(
@@ -288,12 +302,12 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
     words = [part for word in overrides for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for name in words[::2]:
         if not name.startswith("--"):
-            raise ValueError(f"Expected `--key value`, but found '{name}' where a key should be.")
+            raise InvalidValueError(f"Expected `--key value`, but found '{name}' where a key should be.")
     for name in words[::2]:
         if words[::2].count(name) > 1:
-            raise ValueError(f"`{name}` is given twice; give it only once.")
+            raise InvalidValueError(f"`{name}` is given twice; give it only once.")
     if len(words) % 2:
-        raise ValueError(f"`{words[-1]}` needs a value.")
+        raise InvalidValueError(f"`{words[-1]}` needs a value.")
     return [(name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True)]
 
 
@@ -307,10 +321,10 @@ def _full_name(key: str) -> str:
         names = [place.split(".")[-1] for place in places]
         similar = suggestion(key.split(".")[-1], names)
         hint = "" if similar is None else f"; the nearest key is `--{similar}`"
-        raise ValueError(f"`--{key}` is not a key of a recipe{hint}.")
+        raise InvalidValueError(f"`--{key}` is not a key of a recipe{hint}.")
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)
-        raise ValueError(f"`--{key}` may mean several keys; write {choices}.")
+        raise InvalidValueError(f"`--{key}` may mean several keys; write {choices}.")
     return found[0]
 
 
@@ -322,7 +336,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
     if section:
         target = content[section] = content.get(section) or {}
         if not isinstance(target, dict):
-            raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
+            raise InvalidValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
     target[name] = _value_of(key, text, _key_types_of_all_tasks()[place])
 
 
@@ -348,11 +362,10 @@ def _yaml_value(key: str, text: str) -> Any:
     """Parse a word of the command line as YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except ValueError as error:
-        # Keep the error message of `_Loader` about a repeated key. Replace other error messages, because
-        # users would not understand, for example, PyYAML's message about an impossible date.
-        if str(error).startswith("`"):
-            raise
-    except yaml.YAMLError:
-        pass
-    raise ValueError(f"`--{key}` must be a value of YAML, but is {text!r}; close its brackets and quotes.")
+    except InvalidValueError:
+        raise
+    except (yaml.YAMLError, ValueError):
+        # PyYAML raises a ValueError for an impossible date.
+        raise InvalidValueError(
+            f"`--{key}` must be a value of YAML, but is {text!r}; close its brackets and quotes."
+        ) from None

@@ -14,7 +14,7 @@ from ..checkpoint.files import recipe_file
 from ..settings.data import is_on_hub, last_part
 from ..settings.sections import InitFrom, PublishingSettings
 from .licenses import check_license, data_license
-from .loading import load_recipe
+from .loading import load_record
 from .recipe import Recipe
 
 
@@ -64,12 +64,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 def recorded_recipe(folder: Path) -> Recipe | None:
     """Return the recipe in the folder of a checkpoint, or None if the checkpoint has no recipe."""
     path = recipe_file(folder)
-    if path is None:
-        return None
-    try:
-        return load_recipe(path, is_record=True)
-    except ValueError as error:
-        raise ValueError(f"The record '{path}' cannot be used: {error}") from error
+    return load_record(path) if path else None
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, create_model, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining, training_settings
 from ..settings.base import NO_DOCSTRINGS, Settings, as_yaml
@@ -63,9 +64,9 @@ class Recipe(Settings):
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"
             if key := self.training.early_stopping_key:
                 value = getattr(self.training, key)
-                raise ValueError(f"`training.{key}: {value}` {needs}, or leave `{key}` out.")
+                raise InvalidValueError(f"`training.{key}: {value}` {needs}, or leave `{key}` out.")
             if switch := self.evaluation.validation_switch:
-                raise ValueError(f"`evaluation.{switch}: true` {needs}, or set `{switch}` to false.")
+                raise InvalidValueError(f"`evaluation.{switch}: true` {needs}, or set `{switch}` to false.")
         return [*self.data.warnings(), *warmup_warnings(self.training, self.training.max_steps)]
 
     def _content(self) -> dict[str, Any]:
@@ -83,21 +84,21 @@ class Recipe(Settings):
         metric = self.training.metric_for_best_model
         metrics = ("loss", *TASKS[self.task].validation_metrics(self.evaluation))
         if metric not in metrics:
-            raise ValueError(
+            raise InvalidValueError(
                 "`training.metric_for_best_model` must be a score that the validation computes "
                 f"({', '.join(metrics)}), but is {metric!r}; turn this score on in the section `evaluation`, "
                 "or choose another metric."
             )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`tokenizer.keep: false` needs `model.init_from`, but the recipe has none; leave "
                 "`tokenizer.keep` out."
             )
         fields = {"max_position_embeddings": 1024, **self.model.config_fields()}
         longest = max(self.data.max_length, self.decoding.max_length or 0)
         if fields.get("position_embedding") == "learned" and fields["max_position_embeddings"] < longest:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model.max_position_embeddings` must be at least {longest}, the larger of "
                 f"`data.max_length` and `decoding.max_length`, but is {fields['max_position_embeddings']}."
             )
@@ -156,7 +157,7 @@ def task_of(values: dict[str, Any]) -> str:
     """Return the name of the task in the values of a recipe."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
-        raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
+        raise InvalidValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
     return task
 
 

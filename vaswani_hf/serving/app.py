@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..model.backend_vaswani import PyTorchBackend
+from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import setting_of
 from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
@@ -158,7 +159,7 @@ class Service:
                     f"A request may have at most {limit:,} {name}, but has {number:,}; divide the request.",
                 )
         if wanted.num_alternatives > self.limits.max_alternatives:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`alternatives` must be at most {self.limits.max_alternatives}, but is {wanted.num_alternatives}."
             )
 
@@ -211,12 +212,12 @@ class Service:
         """Refuse a request if the engine that runs the model does not support the request."""
         backend = direction.translator.backend
         if wanted.must_contain and not backend.supports_phrases:
-            raise ValueError(
+            raise InvalidValueError(
                 "`must_contain` must be left out, because the engine that runs the model does not support "
                 "phrases."
             )
         if wanted.is_streamed and not isinstance(backend, PyTorchBackend):
-            raise ValueError(
+            raise InvalidValueError(
                 "`stream` must be left out, because the engine that runs the model cannot send parts of a "
                 "translation."
             )
@@ -236,7 +237,7 @@ class Service:
             **{name: value for name, value in of_request.items() if value is not None},
         )
         if wanted.is_streamed and options.min_confidence is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
                 "known at the end of the search."
             )
@@ -257,10 +258,10 @@ class Service:
             return self._glossaries[name]
         known = ", ".join(self._glossaries)
         if not known:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`glossary` must be left out, because the service has no glossary, but is {name!r}."
             )
-        raise ValueError(f"`glossary` must be a glossary of the service ({known}), but is {name!r}.")
+        raise InvalidValueError(f"`glossary` must be a glossary of the service ({known}), but is {name!r}.")
 
 
 def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:

@@ -12,6 +12,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..model.backend_vaswani import PyTorchBackend
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageDetector
 
@@ -69,7 +70,7 @@ class Directions:
         self._directions: dict[tuple[str, str], Direction] = {}
         for source, target, translator in models:
             if (source, target) in self._directions:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`models` must have different languages, but two models translate from {source} to {target}; "
                     "leave one of the two models out."
                 )
@@ -188,7 +189,7 @@ def load_directions(
         else:
             recorded = recorded_languages(Path(checkpoint_folder(name, option="models")))
             if recorded is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`--languages` must name the languages of each model, such as en:de, because '{name}' does not "
                     "record its languages."
                 )

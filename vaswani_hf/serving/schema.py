@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import Translation
 from ..settings.base import Settings, explain_invalid
 from .directions import AUTO, Direction
@@ -201,9 +202,9 @@ class TranslationsRequest(Settings):
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream and not isinstance(self.text, str):
-            raise ValueError("`text` must be a single text if `stream` is true, but is a list.")
+            raise InvalidValueError("`text` must be a single text if `stream` is true, but is a list.")
         if self.stream and (self.alternatives or self.must_contain):
-            raise ValueError(
+            raise InvalidValueError(
                 "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
                 "needs greedy search."
             )
@@ -215,7 +216,7 @@ class TranslationsRequest(Settings):
             return self
         for name in ("alternatives", "scores", "alignments", "target_prefix", "must_contain", "stream"):
             if getattr(self, name):
-                raise ValueError(f"`{name}` must be left out with `format` html.")
+                raise InvalidValueError(f"`{name}` must be left out with `format` html.")
         return self
 
     def wanted(self) -> Wanted:

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..model.errors_vaswani import InvalidValueError
+
 if TYPE_CHECKING:
     from .app import Service
 
@@ -29,10 +31,10 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno not in _PORT_ERRORS:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`--host` must be an address of this machine, but is {host!r} ({error.strerror})."
             ) from error
-        raise ValueError(
+        raise InvalidValueError(
             f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give "
             "another port, or 0 for any free port."
         ) from error

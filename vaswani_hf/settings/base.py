@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from ..model.errors_vaswani import InvalidValueError
 from .names import suggestion
 
 # Maps each error type of pydantic to the text that follows "must be" in the error message.
@@ -82,7 +83,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ValueError(explain_invalid(error, prefix)) from None
+            raise InvalidValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of some fields. The values of the copy are checked."""

@@ -10,6 +10,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from pydantic import Field, model_validator
 
+from ..model.errors_vaswani import InvalidValueError
 from .base import Settings
 
 Files = str | list[str] | None
@@ -124,13 +125,15 @@ class DataSettings(Settings):
     def require_source(self) -> None:
         """Raise a ValueError if the section names no training data."""
         if not any(getattr(self, key) for key in self.source_keys):
-            raise ValueError(f"Exactly one of {self._sources_in_words()} must be given, but none is given.")
+            raise InvalidValueError(
+                f"Exactly one of {self._sources_in_words()} must be given, but none is given."
+            )
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
         """Check the keys that depend on the sections `tokenizer` and `training`."""
         for key in training.batch_keys:
             if getattr(training, key) < self.max_length:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`training.{key}` must be at least `data.max_length` = {self.max_length} tokens, "
                     f"but is {getattr(training, key)}."
                 )
@@ -139,7 +142,7 @@ class DataSettings(Settings):
     def _check_sources(self) -> Self:
         given = [f"`data.{key}`" for key in self.source_keys if getattr(self, key)]
         if len(given) > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are "
                 "given; keep one of these keys and set the other keys to null."
             )
@@ -150,7 +153,7 @@ class DataSettings(Settings):
             named = [f"`data.{split}_{kind}`" for kind in kinds]
             named += ["`data.corpus`"] if self.corpus else []
             if len(named) > 1:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{' and '.join(named)} cannot be given together; give only one of these keys."
                 )
         return self
@@ -160,14 +163,14 @@ class DataSettings(Settings):
         for split, size in self.held_out_sizes.items():
             key = f"`data.{split}_size: {size}`"
             if self.corpus:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{key} cannot be given with `data.corpus: {self.corpus}`, because the package generates "
                     f"its {split} split; leave `data.{split}_size` out."
                 )
             for kind in self.file_kinds:
                 name = f"data.{split}_{kind}"
                 if self.listed(f"{split}_{kind}"):
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"{key} and `{name}` cannot be given together, because each of them sets the {split} "
                         "split; give only one of these keys."
                     )
@@ -251,7 +254,7 @@ class CorpusData(DataSettings):
             or training.num_train_epochs
             or getattr(tokenizer, "bpe_dropout", 0)
         ):
-            raise ValueError(
+            raise InvalidValueError(
                 "`data.streaming: true` needs `training.max_steps`, `training.dataloader_num_workers: 0` and "
                 "`tokenizer.bpe_dropout: 0`."
             )
@@ -261,14 +264,14 @@ class CorpusData(DataSettings):
         for split, size in self.held_out_sizes.items():
             key = f"data.{split}_size"
             if self.streaming:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{key}: {size}` cannot be given with `data.streaming: true`, because a stream is read "
                     f"only once, during the training; give a separate {split} split, or leave "
                     "`data.streaming` out."
                 )
             name = getattr(self, f"{split}_split")
             if self.dataset and name is not None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{key}: {size}` and `data.{split}_split: {name}` cannot be given together, because "
                     f"each of them sets the {split} split; set `data.{split}_split: null`, or leave `{key}` "
                     "out."
@@ -284,20 +287,22 @@ class CorpusData(DataSettings):
             return self
         if not given:
             names = " or ".join(f"`data.{key}`" for key in keys)
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.train_weights: {weights}` needs files in {names}, but there are none; name a file "
                 "for each weight, or leave `data.train_weights` out."
             )
         if self.streaming:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the "
                 "size of a stream is unknown; leave `data.train_weights` or `data.streaming` out."
             )
         if not any(weights):
-            raise ValueError(f"`data.train_weights` must have at least one number above 0, but is {weights}.")
+            raise InvalidValueError(
+                f"`data.train_weights` must have at least one number above 0, but is {weights}."
+            )
         for key in given:
             if len(self.listed(key)) != len(weights):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`data.train_weights` must have a number for each entry of `data.{key}`, which has "
                     f"{len(self.listed(key))} entries, but is {weights}; give a file or pattern and a weight "
                     "for each corpus."

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, create_model, model_validator
 
-from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
+from ..model.configuration_vaswani import FIELD_RULES, VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from .base import NO_DOCSTRINGS, Settings
 
 # The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
@@ -65,7 +66,7 @@ class InitFrom(Settings):
     @model_validator(mode="after")
     def _check_any(self) -> Self:
         if not self.by_stack():
-            raise ValueError(
+            raise InvalidValueError(
                 "`model.init_from` must name a model, or a model for `encoder`, for `decoder` or for each "
                 "of them, but names none."
             )
@@ -284,11 +285,11 @@ class PublishingSettings(Settings):
     @model_validator(mode="after")
     def _check_push(self) -> Self:
         if self.push_to_hub and not self.hub_model_id:
-            raise ValueError(
+            raise InvalidValueError(
                 "`publishing.push_to_hub: true` needs `publishing.hub_model_id`, such as user/name."
             )
         if self.hub_strategy != "end" and not self.push_to_hub:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`publishing.hub_strategy: {self.hub_strategy}` needs `publishing.push_to_hub: true`."
             )
         return self

@@ -40,6 +40,7 @@ from ..data.lines import read_lines
 from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
+from ..model.errors_vaswani import InvalidValueError
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING, batches_by_length
@@ -82,7 +83,7 @@ class TextData(CorpusData):
     @model_validator(mode="after")
     def _check_column(self) -> Self:
         if self.dataset is None and self.text_column != "text":
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.text_column` needs a `data.dataset`, but is {self.text_column!r} without a dataset; "
                 "leave `data.text_column` out."
             )
@@ -144,9 +145,10 @@ class LanguageModeling(Task):
             rows = [{"source": text, "target": text} for text in texts]
             return load_pairs(PairSource(dataset=rows, streaming=streaming))
         if split == "train" and data.train_weights:
-            return join_corpora([PairSource(text_file=file) for file in data.listed("train_text")])
+            files = data.listed("train_text")
+            return join_corpora([PairSource(text_file=file, split_of_recipe="train") for file in files])
         if (text_file := getattr(data, f"{split}_text")) is not None:
-            return load_pairs(PairSource(text_file=text_file, streaming=streaming))
+            return load_pairs(PairSource(text_file=text_file, streaming=streaming, split_of_recipe=split))
         return load_dataset_split(data, split, data.text_column, data.text_column)
 
     def load_corpus(
@@ -429,7 +431,7 @@ def evaluate_text_file(
     check_config(folder, name, tuple(KINDS))
     tokenizer, of_target = load_tokenizers(folder, name)
     if is_tree_tokenizer(of_target):
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be a language model, but '{name}' is a parser; evaluate a parser with `--trees`."
         )
     precision = {} if dtype is None else {"dtype": dtype}

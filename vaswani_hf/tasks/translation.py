@@ -30,13 +30,13 @@ from ..data.corpus import (
 )
 from ..data.corpus_cache import CACHE_REMEDY
 from ..data.dataset_hub import pin_dataset
-from ..data.lines import refuse_blank
 from ..data.pair_files import distillation_records
 from ..data.perturbations import Augmenter
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
@@ -135,12 +135,12 @@ class TranslationData(CorpusData):
         if not self.both_directions:
             return
         if not tokenizer.shared_vocabulary:
-            raise ValueError(
+            raise InvalidValueError(
                 "`data.both_directions: true` needs one vocabulary for both languages, but "
                 "`tokenizer.shared_vocabulary` is false; set `tokenizer.shared_vocabulary: true`."
             )
         if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with "
                 "`data.both_directions: true` (256 bytes, 4 special tokens and the tag), but is "
                 f"{tokenizer.vocab_size}; raise `tokenizer.vocab_size`."
@@ -152,7 +152,7 @@ class TranslationData(CorpusData):
             source = getattr(self, f"{split}_source")
             target = getattr(self, f"{split}_target")
             if (source is None) != (target is None):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`data.{split}_source` and `data.{split}_target` must be given together, but are "
                     f"{source!r} and {target!r}."
                 )
@@ -162,7 +162,7 @@ class TranslationData(CorpusData):
     def _check_languages(self) -> Self:
         language = self.source_language
         if self.both_directions and language.split() != [language]:
-            raise ValueError(
+            raise InvalidValueError(
                 "`data.source_language` must be one word with `data.both_directions: true`, because the "
                 f"word is part of the tag, but is {language!r}; name the language by a code such as en."
             )
@@ -170,17 +170,17 @@ class TranslationData(CorpusData):
             return self
         both = f"`data.source_language` and `data.target_language` are both {language!r}"
         if self.both_directions:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.both_directions: true` needs two languages, but {both}; correct one of the two keys."
             )
         if self.corpus:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of the "
                 "two keys."
             )
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`data.{key}` has a column for each language, but {both}; set the two "
                     "keys to the names of the two columns."
                 )
@@ -220,7 +220,9 @@ class TranslationTokenizer(TokenizerSettings):
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if self.target_vocab_size and self.shared_vocabulary:
-            raise ValueError("`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`.")
+            raise InvalidValueError(
+                "`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`."
+            )
         return self
 
 
@@ -269,11 +271,20 @@ class Translation(Task):
             return join_corpora(_sources_of_corpora(data))
         if (source_file := getattr(data, f"{split}_source")) is not None:
             target_file = getattr(data, f"{split}_target")
-            return load_pairs(PairSource(source_file, target_file, streaming=streaming))
+            return load_pairs(
+                PairSource(source_file, target_file, streaming=streaming, split_of_recipe=split)
+            )
         source, target = data.source_language, data.target_language
         if (pairs_file := getattr(data, f"{split}_pairs")) is not None:
-            languages = {"source_language": source, "target_language": target}
-            return load_pairs(PairSource(pairs_file=pairs_file, streaming=streaming, **languages))
+            return load_pairs(
+                PairSource(
+                    pairs_file=pairs_file,
+                    source_language=source,
+                    target_language=target,
+                    streaming=streaming,
+                    split_of_recipe=split,
+                )
+            )
         return load_dataset_split(data, split, source, target)
 
     def load_corpus(
@@ -469,9 +480,16 @@ def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
 def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
     source, target = data.source_language, data.target_language
     if files := data.listed("train_pairs"):
-        return [PairSource(pairs_file=file, source_language=source, target_language=target) for file in files]
+        return [
+            PairSource(
+                pairs_file=file, source_language=source, target_language=target, split_of_recipe="train"
+            )
+            for file in files
+        ]
     aligned = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
-    return [PairSource(source_file, target_file) for source_file, target_file in aligned]
+    return [
+        PairSource(source_file, target_file, split_of_recipe="train") for source_file, target_file in aligned
+    ]
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
@@ -490,8 +508,11 @@ def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
     """
     if split == "test":
         for side in ("source", "target"):
-            files = " and ".join(data.listed(f"test_{side}"))
-            refuse_blank(pairs[side], f"the {side} side", files or split_name(data, split))
+            texts = pairs[side]
+            if not any(text.strip() for text in texts):
+                place = " and ".join(data.listed(f"test_{side}")) or split_name(data, split)
+                state = "has only empty lines" if texts else "is empty"
+                raise ValueError(f"the {side} side must hold text, but {place} {state}.")
         return
     fault = (
         f"must hold a pair with text on both sides, but each of its {len(pairs):,} pairs has an empty side."

@@ -19,7 +19,9 @@ from typing import Any
 from pydantic import Field
 
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
+from ..exit_codes import RunError
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
 from ..recipe.loading import read_mapping
@@ -53,8 +55,8 @@ _OF_THE_BASE = "that of the model"
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
 
 
-class FailedRunsError(Exception):
-    """Raised after all trainings of `vaswani ablate` if some of the trainings have failed."""
+class FailedRunsError(RunError):
+    """Raised after all trainings of a list if some of the trainings have failed."""
 
 
 class AblationList(Settings):
@@ -96,7 +98,7 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     """
     content = _read_list(path)
     if output.exists() and not output.is_dir():
-        raise ValueError(f"`--output` must be a folder, but '{output}' is a file.")
+        raise InvalidValueError(f"`--output` must be a folder, but '{output}' is a file.")
     given = {word.partition("=")[0] for word in overrides}
     for_all = {key: value for key, value in content.all.items() if f"--{key}" not in given}
     runs: Runs = {}
@@ -113,7 +115,7 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
                 for number in range(seeds or content.seeds)
             ]
         except ValueError as error:
-            raise ValueError(f"The run `{name}` in '{path}': {error}") from None
+            raise InvalidValueError(f"The run `{name}` in '{path}': {error}") from None
     return runs
 
 
@@ -122,10 +124,10 @@ def _read_list(path: Path) -> AblationList:
     try:
         runs = AblationList.load(content)
     except ValueError as error:
-        raise ValueError(f"The list '{path}': {error}") from None
+        raise InvalidValueError(f"The list '{path}': {error}") from None
     for name in runs.runs:
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise ValueError(
+            raise InvalidValueError(
                 f"The list '{path}': the name of a run must be a name for its folder (letters, digits, `_`, "
                 f"`.` and `-`), but is {name!r}."
             )
@@ -135,11 +137,11 @@ def _read_list(path: Path) -> AblationList:
 def _scored_on_validation(recipe: Recipe) -> Recipe:
     data = recipe.data
     if "bleu" not in TASKS[recipe.task].metrics:
-        raise ValueError(
+        raise InvalidValueError(
             f"runs are compared by BLEU, but `task: {recipe.task}` has no BLEU; list recipes of translation."
         )
     if not data.files("validation") and (data.dataset is None or data.validation_split is None):
-        raise ValueError(
+        raise InvalidValueError(
             "runs are compared on a validation split that the recipe names; give `data.validation_source` "
             "and `data.validation_target`, `data.validation_pairs`, or a `data.dataset` with a "
             "`data.validation_split`."
@@ -180,12 +182,12 @@ def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
     if base in earlier:
         return earlier[base][number].output_dir
     if base in names:
-        raise ValueError(
+        raise InvalidValueError(
             f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change "
             "the order."
         )
     if not Path(base).is_dir() and not is_on_hub(base):
-        raise ValueError(
+        raise InvalidValueError(
             f"`init_from: {base}` must be a run of the list, a checkpoint folder or user/name on the Hub."
         )
     return base

@@ -32,6 +32,7 @@ from ..checkpoint.files import (
 from ..checkpoint.loading import KINDS, check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import verify_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..model.errors_vaswani import InvalidValueError
 from ..recipe.loading import readable_record
 from ..settings.data import last_part
 from ..settings.sections import FREE_FIELDS, MODEL_FIELDS
@@ -41,7 +42,7 @@ from .checkpoints import scheduled_checkpoints, step_in_name
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
     """Average the weights of checkpoints in float32. To save memory, load only one checkpoint at a time."""
     if not folders:
-        raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
+        raise InvalidValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
     first = load_file(folders[0] / files[0])
     shapes = {name: tensor.shape for name, tensor in first.items()}
@@ -49,7 +50,7 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
     for folder, name in zip(folders[1:], files[1:], strict=True):
         weights = load_file(folder / name)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`checkpoints` must be checkpoints of one run, but '{folder}' and '{folders[0]}' hold "
                 "different models."
             )
@@ -66,7 +67,7 @@ def numbered_checkpoints(
     `raw` is true, compare the scores of the trained weights instead of the scores of the moving averages.
     """
     if not run.is_dir():
-        raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
+        raise InvalidValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
     found = checkpoints_in(run)
     if found:
         state = read_state(found[-1])
@@ -86,7 +87,7 @@ def numbered_checkpoints(
         if best is not None:
             lacking = f"use the last checkpoints, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
-        raise ValueError(
+        raise InvalidValueError(
             f"`checkpoints` must be a run with {wanted:,} {kind}, but '{run}' has {len(found):,}; {remedy}."
         )
     return found[-wanted:]
@@ -104,7 +105,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
     if re.fullmatch(r"checkpoint-\d+", place.name) or any(
         folder.resolve() in place.parents for folder in folders
     ):
-        raise ValueError(
+        raise InvalidValueError(
             "`--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), "
             f"but is '{output}'; give another folder."
         )
@@ -131,7 +132,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
     for folder, name, has in zip(folders, names, have, strict=True):
         if any(have) and not has and (folder / STATE_FILE).is_file():
             other = names[have.index(True)]
-            raise ValueError(
+            raise InvalidValueError(
                 f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has "
                 f"none; leave '{name}' out, or give `--raw` to average the weights themselves."
             )
@@ -178,13 +179,13 @@ def _refuse_another_model(
     for field in MODEL_FIELDS:
         ours, theirs = getattr(model.config, field), getattr(config, field)
         if ours != theirs and field not in FREE_FIELDS:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' are different "
                 f"models: `{field}` is {theirs!r} and {ours!r}."
             )
     vocabularies = [[one.get_vocab() for one in both] for both in (tokenizers, load_tokenizers(folder, name))]
     if vocabularies[0] != vocabularies[1]:
-        raise ValueError(
+        raise InvalidValueError(
             f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' have different "
             "vocabularies."
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import nearest_name
 
 # The sustained FLOPs per second of four GPU models (footnote 5 of the paper), and the number of P100 GPUs on
@@ -95,7 +96,7 @@ def gpu_name(given: str) -> str:
     name = given.upper().replace(" ", "").replace("-", "").replace("_", "")
     known = [*GPUS, *PAPER_GPUS]
     if name not in known:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--hardware` must be one of {', '.join(known)}, but is {given!r}; the nearest name is "
             f"{nearest_name(name, known)}. For other hardware, give `--tokens_per_second`: the target tokens "
             "per second that the log lines of a run on this hardware show."

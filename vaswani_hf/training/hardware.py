@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
@@ -36,7 +37,7 @@ def resolve_defaults(
         bf16 = not _uses_deepspeed() and bfloat16_pays(device, _flops_at_once(training, model))
     most = WORKERS_OF_A_CORE * (os.cpu_count() or 1)
     if workers is not None and workers > most:
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.dataloader_num_workers` must be at most {most} on this machine, but is {workers:,}."
         )
     if workers is None:

@@ -16,6 +16,7 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import nearest_name
 from ..model.translator_vaswani import tags_of
 from ..recipe.loading import readable_record
@@ -59,7 +60,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     names = given.by_stack() if isinstance(given, InitFrom) else dict.fromkeys(model.stacks, given)
     if names.keys() - set(model.stacks):
         parts = " or ".join(f"`{stack}`" for stack in model.stacks)
-        raise ValueError(
+        raise InvalidValueError(
             f"`model.init_from` must name a model for {parts}, but is {names}; the model of this task has no "
             "other part."
         )
@@ -70,7 +71,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
         if stack not in _STACKS_OF_TYPES[model_type]:
             (other,) = _STACKS_OF_TYPES[model_type]
             remedy = f"`init_from: {{{other}: {name}}}`" if other in model.stacks else "another model"
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model.init_from` needs a model with {'an' if stack == 'encoder' else 'a'} {stack}, but "
                 f"'{name}' is {KINDS[model_type].words} and has none; give {remedy}."
             )
@@ -130,12 +131,12 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
             value = getattr(config, field)
             is_free = field in FREE_FIELDS
             if not is_free and field in fields and fields[field] != value:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in "
                     f"'{base.name}', the models of `model.init_from`; choose models with equal values."
                 )
             if not is_free and field in given and given[field] != value:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`model.{field}` is {given[field]!r}, but '{base.name}', the model of "
                     f"`model.init_from`, has {value!r}; leave `model.{field}` out, or choose another model."
                 )
@@ -163,7 +164,7 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model.init_from` must name models with one vocabulary, but '{first.name}' and "
                 f"'{other.name}' have different vocabularies; train new tokenizers with `tokenizer.keep: "
                 "false`."
@@ -189,7 +190,7 @@ def with_kept_tokenizers(
     source, target = _tokenizers_for(task, base)
     missing = [tag for tag in tags if tag not in tags_of(source)]
     if missing:
-        raise ValueError(
+        raise InvalidValueError(
             f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers "
             f"of '{name}', the model of `model.init_from`, do not have it; train new tokenizers with "
             "`tokenizer.keep: false`."
@@ -220,7 +221,7 @@ def with_kept_tokenizers(
             accepted[key].append(getattr(record.tokenizer, key, None))
         asked = getattr(section, key)
         if asked not in accepted[key]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', the model of "
                 f"`model.init_from`, have {value!r}; leave `tokenizer.{key}` out, or train new tokenizers "
                 "with `tokenizer.keep: false`."
@@ -234,7 +235,7 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
     try:
         return task.adopt_tokenizers(source, target)
     except ValueError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"`model.init_from` must have tokenizers for `task: {task.name}`, but '{base.name}' {error}; "
             "train new tokenizers with `tokenizer.keep: false`."
         ) from None
@@ -325,11 +326,11 @@ def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
         full = f"model.{name}" if f"model.{name}" in known else name
         if full not in known:
             nearest = nearest_name(name, sorted(part.removeprefix("model.") for part in known))
-            raise ValueError(
+            raise InvalidValueError(
                 f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is "
                 f"{nearest!r}."
             )
         found |= {id(weight): weight for key, weight in weights.items() if f"{key}.".startswith(f"{full}.")}
     if names and all(id(weight) in found for weight in weights.values()):
-        raise ValueError(f"`training.frozen` must not name all weights of the model, but is {names}.")
+        raise InvalidValueError(f"`training.frozen` must not name all weights of the model, but is {names}.")
     return [*found.values()]

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.section import PAPER_TOKENS_PER_BATCH, AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
@@ -66,7 +67,7 @@ def plan_run(
     name = None if hardware is None else gpu_name(hardware)
     longest = data.max_length
     if mean_length is not None and mean_length > longest:
-        raise ValueError(
+        raise InvalidValueError(
             f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}."
         )
     length = min(mean_length or MEAN_LENGTH, longest)
@@ -193,13 +194,13 @@ def _price(hours: float | None, price_per_hour: float | None, name: str | None) 
 
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     if names := model.bases():
-        raise ValueError(
+        raise InvalidValueError(
             "`model.init_from` must be null for a plan, because a plan loads no other models, but is "
             f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
         )
     layers = config.encoder_layers + config.decoder_layers
     if layers > MAX_LAYERS:
-        raise ValueError(
+        raise InvalidValueError(
             f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
             f"together, but the model has {layers:,}; plan a smaller number of layers."
         )

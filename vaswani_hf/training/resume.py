@@ -17,6 +17,7 @@ from ..checkpoint.files import (
     step_of,
 )
 from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
@@ -77,12 +78,12 @@ def check_earlier_run(
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
-        raise ValueError(
+        raise InvalidValueError(
             f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose "
             "another `--output_dir`."
         )
     if earlier is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
             "of the run, or choose another `--output_dir`."
         )
@@ -100,7 +101,7 @@ def check_earlier_run(
             reason = ""
             if key in ("training.max_steps", "training.num_train_epochs"):
                 reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
                 f"{earlier.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
                 "`--output_dir`."
@@ -122,12 +123,12 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
             return checkpoint
         faults.append(f"'{checkpoint}' is damaged: {fault}")
     if faults:
-        raise ValueError(
+        raise InvalidValueError(
             f"`output_dir` '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); "
             "choose another `--output_dir`."
         )
     if (folder / WEIGHTS_FILE).exists():
-        raise ValueError(
+        raise InvalidValueError(
             f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose "
             "another `--output_dir`."
         )
@@ -170,7 +171,7 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
     """Raise an error if the checkpoint that the run continues from is already after the step `max_steps`."""
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
     if max_steps < step_of(checkpoint):
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.{key}` is {getattr(training, key)}, so the last step is {max_steps:,}, but the run "
             f"in '{folder}' is already at step {step_of(checkpoint):,}; give a larger number, or choose "
             "another `--output_dir`."
@@ -191,7 +192,7 @@ def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path,
     remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
     if before % num_processes == 0:
         remedy = f"set the key to {before // num_processes}"
-    raise ValueError(
+    raise InvalidValueError(
         f"`training.gradient_accumulation_steps` is {accumulation} with {_processes(num_processes)}, so a "
         f"step has {num_processes * accumulation:,} batches, but a step of the run in '{folder}' "
         f"that is to be resumed has {before:,}; {remedy or 'start as many processes as before'}."

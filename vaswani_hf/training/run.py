@@ -40,11 +40,13 @@ from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
-from ..exit_codes import FAILURE, INTERRUPTED
+from ..exit_codes import FAILURE, INTERRUPTED, RunError
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
-from ..recipe import Recipe, load_recipe
+from ..recipe import Recipe
+from ..recipe.loading import load_record
 from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
@@ -62,11 +64,11 @@ from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
-class LostProcessError(Exception):
+class LostProcessError(RunError):
     """Raised if another process of the run has ended."""
 
 
-class InterruptedRunError(Exception):
+class InterruptedRunError(RunError):
     """Raised if a signal ended the training after a checkpoint was saved. The error message says how to
     continue.
     """
@@ -180,7 +182,7 @@ def earlier_recipe(folder: Path) -> Recipe | None:
     no recipe.yaml.
     """
     path = folder / RECIPE_FILE
-    return load_recipe(path, is_record=True) if path.is_file() else None
+    return load_record(path) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -313,14 +315,14 @@ def _prepare_folder(recipe: Recipe) -> None:
 def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> None:
     if publishing.trackio and "trackio" not in report_to:
         names = " and ".join(f"`publishing.{name}`" for name in publishing.trackio)
-        raise ValueError(
+        raise InvalidValueError(
             f"{names} need `training.report_to: [trackio]`, but `training.report_to` is {report_to}; add "
             "trackio, or leave the settings of Trackio out."
         )
     available = get_available_reporting_integrations()
     for name in report_to:
         if name not in available:
-            raise ValueError(
+            raise InvalidValueError(
                 "`training.report_to` must name installed tools "
                 f"({', '.join(available) or 'none is installed'}), but has {name!r}."
             )

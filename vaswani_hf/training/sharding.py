@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils.constants import FSDP_MODEL_NAME
 
 from ..checkpoint.loading import KINDS
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
@@ -42,7 +43,7 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     if plugin is None:
         return
     if plugin.fsdp_version != 2:
-        raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
+        raise InvalidValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
     # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. Remove the
     # settings of the previous state dict type first, because `set_state_dict_type` keeps settings that exist.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
@@ -55,18 +56,24 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
 
 def _refuse_features_with_whole_weights(name: str, training: AnyTraining) -> None:
     if training.torch_compile:
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.torch_compile` must be false with {name}, but is {training.torch_compile}."
         )
     if OPTIMIZERS[training.optimizer].needs_whole_weights:
         others = " or ".join(entry.name for entry in OPTIMIZERS.values() if not entry.needs_whole_weights)
-        raise ValueError(f"`training.optimizer` must be {others} with {name}, but is {training.optimizer}.")
+        raise InvalidValueError(
+            f"`training.optimizer` must be {others} with {name}, but is {training.optimizer}."
+        )
     regularizer = regularizer_of(training)
     if regularizer is not None and regularizer.needs_whole_weights:
         strength = getattr(training, regularizer.strength)
-        raise ValueError(f"`training.{regularizer.strength}` must be 0.0 with {name}, but is {strength}.")
+        raise InvalidValueError(
+            f"`training.{regularizer.strength}` must be 0.0 with {name}, but is {strength}."
+        )
     if training.ema_decay is not None:
-        raise ValueError(f"`training.ema_decay` must be null with {name}, but is {training.ema_decay}.")
+        raise InvalidValueError(
+            f"`training.ema_decay` must be null with {name}, but is {training.ema_decay}."
+        )
 
 
 def _refuse_other_sharding(checkpoint: Path, file: str, name: str, *, is_on: bool) -> None:
@@ -77,7 +84,7 @@ def _refuse_other_sharding(checkpoint: Path, file: str, name: str, *, is_on: boo
 
 def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) -> None:
     if zero.zero_stage > 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"`zero_stage` must be at most 2, but is {zero.zero_stage}; to shard the weights too, use FSDP2."
         )
     if accelerator.mixed_precision != "no":

@@ -33,6 +33,8 @@ from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.streams import EndlessStream
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
+from ..exit_codes import RunError
+from ..model.errors_vaswani import InvalidValueError
 from ..optimization.entries import RegularizedLoss
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import num_passes, regularizer_of
@@ -71,8 +73,8 @@ except RuntimeError:
     )
 
 
-class DivergedRunError(Exception):
-    """Raised if the loss or the gradient is infinite or NaN, or if the loss has exploded.
+class DivergedRunError(RunError):
+    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded.
 
     The error message names the step and a remedy.
     """
@@ -497,7 +499,7 @@ def training_arguments(
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:
         if name not in arguments:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`publishing.{name}` needs a newer version of transformers than {transformers.__version__}; "
                 f"install a newer version, or leave `publishing.{name}` out."
             )

@@ -62,6 +62,7 @@ from ..model.beam_search_vaswani import (
     length_penalty,
 )
 from ..model.configuration_vaswani import eos_token_ids
+from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
@@ -112,12 +113,12 @@ def load_ctranslate2_translator(
     """
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` "
                 "chooses the dtype of the exported weights."
             )
     if ensemble:
-        raise ValueError(
+        raise InvalidValueError(
             "`ensemble` must be left out with the engine ctranslate2, which does not support ensembles."
         )
     backend = CTranslate2Backend(name_or_path, device or "auto")
@@ -141,11 +142,11 @@ class CTranslate2Backend:
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`engine` ctranslate2 needs more libraries; install them with `{install_command('ctranslate2')}`."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-            raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but is {device!r}.")
+            raise InvalidValueError(f"`device` must be auto, cpu, cuda or cuda:N, but is {device!r}.")
         self._folder = str(folder)
         self._device = device
         files = CTranslate2Files.read(Path(folder))
@@ -177,7 +178,7 @@ class CTranslate2Backend:
         kind, _, index = self._device.partition(":")
         num_gpus = ctranslate2.get_cuda_device_count()
         if kind == "cuda" and int(index or 0) >= num_gpus:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`device` is {self._device!r}, but CTranslate2 finds {num_gpus or 'no'} GPU{'' if num_gpus == 1 else 's'} "
                 "on this machine; give cpu, auto or the number of a GPU that exists."
             )
@@ -230,7 +231,7 @@ class CTranslate2Backend:
     ) -> list[list[Hypothesis]]:
         """See `Backend.search`. `settings` are fields of `SearchSettings`."""
         if any(segment.phrases for segment in segments):
-            raise ValueError(
+            raise InvalidValueError(
                 "`must_contain` must be left out with the engine ctranslate2, which cannot force phrases "
                 "into a translation."
             )
@@ -332,7 +333,7 @@ class CTranslate2Backend:
         """
         for name in settings:
             if name not in DECODING_SETTINGS:
-                raise ValueError(
+                raise InvalidValueError(
                     f"`{name}` is no setting of the engine ctranslate2, which has "
                     f"{', '.join(DECODING_SETTINGS)}."
                 )
@@ -345,7 +346,7 @@ class CTranslate2Backend:
         validate_search_fields(config)
         is_sampling = config.do_sample and config.num_beams == 1
         if config.num_return_sequences > config.num_beams and not is_sampling:
-            raise ValueError(
+            raise InvalidValueError(
                 f"`num_return_sequences` must be at most `num_beams`, which is {config.num_beams}, but is "
                 f"{config.num_return_sequences}."
             )
@@ -355,7 +356,7 @@ class CTranslate2Backend:
         """Return the maximum number of tokens in the translation of a segment, including the target prefix."""
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
-            raise ValueError(
+            raise InvalidValueError(
                 "`target_prefix` must have fewer tokens than the exported model has positions, "
                 f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )

@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
 from ..model.configuration_vaswani import eos_token_ids
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
@@ -43,7 +44,7 @@ class CTranslate2Files:
         damaged.
         """
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"`model` must be a folder that `vaswani export --format ctranslate2` wrote, but '{folder}' holds "
                 "no CTranslate2 model."
             )

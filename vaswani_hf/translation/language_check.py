@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request
 from ..version import install_command
 
@@ -34,7 +35,7 @@ def load_detector() -> LanguageDetector:
     decompressing the model takes 0.4 s. The wheel of py3langid contains the model, so nothing is downloaded.
     """
     if not has_detector():
-        raise ValueError(
+        raise InvalidValueError(
             f"`--language_check` needs the library py3langid; run `{install_command('language_check')}`."
         )
     return lambda text: dict(_identifier().rank(text))
@@ -62,7 +63,7 @@ class LanguageCheck:
 
     def __init__(self, language: str, action: Literal["pass", "refuse"], detector: LanguageDetector):
         if language not in detector("a"):
-            raise ValueError(
+            raise InvalidValueError(
                 "`--language_check` must be left out, because the language detector does not know the "
                 f"language {language!r}."
             )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, has_text
 from ..model.translator_vaswani import BaseTranslator
 
@@ -36,7 +37,9 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
     if dtype is None or dtype in ("auto", *DTYPES.values()):
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f'`dtype` must be "float32", "bfloat16", "float16" or "auto", but is {dtype!r}.')
+        raise InvalidValueError(
+            f'`dtype` must be "float32", "bfloat16", "float16" or "auto", but is {dtype!r}.'
+        )
     return DTYPES[dtype]
 
 

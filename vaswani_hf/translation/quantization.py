@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.errors_vaswani import InvalidValueError
 from ..processor import capability
 from ..version import install_command
 
@@ -79,21 +80,21 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
     if quantization is None:
         return
     if quantization != "int8":
-        raise ValueError(f'`quantization` must be "int8", but is {quantization!r}.')
+        raise InvalidValueError(f'`quantization` must be "int8", but is {quantization!r}.')
     if dtype not in (None, torch.float32):
-        raise ValueError(
+        raise InvalidValueError(
             f"`quantization` int8 needs `dtype` float32 for all other operations, but `dtype` is {dtype}; "
             "leave `dtype` out."
         )
     if device is not None and torch.device(device).type != "cpu":
-        raise ValueError(
+        raise InvalidValueError(
             f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 on this "
             "device."
         )
     try:
         from torchao.quantization import Int8Tensor  # noqa: F401
     except ImportError:
-        raise ValueError(
+        raise InvalidValueError(
             f"`quantization` int8 needs torchao; install it with `{install_command('int8')}`."
         ) from None
 

@@ -10,6 +10,7 @@ import torch
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions
 from ..model.translator_vaswani import BaseTranslator, check_tokenizers
 from ..processor import has_bfloat16
@@ -81,7 +82,7 @@ class Translator(BaseTranslator):
                 the Hub.
         """
         if isinstance(ensemble, str):
-            raise ValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
+            raise InvalidValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
         dtype = checked_dtype(dtype)
         check_quantization(quantization, dtype, device)
         is_on_gpu = torch.cuda.is_available() and quantization is None
@@ -91,7 +92,7 @@ class Translator(BaseTranslator):
         for number, name in enumerate(names):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
-                raise ValueError(
+                raise InvalidValueError(
                     f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; "
                     "use `vaswani translate --engine ctranslate2`."
                 )
@@ -148,7 +149,7 @@ def checked_device(name: str) -> torch.device:
         if torch.accelerator.is_available():
             kind = torch.accelerator.current_accelerator()
             devices += [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
-        raise ValueError(
+        raise InvalidValueError(
             f"`device` is {name!r}, but PyTorch finds no such device on this machine; give "
             f"{' or '.join(devices)}."
         ) from None
@@ -157,12 +158,12 @@ def checked_device(name: str) -> torch.device:
 
 def _check_trees(name: str, makes_trees: bool, is_asked_for_trees: bool) -> None:
     if makes_trees and not is_asked_for_trees:
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, "
             "and by `Parser` of vaswani_hf.parsing."
         )
     if is_asked_for_trees and not makes_trees:
-        raise ValueError(
+        raise InvalidValueError(
             f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani "
             "translate`, and by `Translator` of vaswani_hf.translation."
         )
@@ -171,7 +172,7 @@ def _check_trees(name: str, makes_trees: bool, is_asked_for_trees: bool) -> None
 def _check_vocabularies(name: str, tokenizers: tuple, other_name: str, others: tuple) -> None:
     for tokenizer, other in zip(tokenizers, others, strict=True):
         if tokenizer.get_vocab() != other.get_vocab():
-            raise ValueError(
+            raise InvalidValueError(
                 f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has "
                 f"another vocabulary ({len(tokenizer):,} and {len(other):,} entries)."
             )

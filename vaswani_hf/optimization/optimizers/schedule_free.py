@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...model.errors_vaswani import InvalidValueError
 from ...version import install_command
 from ..entries import Optimizer
 from .adam import decay_groups
@@ -24,7 +25,7 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
     try:
         from schedulefree import AdamWScheduleFree
     except ImportError:
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.optimizer` {NAME} needs the library schedulefree; install the library with "
             f"`{install_command('schedule_free')}`."
         ) from None
@@ -42,12 +43,12 @@ def check_schedule_free(settings: Any) -> None:
     """
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.lr_scheduler_type` must be constant {wanted} {settings.lr_scheduler_type!r}; set "
             "`training.lr_scheduler_type: constant` and `training.learning_rate`."
         )
     if settings.adam_beta1 == 0:
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.adam_beta1` must be above 0 {wanted} 0; leave `training.adam_beta1` out."
         )
 

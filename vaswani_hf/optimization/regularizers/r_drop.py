@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from pydantic import Field
 
+from ...model.errors_vaswani import InvalidValueError
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ...settings.base import Settings
 from ...settings.sections import ModelSettings
@@ -43,7 +44,7 @@ def _check(settings: RDropSettings, model: ModelSettings) -> None:
         and not given.get("attention_dropout")
         and not given.get("activation_dropout")
     ):
-        raise ValueError(
+        raise InvalidValueError(
             f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with different dropout, "
             "but `model.dropout` is 0, so both passes are equal; raise `model.dropout`, or leave "
             "`r_drop_alpha` out."
