@@ -194,10 +194,7 @@ DAMAGES = [
 def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, file, change, sentence):
     folder = tmp_path / "damaged"
     shutil.copytree(folders[1], folder)
-    content = (folder / file).read_bytes()
-    (folder / file).unlink()
-    if damage is not None:
-        (folder / file).write_bytes(damage(content))
+    damage(folder / file, change)
     _, out, found = vaswani("translate", folder, "--engine", "ctranslate2", "--text", "one two")
     assert out == "" and f"'{folder}'" in found and "\n" not in found
     assert sentence in found and found.endswith((" again.", "holds no CTranslate2 model."))

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import SCORING, ModelOptions, translation_options
+from .options import SCORING, ModelOptions, on_command_line, translation_options
 from .output import check_output
 
 _SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))

@@ -142,7 +142,7 @@ def _entry(name: str, quantization: str | None) -> Format:
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
             "`quantization` out for the default of the format."
         )
-    if any(find_spec(library) is None for library in entry.libraries):
+    if not are_installed(entry.libraries):
         raise InvalidValueError(
             f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )

@@ -18,7 +18,7 @@ import torch
 from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.sections import FREE_FIELDS

@@ -361,10 +361,10 @@ class VaswaniConfig(PreTrainedConfig):
         if own_name in CONFIG_FIELDS:
             is_possible, words = CONFIG_FIELDS[own_name].metadata["rule"]
             if not is_possible(value):
-                remedy = _remedy(field, value)
+                remedy = _remedy(own_name, value)
                 raise InvalidValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
-        elif field in self.added_fields:
-            value = _checked(self, field, value)
+        elif own_name in self.added_fields:
+            value = _checked(self, own_name, value)
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # Assign both vocabulary sizes, because `resize_token_embeddings` of transformers assigns only

@@ -28,7 +28,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_vaswani import CACHE_NAME, fast_path
-from .configuration_vaswani import VaswaniConfig
+from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, create_model, model_validator
 
-from ..model.configuration_vaswani import FIELD_RULES, VaswaniConfig
+from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from .base import NO_DOCSTRINGS, Settings
 
