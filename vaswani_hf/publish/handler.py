@@ -4,8 +4,8 @@
 The package vaswani_hf pushes this file with each model. The handler runs the model code in this repository,
 and does not need the package vaswani_hf. `requirements.txt` lists the library versions that the code needs.
 
-A request is a JSON object: `inputs` is a text or a list of texts, and `parameters` has the arguments of the pipeline, such as
-{"num_beams": 4, "return_scores": true}.
+A request is a JSON object: `inputs` is a text or a list of texts, and `parameters` has the arguments of the
+pipeline, such as {"num_beams": 4, "return_scores": true}.
 """
 
 import json
@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-
-from ..model.errors_vaswani import InvalidValueError
 
 # Maps the `model_type` in config.json to the task of the pipeline.
 TASKS = {"vaswani": "translation", "vaswani_decoder": "text-generation", "vaswani_encoder": "fill-mask"}
@@ -39,5 +37,5 @@ class EndpointHandler:
         """Return the output of the pipeline for `data["inputs"]`."""
         inputs = data.get("inputs")
         if not isinstance(inputs, (str, list)):
-            raise InvalidValueError(f"`inputs` must be a text or a list of texts, but is {inputs!r}.")
+            raise ValueError(f"The key `inputs` must be a text or a list of texts, but is {inputs!r}.")
         return self.pipeline(inputs, **(data.get("parameters") or {}))
