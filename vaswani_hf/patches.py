@@ -38,9 +38,8 @@ def hide_warnings_of_torchao() -> None:
 def import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports torchao for one function of one quantizer. Avoid the import
-    of torchao, because the import takes a second and prints warnings, and only int8 weights need torchao in
-    this package.
+    If torchao is installed, transformers imports torchao for one function of one quantizer. The import of
+    torchao takes a second and prints warnings. This package needs torchao only for int8 weights.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return

@@ -15,18 +15,20 @@ from pathlib import Path
 import filelock
 import pytest
 
+import vaswani_hf
 from vaswani_hf.checkpoint import locks
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.locks import InUseError, check_not_in_use, is_replaced, locked_output, locked_run
 
-# Import only modules of the package that do not import torch.
-LOCKS = Path(locks.__file__)
+PACKAGE = Path(vaswani_hf.__file__).parent
+# Replace the packages by empty packages with the same files, because their `__init__.py` would import torch.
 HOLD = f"""
-import importlib.util, os, sys, time
+import os, sys, time, types
 from pathlib import Path
-spec = importlib.util.spec_from_file_location("locks", {str(LOCKS)!r})
-locks = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(locks)
+for name in ("vaswani_hf", "vaswani_hf.checkpoint", "vaswani_hf.model"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [os.path.join({str(PACKAGE)!r}, *name.split(".")[1:])]
+from vaswani_hf.checkpoint import locks
 with getattr(locks, sys.argv[1])(Path(sys.argv[2]), *sys.argv[3:]):
     if os.fork() == 0:
         time.sleep(30)

@@ -26,7 +26,7 @@ def test_one_key(capsys, name):
         "default": "4000",
         "unit": "steps",
         "range": "above 0",
-        "meaning": "The number of steps of the warm-up. The learning rate rises during the warm-up.",
+        "meaning": "The number of steps in which the learning rate rises (warm-up).",
     }
 
 

@@ -54,7 +54,9 @@ def test_an_old_version_of_transformers_is_one_sentence(monkeypatch, tmp_path):
 
 def test_a_request_without_inputs_is_one_sentence(copier_checkpoint):
     handler = EndpointHandler(copier_checkpoint)
-    with pytest.raises(ValueError, match="^`inputs` must be a text or a list of texts, but is None.$"):
+    with pytest.raises(
+        ValueError, match="^The key `inputs` must be a text or a list of texts, but is None.$"
+    ):
         handler({"parameters": {}})
 
 

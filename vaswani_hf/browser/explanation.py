@@ -237,8 +237,8 @@ class RunnerUp:
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
         token (int): The id of the token of the runner-up at `position`.
-        translation (str): The best translation with this runner-up. A beam search found `translation`, with
-            the tokens before `position` and `token` as the prefix.
+        translation (str): The best translation with this runner-up. A beam search found `translation`.
+            The prefix of this search is the tokens before `position`, and then `token`.
         score (float): The score of `translation`.
     """
 

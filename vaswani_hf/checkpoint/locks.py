@@ -116,8 +116,8 @@ def is_replaced(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
-    """Lock an output file or output folder. Yield True if the output is locked. Yield False if the file
-    system has no locks, or the parent folder is not writable.
+    """Lock an output file or output folder. Yield True if this process holds the lock. Yield False if
+    the file system has no locks, or the parent folder is not writable.
     """
     sentence = f"{name} is being written by {{}}; wait until it ends, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:

@@ -269,7 +269,8 @@ def _without_alpha(
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
     effect of the epsilon. Therefore the import divides the weights of f by alpha.
 
-    In a pre-norm stack, the import divides the weights of the k-th sub-layer by alpha^k. Therefore the hidden
+    In a pre-norm stack, the import divides the weights of the k-th sub-layer by alpha^k, where alpha is the
+    factor of JoeyNMT's residual connections. Therefore the hidden
     states x after the k-th sub-layer are also divided by alpha^k. The input of each sub-layer is
     LayerNorm(x), and LayerNorm removes the factor. An encoder without a LayerNorm at its end returns outputs
     that are divided by a power of alpha. Therefore the import multiplies the key and value projections of the

@@ -59,8 +59,8 @@ _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_tiny": {"num_heads": 4},
 }
 _PAD, _END = 0, 1
-# Regular expressions for the names of variables in a checkpoint. The groups do not contain the beginning of a
-# variable name, because the beginning names the model and the device.
+# Regular expressions for the names of variables in a checkpoint. A group in parentheses captures a name
+# without its beginning, because the beginning (the TensorFlow scope) differs between models.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")

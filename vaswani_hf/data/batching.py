@@ -186,9 +186,8 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # Return the batch bounds for `count` batches whose token budgets add up to `total`. If `total` is not
-        # divisible by `count`, the last batches get a budget that is larger by one token. A single budget for
-        # all batches would be too coarse, because one token less could remove a sentence pair from every
-        # batch.
+        # divisible by `count`, the last batches get a budget that is larger by one token. Do not use one
+        # budget for all batches: if this budget were one token smaller, every batch could lose a sentence pair.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -440,8 +439,8 @@ def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
     """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
-    has at most `positions` source tokens and at most `positions` target tokens, including padding. A sentence
-    pair with more tokens gets a part of its own. `are_texts` is True if `input_ids` and `labels` are the same
+    has at most `positions` source tokens and at most `positions` target tokens, including padding. If one
+    sentence pair has more tokens than `positions`, this pair is a part of its own. `are_texts` is True if `input_ids` and `labels` are the same
     text.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))

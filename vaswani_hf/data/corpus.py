@@ -364,7 +364,8 @@ def prepare_pairs(
     """Remove sentence pairs that are empty, too long or of very unequal lengths, and encode the other pairs.
     Return the encoded pairs, and a report that counts kept and removed pairs.
 
-    If `target_tokenizer` is None, source and target of a pair are the same text. The token ids of a dataset
+    If `target_tokenizer` is None, the corpus has only texts (for a language model), and the source and the
+    target of a pair are the same text. The token ids of a dataset
     are stored in the cache of `datasets`. A stream is encoded while the training reads the stream, and the
     report counts each pair when the pair is read.
     """

@@ -12,6 +12,8 @@ from typing import Any
 # The number of bytes of memory-mapped files that may stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
+# The number of primitives that oneDNN caches in a training: enough for the layers of one batch.
+_CACHED_PRIMITIVES = 16
 # Maps three options of `mallopt` to their values in bytes: M_MMAP_THRESHOLD with its largest value,
 # M_TRIM_THRESHOLD and M_TOP_PAD.
 _MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
@@ -40,6 +42,17 @@ def keep_free_memory() -> None:
     if set_option is not None:
         for option, value in _MALLOC_OPTIONS.items():
             set_option(option, value)
+
+
+def limit_primitive_cache() -> None:
+    """Let oneDNN cache few primitives. A primitive is an operation that oneDNN has prepared for tensors of one
+    shape.
+
+    By default, oneDNN caches 1,024 primitives. The batches of a training have many shapes, so the primitives of
+    one batch are useless for the next batch: see scripts/benchmarks/training.md. oneDNN reads the environment
+    variable when it prepares its first primitive. If the user has set the variable, its value stays.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))
 
 
 class MappedFiles:

@@ -680,8 +680,8 @@ class StepNumbers:
     # the largest number of tokens of a sentence that belong to a beam.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # `log_probs` [N, K or 1] are the log-probabilities of one token of the vocabulary. If `log_probs` contain
-    # NaN, `is_open` [N] and the indices `sentences` [N] int64 tell which open sentence is affected.
+    # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
+    # token of the vocabulary. If `log_probs` contains NaN, `is_open` [N] and the indices `sentences` [N] int64 tell which open sentence is affected.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor

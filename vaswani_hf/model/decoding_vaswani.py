@@ -135,7 +135,7 @@ class TreeKVCache:
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
-        """Return a bool tensor [N, M] that is True for tokens that belong to a beam."""
+        """Return a bool tensor [N, M] that is True for each cached token that at least one beam contains."""
         return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
 
     def _prune(self, num_beams: int) -> None:

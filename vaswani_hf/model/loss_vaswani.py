@@ -25,8 +25,8 @@ IGNORED_LABEL = -100
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
 # the logits of one chunk in memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each
-# chunk costs a fixed time. A CPU uses few rows, because a small chunk stays in the processor's cache: with
-# 10,000 classes, chunks of 1,677 rows take 1.25 times as long as chunks of 384 rows.
+# chunk costs a fixed time. A CPU uses chunks of few rows, because a small chunk stays in the processor's cache:
+# with 10,000 classes, the whole loss takes 1.25 times as long in chunks of 1,677 rows as in chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 

@@ -146,8 +146,8 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the matches [N, K, O, F, L + 1] after one more token. `matches` describes the beams, and
-        `tokens` [N, K, O] contains the possible next tokens.
+        """Return the matches [N, K, O, F, L + 1] after one more token. `matches` are the
+        matches of the beams before this token, and `tokens` [N, K, O] are the possible next tokens.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -392,8 +392,8 @@ def _grid_search(
     # first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # Consider all possible lengths for sentences with phrases, because a beam without all phrases cannot end
-    # yet, and may have its best score at any length.
+    # If a sentence has required phrases, stop its search only if no length of a translation can still give a
+    # better score: a beam that lacks a phrase cannot end yet.
     rule.considers_all_lengths |= ~has_none
     # Search only the sentences that lack a phrase. If the search must not remove sentences from the batch,
     # search all sentences.

@@ -62,7 +62,7 @@ class TreebankData(DataSettings):
     source_keys = ("corpus", "train_trees")
 
     corpus: Literal["trees"] | None = None
-    """A corpus that the package generates itself: "trees" has trees of a small grammar."""
+    """The corpus "trees" contains trees of a small grammar."""
     trees_train_size: int = Field(20000, gt=0, json_schema_extra={"unit": "examples"})
     """The number of training examples of `corpus: trees`."""
     language: str = Field(min_length=1)

@@ -335,7 +335,7 @@ def as_json(compared: list[dict[str, Any]]) -> str:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """Describe the recipe keys whose values differ from the recipe `first`, with the values in `recipe`."""
+    """Return the recipe keys whose values in `recipe` and `first` differ, and the values in `recipe`."""
     keys = {**recipe.values(), **first.values()}
     # If the encoder and the decoder start from different models, `init_from` is a dict with the keys
     # "encoder" and "decoder".

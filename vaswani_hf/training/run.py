@@ -39,7 +39,7 @@ from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..data.corpus import Corpus
-from ..data.memory import keep_free_memory
+from ..data.memory import keep_free_memory, limit_primitive_cache
 from ..exit_codes import FAILURE, INTERRUPTED, RunError
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
@@ -462,6 +462,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
             means += f", batches of more than {trainer.max_part_positions:,} positions per side are computed in parts"
         say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
+    limit_primitive_cache()
     try:
         with (
             trainer.stop.saving_first(),

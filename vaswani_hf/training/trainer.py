@@ -319,8 +319,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return a tensor [2] on the device about the batches since the last call of `take_losses`. The first
-        number in the tensor is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number
+        """Return two numbers of the batches since the last call of `take_losses`, as a tensor [2] on the device.
+        The first number is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number
         is the sum of the losses.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)

@@ -58,7 +58,7 @@ class LanguageCheck:
         detector (callable): A function that returns the probability of each language for a text.
 
     Raises:
-        ValueError: If the detector does not know the source language.
+        ValueError: If the detector does not support the language `language`.
     """
 
     def __init__(self, language: str, action: Literal["pass", "refuse"], detector: LanguageDetector):
