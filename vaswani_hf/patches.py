@@ -1,9 +1,12 @@
-"""Replaces functions and modules of other libraries while a program runs. No other file does so, except that
-registration.py changes the table of the tasks of `pipeline`.
+"""Replaces functions and modules of other libraries while a program runs.
 
 - `hide_warnings_of_torchao` hides log lines and warnings that do not concern the package.
-- `import_quantizers_without_torchao` and `quick_imports` make imports faster.
-- `without_initial_values` makes the loading of a checkpoint faster.
+- `import_quantizers_without_torchao` and `quick_imports` make imports faster. They replace the module torchao, one
+  function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
+- `without_initial_values` makes the loading of a checkpoint faster. It replaces functions of `torch.nn.init`.
+
+Two other files also replace something: registration.py adds the pipeline tasks of the package to transformers,
+and training/step_cost.py counts the memory of attention and dropout as on a GPU.
 
 This file imports neither torch nor transformers, because the functions must be called before or during the
 import of transformers.

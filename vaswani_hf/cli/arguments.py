@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from ..exit_codes import USAGE_ERROR
 from ..settings.names import suggestion
 from .options import Options, command_line_settings
 from .recipe_keys import read_rows
@@ -83,7 +84,7 @@ class CommandParser(argparse.ArgumentParser):
         """Print an error in one sentence, and end the process. The method `error` of argparse would print all
         options before the error.
         """
-        self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """End the process with an error about the first unknown option. The error suggests a similar option,

@@ -18,7 +18,13 @@ from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling, type_of
+from ..model.inputs_vaswani import (
+    SCORE_SETTINGS,
+    SearchSettings,
+    TranslationOptions,
+    check_sampling,
+    type_of,
+)
 from ..settings.base import Settings
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
@@ -30,7 +36,7 @@ _TRANSLATION_FIELDS = {
 }
 _SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
 # The options of `vaswani score`: the search settings that change a score, and the batch size.
-SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
+SCORING = ("tokens_per_batch", *SCORE_SETTINGS)
 # The options for a model of several languages: the source language and the target language of the texts.
 LANGUAGES = ("src_lang", "tgt_lang")
 # The search options of a command that needs only one translation of each sentence.
@@ -60,8 +66,8 @@ class Options(Settings):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if the command may import transformers with `patches.quick_imports`, which is faster but disables
-        `torch.distributed`.
+        """True if the command may import transformers with `patches.quick_imports`. This import is faster, but
+        disables `torch.distributed`.
         """
         return False
 
@@ -76,8 +82,8 @@ def on_command_line(
     """Declare a field of an options class, and specify the option for this field on the command line.
 
     `ge` (inclusive) and `gt` (exclusive) are lower limits of the value. `group` is the group in which the
-    help lists the option, such as "computing"; by default "input and output". `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
-    help. If `hidden` is True, the field is not an option on the command line. `action` is an
+    help lists the option, such as "computing"; by default "input and output". `positional=True` makes the
+    field a positional argument. `metavar` is the placeholder for the value in the help. If `hidden` is True, the field is not an option on the command line. `action` is an
     `argparse.Action` that argparse calls when the option occurs on the command line. `option` is the name of
     the option, if this name differs from the field name. For example, the field of `--json` is `as_json`,
     because a field `json` would hide a method of pydantic.

@@ -11,7 +11,7 @@ import sys
 from ..exit_codes import FAILURE, USAGE_ERROR, RunError
 from ..model.errors_vaswani import InvalidValueError
 
-# The maximum number of characters of a message without `-v`.
+# The maximum number of characters of a message.
 _LONGEST = 600
 
 
@@ -33,7 +33,7 @@ def report(error: Exception, is_output_lost: bool) -> int:
         # Messages of other libraries may be unclear without the name of the exception class.
         message = f"{type(error).__name__}: {message}"
     if len(message) > _LONGEST:
-        message = f"{message[:500]} … (-v shows all)"
+        message = f"{message[:_LONGEST]} … (-v shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
     if isinstance(error, InvalidValueError):
         return USAGE_ERROR

@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import EXCLUDED_LOGIT
-from ..settings.sections import FREE_FIELDS
+from ..settings.sections import TRAINING_ONLY_FIELDS
 
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
 # the target tokenizer are the same object.
@@ -31,7 +31,7 @@ Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 Limit = Callable[[VaswaniConfig], str | None]
 
 # The config fields that have no effect on the outputs of a trained model.
-FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
+FIELDS_OF_TRAINING = frozenset([*TRAINING_ONLY_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(CONFIG_FIELDS)
 
 # The tolerance is larger than rounding differences, because another order of float32 sums changes logits by

@@ -1,7 +1,7 @@
-"""Controls how much memory this process keeps: pages of memory-mapped corpus files, and freed memory that the
-C library does not return to the operating system.
+"""Controls how much memory this process keeps: pages of memory-mapped corpus files, freed memory that the C
+library does not return to the operating system, and operations that oneDNN has prepared.
 
-The functions of this module work on Linux and do nothing on other systems.
+The functions for memory pages and for the C library do nothing on systems other than Linux.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
 # The number of primitives that oneDNN caches in a training: enough for the layers of one batch.
 _CACHED_PRIMITIVES = 16
-# Maps three options of `mallopt` to their values in bytes: M_MMAP_THRESHOLD with its largest value,
-# M_TRIM_THRESHOLD and M_TOP_PAD.
-_MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
+# Three options of `mallopt`, with the numbers of malloc.h and their values in bytes.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 2**25, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26}
 
 
 def _c_function(name: str) -> Any:
@@ -49,8 +49,9 @@ def limit_primitive_cache() -> None:
     shape.
 
     By default, oneDNN caches 1,024 primitives. The batches of a training have many shapes, so the primitives of
-    one batch are useless for the next batch: see scripts/benchmarks/training.md. oneDNN reads the environment
-    variable when it prepares its first primitive. If the user has set the variable, its value stays.
+    one batch are useless for the next batch. In bfloat16, the cache let a small training grow from 0.9 GiB to
+    4.5 GiB (scripts/benchmarks/training.md). oneDNN reads the environment variable when it prepares its first
+    primitive. If the user has set the variable, its value stays.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))
 

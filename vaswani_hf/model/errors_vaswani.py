@@ -8,5 +8,5 @@ class InvalidValueError(ValueError):
     """Raised if the user has given an invalid value: an option, an argument, a recipe key, the name of a file
     or the name of a model. The error message begins with the name of the option, argument or key.
 
-    The command `vaswani` ends with exit code 2 after this error, and with exit code 1 after other errors.
+    The command `vaswani` ends with exit code 2 after this error: see `report` in cli/report.py.
     """

@@ -1,7 +1,8 @@
 """Defines the content of results.json, and reads the JSON files of a run that a model card describes.
 
-The code that writes a part of results.json creates an object of the class of this part. `read_results`
-validates the file with the same classes, because a user may have edited the file.
+The parts `training`, `data` and `origin` are written as objects of their classes. The tasks write `test` and
+`examples` as dicts, because each task has other scores. `read_results` validates all parts with the classes,
+because a user may have edited the file.
 """
 
 import json

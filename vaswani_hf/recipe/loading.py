@@ -234,7 +234,7 @@ def _key_types_of_all_tasks() -> dict[str, Any]:
 
 
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
-    """Raise a ValueError if a recipe has an unknown key or a key of another task.
+    """Raise an `InvalidValueError` if a recipe has an unknown key or a key of another task.
 
     Delete keys of other tasks whose values are null or empty. In a recipe.yaml that a run has written, delete
     all keys of other tasks.
@@ -256,9 +256,10 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
                     f"{task}`; leave the key out."
                 )
             del keys[key]
-    for key in content.keys() - places.keys() - {*SECTIONS}:
-        at_the_top = [*SECTIONS, "output_dir", "task", "seed", "extends"]
-        raise InvalidValueError(_unknown_key(str(key), content[key], places, at_the_top))
+    at_the_top = [*SECTIONS, "output_dir", "task", "seed", "extends"]
+    for key in content:
+        if key not in places and key not in SECTIONS:
+            raise InvalidValueError(_unknown_key(str(key), content[key], places, at_the_top))
 
 
 def _unknown_key(

@@ -52,7 +52,9 @@ STACKS = ("encoder", "decoder")
 # The fields of the config that are keys of the section `model` of a recipe.
 MODEL_FIELDS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
 # Fields that change the training, but not the outputs of a trained model.
-FREE_FIELDS = tuple(name for name, field in CONFIG_FIELDS.items() if not field.metadata["changes_outputs"])
+TRAINING_ONLY_FIELDS = tuple(
+    name for name, field in CONFIG_FIELDS.items() if not field.metadata["changes_outputs"]
+)
 
 
 class InitFrom(Settings):
@@ -162,7 +164,11 @@ def _help_of_config_field(name: str) -> str:
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", STACKS)
 EncoderSettings = _with_config_fields("EncoderSettings", ("encoder",))
 DecoderSettings = _with_config_fields("DecoderSettings", ("decoder",))
-_MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, STACKS[1:]: DecoderSettings}
+_MODEL_SETTINGS = {
+    STACKS: EncoderDecoderSettings,
+    ("encoder",): EncoderSettings,
+    ("decoder",): DecoderSettings,
+}
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:

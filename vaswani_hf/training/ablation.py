@@ -29,7 +29,7 @@ from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
-from .results import read_results
+from .results import results_of_finished_run
 from .run import (
     InterruptedRunError,
     earlier_recipe,
@@ -213,7 +213,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
     # Read the results of finished trainings first, so that the table contains these results even if a
     # training is interrupted.
     results: Results = {
-        recipe.output_dir: read_results(Path(recipe.output_dir))
+        recipe.output_dir: results_of_finished_run(Path(recipe.output_dir))
         for _, recipe in trainings
         if _has_ended(recipe)
     }

@@ -35,7 +35,7 @@ from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..recipe.loading import readable_record
 from ..settings.data import last_part
-from ..settings.sections import FREE_FIELDS, MODEL_FIELDS
+from ..settings.sections import MODEL_FIELDS, TRAINING_ONLY_FIELDS
 from .checkpoints import scheduled_checkpoints, step_in_name
 
 
@@ -178,7 +178,7 @@ def _refuse_another_model(
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:
         ours, theirs = getattr(model.config, field), getattr(config, field)
-        if ours != theirs and field not in FREE_FIELDS:
+        if ours != theirs and field not in TRAINING_ONLY_FIELDS:
             raise InvalidValueError(
                 f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' are different "
                 f"models: `{field}` is {theirs!r} and {ours!r}."

@@ -23,10 +23,10 @@ from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part
 from ..settings.sections import (
-    FREE_FIELDS,
     MODEL_FIELDS,
     SMALLEST_VOCABULARY,
     STACKS,
+    TRAINING_ONLY_FIELDS,
     InitFrom,
     ModelSettings,
     TokenizerSettings,
@@ -129,7 +129,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
             if field.startswith(others) or (field in _OF_WHOLE_MODELS and not is_whole):
                 continue
             value = getattr(config, field)
-            is_free = field in FREE_FIELDS
+            is_free = field in TRAINING_ONLY_FIELDS
             if not is_free and field in fields and fields[field] != value:
                 raise InvalidValueError(
                     f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in "

@@ -46,7 +46,7 @@ NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 
-def read_results(folder: Path) -> dict[str, Any]:
+def results_of_finished_run(folder: Path) -> dict[str, Any]:
     """Return the content of the results.json of a finished run."""
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
@@ -93,7 +93,7 @@ def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
     the run has trained more steps since results.json was written.
     """
     try:
-        facts = dict(read_results(folder)["training"])
+        facts = dict(results_of_finished_run(folder)["training"])
     except (OSError, ValueError, TypeError, KeyError):
         return {}
     return facts if not trainer.state.global_step and facts.get("steps") == trainer.start_step else {}

@@ -23,7 +23,7 @@ from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
 from .checkpoints import reason_to_stop
 from .processes import say
-from .results import read_results
+from .results import results_of_finished_run
 
 # The recipe keys that may have other values in a resumed run, because the keys do not change the result of a
 # training step. `gradient_accumulation_steps` may change together with the number of processes.
@@ -49,7 +49,7 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
     try:
-        results = read_results(folder)
+        results = results_of_finished_run(folder)
         # If results.json has the entry `average_of`, `vaswani average` has written the file, and the folder
         # contains no finished run. If the entry `asked` is null, the scoring was interrupted, and the run is
         # not finished.

@@ -131,7 +131,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
             _publish_again(recipe, earlier)
-        return results.read_results(folder)
+        return results.results_of_finished_run(folder)
     checkpoint = _prepare_run(recipe, fault, processes)
 
     # 2. Load the data, and make the model and the trainer.
@@ -150,7 +150,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if processes.is_first:
         # Only the first process pushes the checkpoint. The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
-    return results.read_results(folder)
+    return results.results_of_finished_run(folder)
 
 
 # 1. The earlier run in the output folder
