@@ -126,8 +126,9 @@ class Node:
     a node and its ancestors are the tokens of one hypothesis.
 
     Attributes:
-        parent (int): The index of the node before this node in the hypothesis; -1 for the root. The root
-            stands for the tokens that the translation must begin with, such as the start token.
+        parent (int): The index of the node before this node in the hypothesis; -1 for the root of the
+            tree. The root stands for the tokens that the translation must begin with, such as the start
+            token.
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
         step (int): The number of the search step that considered this node. The first step is 1. The root has
@@ -175,8 +176,9 @@ class Finished:
 class SearchRecord:
     """The record of a beam search: its settings, and the tree of all tokens that the search has considered.
 
-    The length n of a hypothesis is its number of tokens after the root, including `</s>`. The length penalty
-    is ((5 + n) / 6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
+    The length n of a hypothesis is the number of generated tokens, including `</s>`. The start token and
+    other tokens that the translation must begin with do not count. The length penalty is
+    ((5 + n) / 6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
 
     The search ends after a step in each of these cases:
 
@@ -192,7 +194,7 @@ class SearchRecord:
         length_penalty (float): The exponent of the length penalty.
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
-        limit (int): The maximum number of tokens of a hypothesis after the root.
+        limit (int): The maximum length of a hypothesis, in generated tokens.
         num_counted (int): The rank of the finished hypothesis with which the search compares the best
             unfinished beam.
         considers_all_lengths (bool): True if the search may use the length `limit` for the score of the best

@@ -116,7 +116,9 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise InvalidValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
 
     def _refuse_options_of_models(self) -> None:
-        """Raise an error if only files are scored, and the user gives an option that only a model reads."""
+        """Raise an error if the command scores only files with translations or trees, but the user gives an
+        option that has an effect only if a model runs.
+        """
         if self.systems and all(map(_is_file, self.systems)):
             read_by_comet = {"device"} if self.comet else set()
             unread = self.model_fields_set & {*_OF_MODELS} - read_by_comet

@@ -45,7 +45,8 @@ class InitOptions(Options):
             )
         if bool(self.pairs) == bool(self.source) or bool(self.source) != bool(self.target):
             raise InvalidValueError(
-                "Either `--source` and `--target`, or `--pairs` must be given; name the training files."
+                "Either `--source` and `--target`, or `--pairs` must be given; use these options to give the "
+                "paths of the training files."
             )
         for option in ("source", "target", "pairs"):
             for name in getattr(self, option):

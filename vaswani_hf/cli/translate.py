@@ -85,7 +85,8 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
             )
         if self.resume and self.text is not None:
             raise InvalidValueError("`--resume` continues a file and must come without `--text`.")
-        # If a command-line argument is not UTF-8, Python replaces each invalid byte by half of a character.
+        # If a command-line argument is not UTF-8, Python replaces each invalid byte by a lone surrogate.
+        # UTF-8 cannot encode a lone surrogate.
         check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()

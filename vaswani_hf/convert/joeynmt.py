@@ -1,9 +1,9 @@
 """Imports models of JoeyNMT 2: a folder with config.yaml, a `.ckpt` file, src_vocab.txt and trg_vocab.txt.
 
-The models of JoeyNMT differ from the paper in three points: biases in the attention; an epsilon of 1e-6 in
-LayerNorm; pre-norm or post-norm. In config.yaml, the key `layer_norm` of a stack is "pre" (with a LayerNorm
-at the end of the stack) or "post". Without the key `layer_norm`, the encoder is pre-norm without a LayerNorm
-at its end, and the decoder is post-norm.
+The models of JoeyNMT differ from the paper in three points: the attention has biases; the epsilon of
+LayerNorm is 1e-6; a stack can be pre-norm instead of post-norm. In config.yaml, the key `layer_norm` of a
+stack is "pre" (with a LayerNorm at the end of the stack) or "post". Without the key `layer_norm`, the encoder
+is pre-norm without a LayerNorm at its end, and the decoder is post-norm.
 
 A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The import
 divides or multiplies weights by powers of alpha, so that the imported model computes the same outputs with

@@ -3,8 +3,8 @@ names in this file.
 
 A model file contains the weights. The entry `special:model.yml` of a model file contains the options of the
 model as YAML text. The option `type` is "transformer" or "transformer-new". The two types have different
-weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new". In
-both types, the shape of a matrix is [inputs, outputs].
+weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new".
+Models of either type store each weight matrix in the shape [inputs, outputs].
 
 Marian's models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with
 all sines in the first half of the features; an output projection with a bias; a decoder that starts from a

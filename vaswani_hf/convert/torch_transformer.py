@@ -283,7 +283,8 @@ def _with_positions(
     if found != timescales_of(target):
         raise InvalidValueError(
             f"`target_positions` must name a position table of the same kind as {facts.positions}, but "
-            f"{facts.target_positions} has other sinusoids, or is learned."
+            f"{facts.target_positions} is of another kind: only one of the two tables is learned, or the two "
+            "tables use different formulas for the sinusoids."
         )
     if found is None:
         state["model.encoder.embed_positions.weight"] = source

@@ -175,8 +175,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # If the recipe names a language "translation", the column `translation` contains sentences instead of
-    # mappings from languages to sentences.
+    # Usually, the column `translation` maps each language to a sentence. But if one of the two languages of
+    # the recipe has the name "translation", the column contains the sentences of this language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

@@ -20,10 +20,11 @@ from .systems import Report, System, TestSet
 RESAMPLES = 1000
 TRIALS = 10_000
 # Two systems need at least this number of different translations for a p-value. The randomization test
-# exchanges translations between the two systems at random. If m translations differ, there are 2^m exchanges,
-# and at least 2 of them give a score difference as large as the observed difference. Therefore the p-value
-# cannot be below 2 / 2^m, for example 0.002 for m = 10. The p-value of sacreBLEU would be too small, such as
-# 0.0001 for m = 1, because sacreBLEU does not count an exchange that gives exactly the observed difference.
+# decides at random for each sentence whether the two systems swap their translations. If m translations
+# differ, there are 2^m ways to swap the translations. At least two ways give a score difference as large as
+# the observed difference: to swap no translation, and to swap all translations. Therefore the p-value cannot
+# be below 2 / 2^m, for example 0.002 for m = 10. The p-value of sacreBLEU would be too small, such as 0.0001
+# for m = 1, because sacreBLEU does not count a trial with exactly the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.

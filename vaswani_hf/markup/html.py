@@ -190,8 +190,8 @@ def _stripped(pieces: list[Piece]) -> list[str | Passage]:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide an HTML text without tags into two kinds of pieces: texts and atoms. The texts are translated.
-    An atom, such as a placeholder, is copied into the translation unchanged.
+    """Divide an HTML text without tags into two kinds of pieces: texts and unchangeable parts. The texts are
+    translated. An unchangeable part, such as a placeholder, is copied into the translation.
     """
     pieces = []
     end = 0
@@ -200,8 +200,8 @@ def text_pieces(raw: str) -> list[Piece]:
         if reference is not None:
             character = unescape(reference)
             if character != "&" and not category(character[0]).startswith("S"):
-                # A character reference for a letter, white space or punctuation, such as `&auml;`, is not an
-                # atom: the character is translated as a part of the text.
+                # A character reference for a letter, white space or punctuation, such as `&auml;`, is not
+                # an unchangeable part: the character is translated with the text around the character.
                 continue
         pieces += [_text_piece(raw[end : match.start()]), Piece("atom", match[0], unescape(match[0]))]
         end = match.end()

@@ -91,8 +91,8 @@ def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tup
 
 
 def _pieces(token: Any, parser: Any) -> list[Piece] | None:
-    """Return the texts, atoms and tags of a block. Return None if a token is not found in the source code of
-    the block.
+    """Return the texts, unchangeable parts and tags of a block. Return None if a token is not found in the
+    source code of the block.
     """
     content = token.content
     position = 0

@@ -5,9 +5,10 @@ A passage is a list of pieces: texts, tags and unchangeable parts. Each sentence
 without its tags. The word alignment of the sentence determines the positions of the tags in the translation
 (see projection.py).
 
-An unchangeable part, such as `{name}`, is called an atom. A sentence is first translated with its atoms. If
-an atom occurs in the translation more often or less often than in the source, the sentence is translated
-again without atoms, and the word alignment determines the positions of the atoms in the translation.
+A sentence is first translated with its unchangeable parts, such as `{name}`. If an unchangeable part occurs
+in the translation more often or less often than in the source, the sentence is translated again without its
+unchangeable parts, and the word alignment determines the positions of the unchangeable parts in the
+translation. The code calls an unchangeable part an atom.
 """
 
 import re
@@ -34,14 +35,15 @@ _SPACE_OR_WORD = re.compile(r"\s+|\S+")
 
 @dataclass(slots=True)
 class Piece:
-    """A text, a tag, a line break or an unchangeable part (atom) of a passage.
+    """A text, a tag, a line break or an unchangeable part of a passage.
 
     Attributes:
-        kind (str): "text": the piece is translated. "atom": the piece is copied unchanged. "open": the piece
-            is an opening tag. "close": the piece is a closing tag. "break": the piece is a line break.
+        kind (str): "text": the piece is translated. "atom": the piece is an unchangeable part, and is copied.
+            "open": the piece is an opening tag. "close": the piece is a closing tag. "break": the piece is a
+            line break.
         raw (str): The characters of the piece in the source document.
         text (str): The text of the piece that the model receives. The text is empty for tags, line breaks and
-            some atoms.
+            some unchangeable parts.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
     """
 
@@ -53,9 +55,9 @@ class Piece:
 
 @dataclass(slots=True)
 class Passage:
-    """A section of a document, such as a paragraph, as a list of pieces (texts, tags, atoms and line breaks).
-    The function `escape` converts a translated text to the format of the document. For example, `escape`
-    replaces `<` by `&lt;` in HTML.
+    """A section of a document, such as a paragraph, as a list of pieces (texts, tags, unchangeable parts and
+    line breaks). The function `escape` converts a translated text to the format of the document. For example,
+    `escape` replaces `<` by `&lt;` in HTML.
     """
 
     pieces: list[Piece]
@@ -64,8 +66,8 @@ class Passage:
 
 @dataclass(slots=True)
 class _Sentence:
-    """A sentence of a passage: its texts, tags, line breaks and atoms (unchangeable parts), in the order of
-    the document.
+    """A sentence of a passage: its texts, tags, line breaks and unchangeable parts, in the order of the
+    document.
     """
 
     pieces: list[Piece] = field(default_factory=list)
@@ -76,30 +78,30 @@ class _Sentence:
 
     @property
     def atoms(self) -> list[str]:
-        """The non-empty texts of all atoms of the sentence."""
+        """The non-empty texts of all unchangeable parts of the sentence."""
         return [piece.text for piece in self.pieces if piece.kind == "atom" and piece.text]
 
     @property
     def needs_translation(self) -> bool:
-        """True if the sentence contains a letter that is not part of a tag or an atom."""
+        """True if the sentence contains a letter outside tags and unchangeable parts."""
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """Return the text of each piece that the model receives. If `has_atoms` is False, the texts of atoms
-        are empty.
+        """Return the text of each piece that the model receives. If `has_atoms` is False, the texts of
+        unchangeable parts are empty.
         """
         texts: list[str] = []
         for piece in self.pieces:
             is_removed = piece.kind == "atom" and not self.has_atoms
             texts.append("" if is_removed else piece.text)
             if piece.kind == "text" and not self.has_atoms and not piece.text[:1].isalnum():
-                # If an atom was removed, also remove the space before the atom, unless a letter or a digit
-                # follows the atom.
+                # If an unchangeable part was removed, also remove the space before the unchangeable part,
+                # unless a letter or a digit follows the unchangeable part.
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # If two commas follow each other after the removal of an atom, remove one of the commas.
-                    # For example, "a, {x}, b" without `{x}` has two commas.
+                    # If two commas follow each other after the removal of an unchangeable part, remove one of
+                    # the commas. For example, "a, {x}, b" without `{x}` has two commas.
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
         return texts
@@ -109,8 +111,8 @@ class _Sentence:
         return "".join(self.texts()).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if each atom can be recognised in a translation. An atom can be recognised if the text
-        of the atom is not a word and does not occur in other parts of the sentence.
+        """Return True if each unchangeable part can be recognised in a translation. An unchangeable part can
+        be recognised if its text is not a word and does not occur elsewhere in the sentence.
         """
         source = self.source()
         return all(
@@ -119,7 +121,7 @@ class _Sentence:
         )
 
     def is_faithful(self) -> bool:
-        """Return True if each atom occurs in the translation as many times as in the source."""
+        """Return True if each unchangeable part occurs in the translation as many times as in the source."""
         assert self.translation is not None
         counts = Counter(self.atoms).items()
         return all(self.translation.text.count(text) == number for text, number in counts)
@@ -177,8 +179,8 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
         if is_break:
             sentences += [_Sentence(run), _Sentence()]
             continue
-        # Before the text is split into sentences, replace each atom by letters, because a full stop inside an
-        # atom does not end a sentence.
+        # Before the text is split into sentences, replace each unchangeable part by letters, because a full
+        # stop inside an unchangeable part does not end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
         cuts: deque[tuple[int, int]] = deque()
@@ -202,7 +204,9 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
 
 
 def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
-    """If an atom is a part of a word, such as "&amp;" in "R&amp;D", extend the atom to the whole word."""
+    """If an unchangeable part is inside a word, such as "&amp;" in "R&amp;D", extend the unchangeable part to
+    the whole word.
+    """
     found: list[Piece] = []
     following = deque(pieces)
     while following:
@@ -264,7 +268,9 @@ def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
 
 
 def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
-    """Join the translations of the sentences of a passage, and insert the tags and the atoms."""
+    """Join the translations of the sentences of a passage, and insert the tags and the unchangeable
+    parts.
+    """
     paired = _pairs_of([piece for sentence in sentences for piece in sentence.pieces])
     root = Node()
     open_nodes = [root]
@@ -328,8 +334,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
 def _target_units(
     translation: Translation, source: Sequence[Unit], first_source: int, separator: str
 ) -> list[Unit]:
-    """Divide a translation into units (words, punctuation and atoms). The field `source` of each unit is the
-    index of the source unit that the unit is aligned with.
+    """Divide a translation into units (words, punctuation and unchangeable parts). The field `source` of each
+    unit is the index of the source unit that the unit is aligned with.
     """
     text = translation.text
     source_word_of = {}

@@ -1,11 +1,11 @@
-"""Inserts the tags and the atoms (unchangeable parts) of a source text into the translation. The word
-alignment determines the positions of the tags and the atoms.
+"""Inserts the tags and the unchangeable parts of a source text, such as placeholders or code, into the
+translation. The word alignment determines the positions of the tags and the unchangeable parts.
 
-A `Unit` of a text is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags,
-a single tag or an atom. The nodes form a tree: a node between two tags is a child of the pair of these tags.
-In the translation, each pair of tags encloses one contiguous range of units. The range lies inside the range
-of the parent pair, and does not overlap the ranges of other pairs with the same parent. Therefore each tag
-occurs exactly once in the translation, and the pairs of tags are nested.
+A `Unit` of a text is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a
+pair of tags, a single tag or an unchangeable part. The nodes form a tree: a node between two tags is a child
+of the pair of these tags. In the translation, each pair of tags encloses one contiguous range of units. The
+range lies inside the range of the parent pair, and does not overlap the ranges of other pairs with the same
+parent. Therefore each tag occurs exactly once in the translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Unit:
-    """A word, punctuation, or an atom (an unchangeable part such as a placeholder).
+    """A word, punctuation, or an unchangeable part such as a placeholder.
 
     Attributes:
         text (str): The text of the unit.
-        raw (str): The source code of an atom. Empty if the unit is a word or punctuation.
+        raw (str): The source code of an unchangeable part. Empty if the unit is a word or punctuation.
         word (int): For a source unit, the index of the word that contains the unit. Words are separated by
             white space.
         space (str): The white space before the unit.
@@ -34,24 +34,24 @@ class Unit:
 
     @property
     def is_word(self) -> bool:
-        """True if the unit is a word or an atom, False if the unit is punctuation."""
+        """True if the unit is a word or an unchangeable part, False if the unit is punctuation."""
         return bool(self.raw) or any(map(str.isalnum, self.text))
 
 
 @dataclass(slots=True)
 class Node:
-    """A pair of tags, a single tag, or an atom, such as a placeholder or code, that is copied unchanged. The
-    root node represents the whole passage, and has no tags.
+    """A pair of tags, a single tag, or an unchangeable part such as a placeholder or code. The root node
+    represents the whole passage, and has no tags.
 
     Attributes:
-        raw (str): The source code of the opening tag, of the single tag or of the atom.
+        raw (str): The source code of the opening tag, of the single tag or of the unchangeable part.
         closing (str): The source code of the closing tag of a pair.
         kind (str): "pair" (an opening tag and its closing tag), "open" or "close" (a tag whose partner is
-            missing), or "atom".
-        before (str): The character of the source text before the node. "X" if an atom precedes the node.
-            Empty at the beginning of the sentence.
-        after (str): The character of the source text after the node. "X" if an atom follows the node. Empty
-            at the end of the sentence.
+            missing), or "atom" (an unchangeable part).
+        before (str): The character of the source text before the node. "X" if an unchangeable part precedes
+            the node. Empty at the beginning of the sentence.
+        after (str): The character of the source text after the node. "X" if an unchangeable part follows the
+            node. Empty at the end of the sentence.
         source_start (int): For a pair, the index of the first source unit between the tags. For other nodes,
             the index of the source unit after the node.
         source_end (int): For a pair, the index of the first source unit after the closing tag.
@@ -238,9 +238,10 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Return the position of a node in the translation: after the translation of the unit before the node, or
-    before the translation of the unit after the node. If neither unit is aligned, return the position at the
-    same fraction of the sentence as in the source.
+    """Return the position of a node in the translation: after the translation of the unit (word or
+    punctuation) before the node, or before the translation of the unit after the node. If the word alignment
+    contains neither the unit before the node nor the unit after the node, return the position at the same
+    fraction of the sentence as in the source.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -276,11 +277,12 @@ def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
 
 
 def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
-    """Return the translation with the tags and the atoms, in the format of the document (for example, as
-    HTML).
+    """Return the translation with the tags and the unchangeable parts, in the format of the document (for
+    example, as HTML).
     """
     parts: list[str] = []
-    # The number of units whose preceding space is already in `parts`.
+    # `write_space` has already written the spaces before the first `num_spaced` units (words, punctuation and
+    # unchangeable parts) of the translation.
     num_spaced = 0
 
     def write_space(i: int) -> None:
@@ -317,8 +319,9 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         write_units(position, node.end)
         parts.append(node.closing)
         if needs_space and not is_glued_left and not is_glued_right and node.after:
-            # Write a space between the atom and the next word. `target[i].space` cannot be used, because
-            # `write_space` has already written this space before the atom.
+            # Write a space between the node (an unchangeable part or a pair of tags without words) and the
+            # next word. The space before the next word in the model's translation is already in the result,
+            # in front of the node.
             parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
 
     def is_aligned(i: int, source: int) -> bool:

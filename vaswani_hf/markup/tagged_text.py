@@ -33,7 +33,7 @@ def _tags(text: str) -> Counter[str]:
 
 def _passage(text: str) -> Passage:
     """Divide a text into translatable texts, tags, breaks (line breaks and other white space that is copied) and
-    unchangeable parts (atoms), such as placeholders. Character references, such as `&amp;`, are atoms.
+    unchangeable parts, such as placeholders. Character references, such as `&amp;`, are unchangeable parts.
     """
     pieces = []
     end = 0

@@ -10,11 +10,13 @@ parts:
    twice as many candidates as beams.
 3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
    translation. The best candidates that have not ended become the beams of the next step.
-4. If the stopping rule ends the search for a sentence, the sentence is removed from the batch (closed).
+4. If the stopping rule ends the search for a sentence, the sentence is removed from the batch. The code calls
+   such a sentence closed, and calls a sentence open if the search for the sentence goes on.
 
-The search follows the rules of beam search in transformers. This package adds the length penalty of the paper
-(Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each
-sentence, and the removal of closed sentences.
+The search follows the rules of beam search in transformers. In addition to the search of transformers, this
+search has the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7), has a
+length limit for each sentence, and removes a sentence from the batch if the search for the sentence has
+ended. "Attention Is All You Need" uses this length penalty (Section 6.1).
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
@@ -167,7 +169,9 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts that differ from the default search."""
+        """The names of the fields that replace a component of the default search: a candidate selection, a
+        scorer or a stopping rule.
+        """
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
@@ -414,8 +418,8 @@ class BeamSearch:
             self.parents = candidates.parents.gather(1, best)
         else:
             self._continue_with_first_candidates(candidates, paths)
-        # Remove closed sentences only if at least an eighth of the sentences is closed, because a removal
-        # copies all other sentences.
+        # Remove sentences whose search has ended only if these sentences are at least an eighth of the batch,
+        # because a removal copies all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
 
@@ -598,7 +602,9 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Return the number of open sentences."""
+        """End the search for the sentences whose results are final. Return the number of open sentences: the
+        sentences whose search goes on.
+        """
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -613,10 +619,10 @@ class BeamSearch:
         return self.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove closed sentences from the batch, and keep `num_staying` sentences.
+        """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.
 
-        If the search has a `reader`, `num_staying` is the number of open sentences one step earlier. Some
-        kept sentences may therefore be closed.
+        If the search has a `reader`, `num_staying` is the number of open sentences one step earlier. For
+        some of the kept sentences, the search may therefore have ended.
         """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:

@@ -10,8 +10,9 @@ for `generate`. Each field has a type, a default and metadata:
 - `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
 
-`check_options` validates values with this metadata. The command line, the manual, `Translator` and the
-pipeline read the same fields. To add an option, add a field and the code that uses the option.
+`check_options` validates values with this metadata. The options of the command line, of `Translator` and of
+the pipeline, and the tables of options in the manual, all come from these dataclass fields. To add an
+option, add a field and the code that uses the option.
 
 A `Request` contains a text to translate, and the target prefix and the required phrases of the translation.
 An `InvalidInput` replaces the `Request` of an invalid line.

@@ -66,7 +66,7 @@ class ScoresRecord(Record):
 
 
 class ExampleRecord(Record):
-    """An example of the model card."""
+    """A sample input of the model, with the output of the model. The model card shows a few such samples."""
 
     source: str
     output: str

@@ -36,8 +36,8 @@ class Job:
     Attributes:
         translator (BaseTranslator): The translator that translates the texts.
         requests (list): The texts, each a `Request`.
-        options (TranslationOptions): The translation options of all texts, as `BaseTranslator.complete`
-            returns them.
+        options (TranslationOptions): One set of translation options for all texts of the request. The method
+            `BaseTranslator.complete` has filled in the defaults of missing options.
         future (Future): The future receives the result: a list of translations for each text, best
             translation first.
         on_text (callable, optional): A function that is called with each part of the translation as soon as

@@ -199,7 +199,7 @@ class Task(Protocol):
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """Return the texts of the model card. `test` contains the scores on the test split. `facts` contains
-        all other facts that publish/model_card.py has collected about the run.
+        """Return the passages of the model card that depend on the task. `test` contains the scores on the
+        test split. `facts` contains all other facts that publish/model_card.py has collected about the run.
         """
         ...

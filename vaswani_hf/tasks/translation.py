@@ -168,20 +168,21 @@ class TranslationData(CorpusData):
             )
         if language != self.target_language:
             return self
-        both = f"`data.source_language` and `data.target_language` are both {language!r}"
+        same_language = f"`data.source_language` and `data.target_language` are both {language!r}"
         if self.both_directions:
             raise InvalidValueError(
-                f"`data.both_directions: true` needs two languages, but {both}; correct one of the two keys."
+                f"`data.both_directions: true` needs two languages, but {same_language}; change one of the "
+                "two languages."
             )
         if self.corpus:
             raise InvalidValueError(
-                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of the "
-                "two keys."
+                f"`data.corpus: {self.corpus}` has pairs of two languages, but {same_language}; change one "
+                "of the two languages."
             )
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
                 raise InvalidValueError(
-                    f"`data.{key}` has a column for each language, but {both}; set the two "
+                    f"`data.{key}` has a column for each language, but {same_language}; set the two "
                     "keys to the names of the two columns."
                 )
         return self

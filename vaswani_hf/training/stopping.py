@@ -28,11 +28,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # receive the same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If a process has not ended `SECONDS_TO_END` seconds after it should have raised `ShutdownRequested`, the
-# process is killed. Python cannot raise an exception while C code runs or while the process waits for another
-# process.
+# To end a process, the package raises `ShutdownRequested` in the process. If the process still runs
+# `SECONDS_TO_END` seconds later, the process is killed, because Python cannot raise an exception while C code
+# runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If a process has not ended `SECONDS_TO_SAVE` seconds after a signal, the process is killed.
+# If a process still runs `SECONDS_TO_SAVE` seconds after a signal, the process is killed.
 # `GracefulShutdown` never kills a process while the process saves a checkpoint.
 SECONDS_TO_SAVE = 22.0
 

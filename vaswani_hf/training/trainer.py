@@ -57,8 +57,9 @@ from .stopping import GracefulShutdown, ShutdownRequested
 from .training_step import enable_gradient_checkpointing
 
 # On a CPU, the trainer divides a large batch into smaller batches, the parts. `MAX_PART_SIZE` is the largest
-# size of a part: the number of source positions (or of target positions) times `d_model`. Small parts need
-# less padding and less memory, but each additional part costs time.
+# size of a part: the number of source positions (or of target positions) times `d_model`. If a batch is
+# divided into smaller parts, the batch needs less padding and less memory, but each additional forward and
+# backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 # Register the device "cpu:0", because `torch.load` does not know "cpu:0". If several processes train on a

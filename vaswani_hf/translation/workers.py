@@ -31,8 +31,8 @@ def translate_in_processes(
     num_workers: int,
     first_line: int = 1,
 ) -> Iterator[Any]:
-    """Translate windows of requests in several processes. Yield the translations in the order of the
-    requests.
+    """Translate groups of requests, called windows, in several processes. Yield the translations in the order
+    of the requests.
 
     The function starts at most as many worker processes as there are windows. `load` is a picklable function
     that loads the translator. Each worker process calls `load`. The worker processes share the CPU threads of
