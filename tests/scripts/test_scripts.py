@@ -138,7 +138,7 @@ def test_the_speedrun(run, tmp_path):
             (tmp_path / f"{split}.lc.norm.tok.{language}.gz").write_bytes(gzip.compress(lines))
     tiny = "--vocab_size 300 --d_model 8 --encoder_ffn_dim 8 --decoder_ffn_dim 8 --encoder_layers 1 --decoder_layers 1"
     output = run("speedrun.py", f"{tmp_path} --seeds 1 --processes 1 --max_steps 1 --num_beams 1 {tiny}")
-    assert re.search(r"float32: \d+ GFLOP/s, bfloat16: \d+ GFLOP/s", output), output
+    assert re.search(r"float32: [\d,]+ GFLOP/s, bfloat16: [\d,]+ GFLOP/s", output), output
     assert re.search(r"\| 1 \| \d+\.\d\d \| \d+\.\d\d \| \d\.\d{3}e\+\d+ \| 0\.000 \| \d", output), output
 
 
