@@ -197,8 +197,11 @@ def test_words_are_those_of_byte_level_bpe():
             "`vocab_size` must be at least 260 (256 bytes and 4 special tokens), but is 259.",
         ),
         ({"normalization": "NFX"}, '`normalization` must be "NFC", "NFKC" or None, but is \'NFX\'.'),
-        ({"texts": iter(["", " \n"])}, "`texts` must hold text to train a tokenizer on, but there is none."),
-        ({"texts": []}, "`texts` must hold text to train a tokenizer on, but there is none."),
+        (
+            {"texts": iter(["", " \n"])},
+            "`texts` must contain at least one text that is not empty, to train a tokenizer.",
+        ),
+        ({"texts": []}, "`texts` must contain at least one text that is not empty, to train a tokenizer."),
     ],
 )
 def test_errors_say_what_is_wrong(arguments, message):

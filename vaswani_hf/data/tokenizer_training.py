@@ -237,7 +237,9 @@ def train_tokenizer(
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
-        raise InvalidValueError("`texts` must hold text to train a tokenizer on, but there is none.")
+        raise InvalidValueError(
+            "`texts` must contain at least one text that is not empty, to train a tokenizer."
+        )
     backend.model = _train_bpe(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.add_tokens([AddedToken(tag, **_TAG_OPTIONS, special=False) for tag in tags])

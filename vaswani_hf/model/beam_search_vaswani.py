@@ -10,8 +10,8 @@ parts:
    twice as many candidates as beams.
 3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
    translation. The best candidates that have not ended become the beams of the next step.
-4. If the stopping rule ends the search for a sentence, the sentence is removed from the batch. The code calls
-   such a sentence closed, and calls a sentence open if the search for the sentence goes on.
+4. The stopping rule decides for each sentence whether its search ends. A sentence is open during its search,
+   and closed after its search. Closed sentences are removed from the batch.
 
 The search follows the rules of beam search in transformers. In addition to the search of transformers, this
 search has the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7), has a
@@ -602,9 +602,7 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """End the search for the sentences whose results are final. Return the number of open sentences: the
-        sentences whose search goes on.
-        """
+        """Close the sentences whose results are final, and return the number of sentences that are still open."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)

@@ -53,8 +53,8 @@ class LanguageCheck:
 
     Args:
         language (str): The source language of the model, such as "en".
-        action (str): What to do with a text in another language. "pass" returns the text untranslated.
-            "refuse" raises a ValueError.
+        action (str): What happens to a text that is not in this language. "pass": the text is
+            returned without a translation. "refuse": a ValueError is raised.
         detector (callable): A function that returns the probability of each language for a text.
 
     Raises:
