@@ -201,8 +201,9 @@ def test_other_clients_are_served(client, checkpoint, misbehave):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, number):
-    """A signal arrives during a request."""
-    with served(python, copier_checkpoint, "--languages", "en:de", "--batch_wait", "1000") as (
+    """A signal arrives during a request of 300 lines, each in a batch of its own."""
+    text = "\n".join([TEXTS[0]] * 300)
+    with served(python, copier_checkpoint, "--languages", "en:de", "--max_batch", "1") as (
         process,
         client,
         lines,
@@ -216,12 +217,12 @@ def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, number):
             pasted = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
             assert json.loads(pasted.stdout).keys() == {"translatedText"}
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(translate, client, TEXTS[0])
+            answer = pool.submit(translate, client, text)
             deadline = time.monotonic() + 60
             while "vaswani_queue_characters 0.0" in client.get("/metrics").text:
                 assert time.monotonic() < deadline
             process.send_signal(number)
-            assert answer.result(60).json() == {"translatedText": TEXTS[0]}
+            assert answer.result(60).json() == {"translatedText": text}
         assert process.wait(60) == 0
         assert process.stderr.read() == "vaswani: the service has ended\n"
 

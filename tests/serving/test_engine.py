@@ -117,6 +117,15 @@ def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
     assert recorded.batches == [["eins"], ["nein"]]
 
 
+def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
+    scored = TranslationOptions.of(split_sentences=True, return_scores=True)
+    started = engine(max_batch=2, batch_wait=10**6)
+    # The two requests have different options, so each batch has one request.
+    submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=scored))[1].result(60)
+    (alone,) = submitted(started, job_of(recorded, "Hund"))
+    assert alone.result(60)[0][0].text == "Hund"
+
+
 def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
     """The short text is in the next batch, although the long text came first. Each group of requests with
     equal options gets turns.

@@ -171,6 +171,9 @@ class Engine:
         # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
+        # The number of jobs in the last batch. The next batch does not wait for more jobs than this number.
+        # Before the first batch, the number of clients is unknown.
+        self._num_expected = limits.max_batch
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="translation", daemon=True)
 
@@ -227,6 +230,10 @@ class Engine:
     def _next_jobs(self) -> list[Job]:
         """Wait until the queue contains jobs, and return all unfinished jobs. Return an empty list if the
         queue is empty and the engine stops.
+
+        The method also waits for further jobs, so that one batch can serve several clients. The wait ends
+        when the queue contains as many jobs as the last batch, because more clients are not expected. So a
+        client that is alone does not wait.
         """
         with self._changed:
             while True:
@@ -237,7 +244,7 @@ class Engine:
                     continue
                 first = min(job.arrival for job in self._jobs)
                 seconds = first + self._limits.batch_wait / 1000 - time.monotonic()
-                if seconds <= 0 or self._is_stopping or len(self._jobs) >= self._limits.max_batch:
+                if seconds <= 0 or self._is_stopping or len(self._jobs) >= self._num_expected:
                     return list(self._jobs)
                 self._changed.wait(seconds)
 
@@ -292,6 +299,7 @@ class Engine:
             for job in jobs:
                 self._translate([row for row in batch if row[0] is job])
             return
+        self._num_expected = len(jobs)
         self._on_batch(len(batch))
         for (job, number, _), translations in zip(batch, found, strict=True):
             try:

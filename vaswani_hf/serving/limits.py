@@ -28,8 +28,8 @@ class Limits(Settings):
     max_batch: int = Field(32, ge=1)
     """maximum number of sentences of a batch"""
     batch_wait: float = Field(5.0, ge=0)
-    """number of milliseconds that a request waits for other requests, so that one batch can translate several
-    requests
+    """maximum number of milliseconds that a request waits for other requests, so that one batch can translate
+    several requests; a request does not wait if the last batch served only one request
     """
     timeout: float = Field(60.0, gt=0)
     """number of seconds after which a request without an answer is refused with the HTTP status 503"""
