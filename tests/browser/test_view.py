@@ -116,6 +116,17 @@ def test_a_word_under_the_pointer_shows_only_its_lines(look):
     assert page.locator(".links line").count() == count
 
 
+def test_a_word_stays_in_its_place_under_the_pointer(look):
+    """On a narrow screen, the text about the word has more lines than the text before."""
+    page = look()
+    page.set_viewport_size({"width": 200, "height": 900})
+    word = page.locator(".words.column button").nth(1)
+    word.scroll_into_view_if_needed()
+    before = word.bounding_box()
+    word.hover()
+    assert word.bounding_box() == before
+
+
 def test_the_keyboard_reaches_every_part(look):
     page = look()
     row = page.locator(".words.row button")

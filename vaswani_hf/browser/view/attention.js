@@ -73,8 +73,9 @@ function attentionSection(explanation, weights, store) {
     element("div", { class: "controls" }, kind, unit, layer),
     chips,
     help,
-    detail,
     element("div", { class: "pair" }, links, matrix),
+    // The text is below the words, because a text of several lines would move the words under the mouse.
+    detail,
   );
 
   // The word under the mouse pointer or with the keyboard focus, such as {side: "row", index: 2}. Null if
