@@ -115,8 +115,8 @@ def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, st
     """Return the training pairs of a recipe, and the commit of the dataset. If an earlier run was
     interrupted, `record` is the value of the key `distillation` in its output file, else None.
     """
-    from ..data.corpus import naming_split
     from ..data.held_out import hold_out
+    from ..data.splits import naming_split
     from ..tasks import TASKS
 
     earlier = None
