@@ -45,8 +45,8 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
+from .fast_path_vaswani import needs_sync
 
 # The score of a missing candidate or translation, as in transformers. Scores of existing candidates are far
 # above NEG_INF / 2, so a lower score means that a candidate is missing.

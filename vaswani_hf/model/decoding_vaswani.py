@@ -30,8 +30,9 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import CACHE_NAME, AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .attention_vaswani import AttentionRecorder, VaswaniAttention
 from .extension_vaswani import POSITION_ENCODINGS
+from .masks_vaswani import CACHE_NAME, additive_mask, tree_masks
 
 # The number of decoding steps for which the tree reserves memory. When the reserved memory is full, the tree
 # removes unused tokens and reserves memory for further steps.

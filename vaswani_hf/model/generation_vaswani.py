@@ -60,12 +60,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import (
-    CACHE_NAME,
-    AttentionRecorder,
-    attention_masks,
-    decoding_cache,
-)
+from .attention_vaswani import AttentionRecorder
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
@@ -78,6 +73,7 @@ from .beam_search_vaswani import (
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
+from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -482,7 +478,7 @@ class VaswaniGeneration(GenerationMixin):
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
-        return attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
+        return self_attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)

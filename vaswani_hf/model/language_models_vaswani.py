@@ -27,12 +27,14 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_vaswani import CACHE_NAME, fast_path
 from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
 from .errors_vaswani import InvalidValueError
+from .fast_path_vaswani import fast_path
 from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
+from .masks_vaswani import CACHE_NAME
+from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel
+from .pretrained_vaswani import tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
 # The default of `max_new_tokens`, as in transformers.
