@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, without_padding
-from vaswani_hf.model.generation_vaswani import token_log_probs
+from vaswani_hf.model.backend_vaswani import token_log_probs
 from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.text_rules_vaswani import (
     align_words,

@@ -215,28 +215,14 @@ class SearchTask:
         """Search translations of the sentences with the indices `sentences` [N], by default all sentences.
         Return the finished search.
         """
-        device = self.prompt.device
         if sentences is None:
-            sentences = torch.arange(len(self.prompt), device=device)
+            sentences = torch.arange(len(self.prompt), device=self.prompt.device)
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
-        if stopping_rule is None:
-            # The stopping rule computes the highest score that a longer translation can reach. With logits
-            # processors, a longer translation may reach a higher score. Therefore, with logits processors,
-            # the search continues while one of the `num_beams` best translations could change, as in
-            # transformers.
-            is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
-            num_counted = config.num_return_sequences if is_exact else config.num_beams
-            stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
         decoders = [
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # A `DeferredReader` reads values from the GPU one step late, so the search takes one additional step.
-        # Do not use a `DeferredReader` if the additional step has side effects: recorded outputs, drawn
-        # random numbers, or calls of the user's code.
-        has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
-        has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
             config=config,
             decoders=decoders,
@@ -244,25 +230,43 @@ class SearchTask:
             limits=self.limits,
             candidates=self.strategies.candidates or candidates,
             scorer=self.strategies.scorer or PenaltyScorer(config),
-            stopping_rule=self.strategies.stopping_rule or stopping_rule,
+            stopping_rule=self.strategies.stopping_rule or stopping_rule or self._early_stopping(config),
             sentences=sentences,
             source_mask=self.source_mask,
             processors=self.processors,
             criteria=StoppingCriteriaList(self.criteria),
             rows_per_sentence=rows_per_sentence,
             excluded=self.models[0].excluded_class(0.0, None),
-            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
+            reader=self._reader(config),
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
         # Use inference mode only without logits processors and custom parts of the search, because the code
         # of a user may need autograd.
-        is_direct = not (self.processors or self.strategies.replaced) and all(
-            decoder.is_direct for decoder in decoders
-        )
+        has_user_code = bool(self.processors or self.strategies.replaced)
+        is_direct = not has_user_code and all(decoder.is_direct for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
             search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
         return search
+
+    def _early_stopping(self, config: GenerationConfig) -> "EarlyStopping":
+        """Return the default stopping rule. The rule computes the highest score that a longer translation can
+        reach. With logits processors, a longer translation may reach a higher score. Therefore, with logits
+        processors, the search continues while one of the `num_beams` best translations could change, as in
+        transformers.
+        """
+        is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
+        num_counted = config.num_return_sequences if is_exact else config.num_beams
+        return EarlyStopping(config, len(self.prompt), num_counted, self.prompt.device)
+
+    def _reader(self, config: GenerationConfig) -> "DeferredReader | None":
+        """Return a `DeferredReader` for a search on a GPU. The reader reads values from the GPU one step late,
+        so the search takes one additional step. Return None if the additional step would have side effects:
+        recorded outputs, drawn random numbers, or calls of the user's code.
+        """
+        has_user_code = bool(self.processors or self.criteria or self.strategies.replaced)
+        has_effects = self.transformers_compatible or config.do_sample or has_user_code
+        return DeferredReader() if needs_sync(self.limits) and not has_effects else None
 
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
         """Return the fast `TreeAttentionDecoder` if the model and the settings permit it, else a
@@ -413,15 +417,21 @@ class BeamSearch:
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         if some_ended or self.reader is not None or self.config.do_sample:
             self._update_finished_paths(finished, paths)
-            self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
-            self.paths = gather_beams(paths, best)
-            self.parents = candidates.parents.gather(1, best)
+            self._continue_with_best_candidates(candidates, paths, ended)
         else:
             self._continue_with_first_candidates(candidates, paths)
         # Remove sentences whose search has ended only if these sentences are at least an eighth of the batch,
         # because a removal copies all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
+
+    def _continue_with_best_candidates(
+        self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor
+    ) -> None:
+        """Make the best K candidates that have not ended the new beams."""
+        self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
+        self.paths = gather_beams(paths, best)
+        self.parents = candidates.parents.gather(1, best)
 
     def _continue_with_first_candidates(self, candidates: Candidates, paths: torch.Tensor) -> None:
         """Make the first K candidates the new beams. The candidates must be sorted by score, and no candidate
@@ -565,20 +575,22 @@ class BeamSearch:
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
-        coverage = None
-        if self.decoders[0].coverage is not None:
-            attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
-            mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
-            coverage = coverage_score(attention, mask).gather(
-                1, candidates.parents[:, : self.num_beams]
-            )  # [N, K]
-        scores = self.scorer(scores, self.num_new, coverage)
+        scores = self.scorer(scores, self.num_new, self._coverage_scores(candidates))
         # Give the score 2 * NEG_INF to candidates that do not become finished translations. The score must be
         # lower than NEG_INF, the score of a missing translation.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
         return kept
+
+    def _coverage_scores(self, candidates: Candidates) -> torch.Tensor | None:
+        """Return the coverage scores [N, K] of the first K candidates, or None without a coverage penalty."""
+        if self.decoders[0].coverage is None:
+            return None
+        attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
+        mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
+        parents = candidates.parents[:, : self.num_beams]
+        return coverage_score(attention, mask).gather(1, parents)  # [N, K]
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
         """Update the tokens and lengths of the finished translations. `kept` is the result of
