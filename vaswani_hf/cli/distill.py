@@ -28,7 +28,7 @@ from .output import check_output, output_file
 from .train import RecipeOptions
 
 if TYPE_CHECKING:
-    from ..model.translator_vaswani import Translation
+    from ..model.translations_vaswani import Translation
 
 _SearchFields: Any = translation_options(
     *SEARCH, *LANGUAGES, "repetition_guard", "num_return_sequences", "on_error"

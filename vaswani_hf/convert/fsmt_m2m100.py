@@ -32,7 +32,7 @@ from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WE
 from ..checkpoint.loading import load_faults, load_with_report
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.translator_vaswani import LANGUAGE_TOKENS
+from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
 from .marian import SINUSOIDS

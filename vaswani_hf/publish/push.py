@@ -54,7 +54,7 @@ from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import ENTRY, source_for_checkpoint
 from ..model.pretrained_vaswani import FromRepository
-from ..model.translator_vaswani import check_tokenizers
+from ..model.tokenizing_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
 from ..version import minimum_versions

@@ -31,7 +31,7 @@ from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translation
 from ..evaluation.evaluate import translate_and_measure
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import languages_of
+from ..model.tokenizing_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
