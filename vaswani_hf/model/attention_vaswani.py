@@ -73,7 +73,8 @@ def eager_attention_forward(
 
 @fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
-    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O.
+    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O. Each head computes softmax(QK^T /
+    sqrt(d_k)) V from its projections Q, K and V (Equation 1).
 
     To use another score function, write a subclass of `VaswaniAttention` and pass the subclass to
     `register_attention`.

@@ -80,7 +80,9 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
 
 
 class VaswaniSinusoidalPositions(nn.Module):
-    """Computes sinusoidal position encodings (Section 3.5). The module has no parameters."""
+    """Computes sinusoidal position encodings (Section 3.5): PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and
+    PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)). The module has no parameters.
+    """
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -185,8 +187,9 @@ def _position_encoding(config: VaswaniConfig) -> nn.Module:
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base class of encoder and decoder layers: self-attention, feed-forward network, residual connections
-    and LayerNorm.
+    """Base class of encoder and decoder layers. Each sub-layer computes LayerNorm(x + Dropout(Sublayer(x)))
+    (Sections 3.1 and 5.4). The first sub-layer is self-attention (Section 3.2), and the last sub-layer is the
+    feed-forward network max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Equation 2).
     """
 
     _checkpoints_gradients = False
