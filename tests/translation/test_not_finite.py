@@ -13,7 +13,7 @@ from transformers import T5Config, T5ForConditionalGeneration, TextStreamer, pip
 
 from vaswani_hf.evaluation.evaluate import evaluate
 from vaswani_hf.model import fast_path_vaswani
-from vaswani_hf.model.beam_search_vaswani import NotFiniteError
+from vaswani_hf.model.search_errors_vaswani import NotFiniteError
 from vaswani_hf.translation.translator import Translator
 
 # Only the second of three sentences contains the damaged token.

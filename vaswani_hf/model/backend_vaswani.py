@@ -25,13 +25,13 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from .attention_vaswani import AttentionRecorder
-from .beam_search_vaswani import NotFiniteError
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import setting_of
 from .phrase_search_vaswani import forbidden_tokens
 from .processors_vaswani import FiniteLogits
+from .search_errors_vaswani import NotFiniteError
 
 
 @dataclass(slots=True)

@@ -45,8 +45,9 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
+from .decoding_vaswani import Decoder, RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 from .fast_path_vaswani import needs_sync
+from .search_errors_vaswani import NotFiniteError
 
 # The score of a missing candidate or translation, as in transformers. Scores of existing candidates are far
 # above NEG_INF / 2, so a lower score means that a candidate is missing.
@@ -70,31 +71,7 @@ class Candidates:
     tokens: torch.Tensor
 
 
-class Decoder(Protocol):
-    """The interface with which the search runs a model. A decoder computes the logits of the next token of
-    each beam.
-    """
-
-    # The key-value cache that stores the tokens of all beams of a sentence as one tree. None for a
-    # `RowDecoder`.
-    tree: TreeKVCache | None
-    # For each beam and source token, the sum [N, K, S] of the attention weights from all target tokens. None
-    # if the search has no coverage penalty.
-    coverage: Any
-
-    def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Return the logits [B, 1 or K, V] of the next token."""
-
-    def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
-        """
-
-    def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']."""
+# The interfaces of the strategies of a search
 
 
 class CandidateSelection(Protocol):
@@ -173,6 +150,9 @@ class SearchStrategies:
         scorer or a stopping rule.
         """
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
+
+
+# The search
 
 
 @dataclass
@@ -732,6 +712,9 @@ class DeferredReader:
         return before
 
 
+# The default strategies: the scorer, the stopping rule and the candidate selections
+
+
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
     """Return the divisor of scores: ((5 + length) / 6)^alpha for `length_penalty_type="gnmt"` (Wu et al.
     2016, Equation 14), otherwise length^alpha.
@@ -894,70 +877,3 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
     # Do not call `torch.multinomial`, because it waits for the device to check the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
-
-
-class SentenceError(ValueError):
-    """Raised if a sentence cannot be translated.
-
-    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if
-    unknown.
-    """
-
-    def __init__(self, sentence: int, text: str | None = None):
-        super().__init__(sentence, text)
-        self.sentence = sentence
-        self.text = text
-
-    @property
-    def place(self) -> str:
-        """The name of the sentence in an error message: its text or its index."""
-        return (
-            f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
-        )
-
-
-class NotFiniteError(SentenceError):
-    """Raised if the model computes logits that are NaN or infinite for a sentence."""
-
-    def __str__(self) -> str:
-        return (
-            f"The model's logits for {self.place} are NaN or infinite: the weights of the model are damaged, "
-            "or too large for their dtype; if the dtype is float16, try bfloat16 or float32."
-        )
-
-
-class NoTranslationError(SentenceError):
-    """Raised if settings forbid every translation of a sentence. `settings` is a text with the names and
-    values of the forbidding settings.
-    """
-
-    def __init__(self, sentence: int, settings: str, text: str | None = None):
-        super().__init__(sentence, text)
-        self.args = (sentence, settings, text)
-        self.settings = settings
-
-    def __str__(self) -> str:
-        return (
-            f"No translation of {self.place} was found, because at some step every token is forbidden by "
-            f"{self.settings}; change these settings."
-        )
-
-
-# The settings of `generate` that can forbid tokens. transformers creates a logits processor for each of these
-# settings.
-_FORBIDDING = (
-    "bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias no_repeat_ngram_size "
-    "encoder_no_repeat_ngram_size min_length min_new_tokens forced_bos_token_id forced_eos_token_id"
-).split()
-
-
-def forbidding_settings(config: GenerationConfig) -> str:
-    """Return the names and values of the settings that can forbid tokens, as a text for an error message."""
-    values = {name: getattr(config, name, None) for name in _FORBIDDING}
-    if values["min_new_tokens"]:
-        # Do not name `min_length`, because transformers has computed `min_length` from `min_new_tokens`.
-        del values["min_length"]
-    given = [
-        f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)
-    ]
-    return ", ".join(given) or "the given `logits_processor` and `prefix_allowed_tokens_fn`"

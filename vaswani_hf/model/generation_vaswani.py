@@ -55,10 +55,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
-    NoTranslationError,
     SearchStrategies,
     SearchTask,
-    forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
@@ -67,6 +65,7 @@ from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
+from .search_errors_vaswani import NoTranslationError, forbidding_settings
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)

@@ -13,8 +13,8 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor
 from transformers.generation import StoppingCriteria
 
-from .beam_search_vaswani import NotFiniteError, NoTranslationError, forbidding_settings
 from .configuration_vaswani import eos_token_ids
+from .search_errors_vaswani import NotFiniteError, NoTranslationError, forbidding_settings
 
 
 class SentenceLimitCriteria(StoppingCriteria):
