@@ -16,7 +16,7 @@ from shared_weights import train_once
 from transformers.generation import GenerationMixin
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.model.modeling_vaswani import VaswaniPreTrainedModel
+from vaswani_hf.model.pretrained_vaswani import VaswaniPreTrainedModel
 
 START, PAD, EOS = 0, 1, 2
 SCORED = {"return_dict_in_generate": True, "output_scores": True}

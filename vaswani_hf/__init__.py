@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from .model.modeling_vaswani import VaswaniEncoder as VaswaniEncoder
     from .model.modeling_vaswani import VaswaniForSeq2SeqLM as VaswaniForSeq2SeqLM
     from .model.modeling_vaswani import VaswaniModel as VaswaniModel
-    from .model.modeling_vaswani import VaswaniPreTrainedModel as VaswaniPreTrainedModel
     from .model.modeling_vaswani import register_position_encoding as register_position_encoding
+    from .model.pretrained_vaswani import VaswaniPreTrainedModel as VaswaniPreTrainedModel
     from .parsing.parser import Parser as Parser
     from .publish.push import push as push
     from .recipe.loading import load_recipe as load_recipe
@@ -87,7 +87,7 @@ _MODULES = {
     "VaswaniForMaskedLM": "model.language_models_vaswani",
     "VaswaniForSeq2SeqLM": "model.modeling_vaswani",
     "VaswaniModel": "model.modeling_vaswani",
-    "VaswaniPreTrainedModel": "model.modeling_vaswani",
+    "VaswaniPreTrainedModel": "model.pretrained_vaswani",
     "evaluate": "evaluation.evaluate",
     "export": "convert.export",
     "import_checkpoint": "convert.importing",

@@ -35,9 +35,16 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": (
         {"data"},
-        ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py", "settings/data.py"),
+        (
+            "tasks/",
+            "data/loading.py",
+            "data/splits.py",
+            "training/run.py",
+            "publish/model_card.py",
+            "settings/data.py",
+        ),
     ),
-    "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
+    "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/", "training/")),
     "model": ({"config", "model"}, ("model/", "training/", "cli/train.py")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
     "decoding": ({"generation_config", "config", "options"}, ("model/",)),

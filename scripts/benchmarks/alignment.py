@@ -14,7 +14,7 @@ import argparse
 
 from vaswani_hf import Translator
 from vaswani_hf.markup.passages import Passage, Piece, translate_passages
-from vaswani_hf.model.translator_vaswani import Translation
+from vaswani_hf.model.translations_vaswani import Translation
 
 # Each line has an English sentence, its German translation, and for each German word the numbers of the
 # English words that the German word translates. If several English words are correct, their numbers are

@@ -35,9 +35,10 @@ def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
     import datasets
     import pyarrow
 
-    from vaswani_hf.data import corpus, text_encoder
-    from vaswani_hf.data.corpus import PairSource, load_pairs
+    from vaswani_hf.data import text_encoder
     from vaswani_hf.data.corpus_cache import corpus_digest
+    from vaswani_hf.data.encoding import prepare_pairs
+    from vaswani_hf.data.loading import PairSource, load_pairs
     from vaswani_hf.data.tokenizer_training import train_tokenizer, training_texts
 
     datasets.disable_progress_bars()
@@ -56,7 +57,7 @@ def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
     prepared: list[Any] = []
 
     def prepare() -> None:
-        prepared[:] = corpus.prepare_pairs(
+        prepared[:] = prepare_pairs(
             pairs, tokenizer, tokenizer, max_length=100, max_length_ratio=3.0, num_proc=num_proc
         )
 

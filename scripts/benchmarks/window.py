@@ -18,7 +18,8 @@ import torch
 from timing import from_fresh_process, in_turns, peak_memory, print_header
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
+from vaswani_hf.model.attention_vaswani import VaswaniAttention
+from vaswani_hf.model.masks_vaswani import self_attention_masks
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
@@ -41,7 +42,7 @@ def run(attention: VaswaniAttention, length: int) -> None:
     """Return a function that runs a forward and a backward pass on one sentence of random states [1, n, d]."""
     weight = attention.q_proj.weight
     states = torch.randn(1, length, weight.shape[1], device=weight.device, requires_grad=True)
-    mask = attention_masks([attention], states, None)[0]
+    mask = self_attention_masks([attention], states, None)[0]
     attention(states, attention_mask=mask)[0].sum().backward()
 
 

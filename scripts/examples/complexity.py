@@ -30,7 +30,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
+from vaswani_hf.model.attention_vaswani import VaswaniAttention
+from vaswani_hf.model.masks_vaswani import self_attention_masks
 
 # Give each head the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
 # proportional to n^2 d.
@@ -65,7 +66,7 @@ class SelfAttention(nn.Module):
         self.attention = VaswaniAttention(config, heads, layer_idx=0)
         # Compute the mask here instead of in `forward`, because a model computes the mask only once for all
         # layers.
-        self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
+        self.mask = self_attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return the output of the layer, which computes projections, scores, weights, a weighted sum and a projection."""

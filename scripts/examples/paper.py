@@ -30,9 +30,10 @@ import torch
 import vaswani_hf
 from vaswani_hf import Translator, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
+from vaswani_hf.model.attention_vaswani import VaswaniAttention
 from vaswani_hf.model.beam_search_vaswani import length_penalty
 from vaswani_hf.model.loss_vaswani import smoothed_cross_entropy, target_probabilities
+from vaswani_hf.model.masks_vaswani import self_attention_masks
 from vaswani_hf.model.modeling_vaswani import (
     VaswaniDecoderLayer,
     VaswaniEncoderLayer,
@@ -238,7 +239,7 @@ agree(attended, by_hand.multi_head_attention(name, 4, embedded, embedded, causal
 # loop over the keys at the position of the query. The package adds a mask to the scores instead:
 
 # %%
-mask = attention_masks([decoder.layers[0].self_attn], torch.zeros(1, 4, 64), None)[0]
+mask = self_attention_masks([decoder.layers[0].self_attn], torch.zeros(1, 4, 64), None)[0]
 print((mask[0, 0] == 0).int())
 
 # %% [markdown]

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
+from vaswani_hf.model.attention_vaswani import VaswaniAttention
 from vaswani_hf.model.loss_vaswani import smoothed_cross_entropy, target_probabilities
+from vaswani_hf.model.masks_vaswani import self_attention_masks
 from vaswani_hf.model.modeling_vaswani import VaswaniEncoderLayer, sinusoids
 from vaswani_hf.optimization.schedules import learning_rate
 
@@ -55,7 +56,7 @@ def masked_softmax_example() -> dict[str, torch.Tensor]:
     table = torch.tensor(SCORES)
     length = len(SCORES)
     attention = attention_of(length, is_causal=True)
-    mask = attention_masks([attention], torch.zeros(1, length, attention.config.d_model), None)[0]
+    mask = self_attention_masks([attention], torch.zeros(1, length, attention.config.d_model), None)[0]
     # Use unit vectors as keys, and divide the queries by the scaling, so that the attention scores are
     # exactly the numbers in SCORES.
     query, key = table[None, None] / attention.scaling, torch.eye(length)[None, None]

@@ -19,7 +19,7 @@ import pytest
 from worker_processes import is_worker, needs_proc, processes_of
 
 from vaswani_hf.cli import main
-from vaswani_hf.model.translator_vaswani import Translation
+from vaswani_hf.model.translations_vaswani import Translation
 
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. "]
 LINES += ["die Straße", "Öl", "eins", "nein eins ja?", "zwei,"]

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_parts
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.corpus import prepare_pairs
+from vaswani_hf.data.encoding import prepare_pairs
+from vaswani_hf.tasks.language_modeling import CausalCollator
 
 DATA = Path(os.environ.get("VASWANI_DATA", Path(__file__).parents[3] / "shared" / "data"))
 COUNT = 1000
@@ -186,8 +187,9 @@ def test_parts_of_a_batch_hold_every_pair_once_and_no_padding_that_is_only_anoth
     pairs = [
         {"input_ids": [5] * length + [2], "labels": [6] * (9 - length) + [2]} for length in (1, 2, 3, 6, 8)
     ]
-    batch = PairCollator(1)(pairs)
-    parts = cut_into_parts(batch, 20)
+    collator = PairCollator(1)
+    batch = collator(pairs)
+    parts = cut_into_parts(batch, 20, collator.trim)
     assert [len(part["labels"]) for part in parts] == [2, 2, 1]
     assert [list(part["input_ids"].shape) for part in parts] == [[2, 3], [2, 7], [1, 9]]
     assert [list(part["labels"].shape) for part in parts] == [[2, 9], [2, 7], [1, 2]]
@@ -195,8 +197,17 @@ def test_parts_of_a_batch_hold_every_pair_once_and_no_padding_that_is_only_anoth
         (pair["input_ids"], pair["labels"]) for pair in pairs
     ]
     # A sentence that exceeds the limit becomes a part of its own; a batch that is small enough is not cut.
-    assert [len(part["labels"]) for part in cut_into_parts(batch, 5)] == [1] * 5
-    assert cut_into_parts(batch, 45) == [batch]
+    assert [len(part["labels"]) for part in cut_into_parts(batch, 5, collator.trim)] == [1] * 5
+    assert cut_into_parts(batch, 45, collator.trim) == [batch]
+
+
+def test_the_labels_of_a_part_of_texts_have_the_length_of_the_texts():
+    texts = [[0, 5, 2], [0, 5, 6, 7, 2]]
+    collator = CausalCollator(1)
+    batch = collator([{"input_ids": ids, "labels": ids} for ids in texts])
+    parts = cut_into_parts(batch, 5, collator.trim)
+    assert [part["input_ids"].tolist() for part in parts] == [[ids] for ids in texts]
+    assert [part["labels"].tolist() for part in parts] == [[[-100, *ids[1:]]] for ids in texts]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from factories import tiny_tokenizer
 
 from vaswani_hf.data.batching import PairCollator, PairRows
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.corpus import prepare_pairs
 from vaswani_hf.data.corpus_cache import corpus_digest
+from vaswani_hf.data.encoding import prepare_pairs
 from vaswani_hf.data.streams import EndlessStream
 
 COUNT = 2500

@@ -19,8 +19,9 @@ from factories import loaded_recipe, tiny_tokenizer
 from sentences import rows as rows_of
 from transformers import AutoTokenizer
 
-from vaswani_hf.data.corpus import CorpusReport, PairEncoder, PairSource, load_pairs, prepare_pairs
+from vaswani_hf.data.encoding import CorpusReport, PairEncoder, prepare_pairs
 from vaswani_hf.data.lines import MissingFileError, read_lines
+from vaswani_hf.data.loading import PairSource, load_pairs
 from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
@@ -392,7 +393,7 @@ def test_a_text_is_its_own_target(tokenizer):
     ids = tokenizer("ab")["input_ids"]
     lengths = {"source_length": len(ids), "target_length": len(ids)}
     assert list(prepared) == [{"input_ids": ids, "labels": ids} | lengths]
-    assert report.in_words(are_texts=True) == "3 texts read, 1 kept; dropped: 1 empty, 1 too long"
+    assert str(report) == "3 texts read, 1 kept; dropped: 1 empty, 1 too long"
 
 
 @both_ways
@@ -469,7 +470,8 @@ TRAIN_AND_PREPARE = """
 import sys
 import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
-from vaswani_hf.data.corpus import PairSource, load_pairs, prepare_pairs
+from vaswani_hf.data.encoding import prepare_pairs
+from vaswani_hf.data.loading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)

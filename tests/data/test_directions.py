@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 
 from vaswani_hf.checkpoint.tokenizers import direction_tag
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.corpus import CorpusReport, prepare_pairs
+from vaswani_hf.data.encoding import CorpusReport, prepare_pairs
 from vaswani_hf.data.text_encoder import TextEncoder, serialize_tokenizer
-from vaswani_hf.model.translator_vaswani import tags_of
+from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.tasks.translation import in_both_directions
 
 TAG = direction_tag("en")

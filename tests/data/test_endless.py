@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.corpus import prepare_pairs
+from vaswani_hf.data.encoding import prepare_pairs
 from vaswani_hf.data.streams import EndlessStream
 
 COUNT = 1000

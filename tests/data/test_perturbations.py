@@ -15,7 +15,7 @@ from vaswani_hf.data.batching import (
     TokenizerEncoder,
 )
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.corpus import prepare_pairs
+from vaswani_hf.data.encoding import prepare_pairs
 from vaswani_hf.data.perturbations import PERTURBATIONS, PLACEHOLDER, Augmenter
 from vaswani_hf.settings.data import Augmentation
 

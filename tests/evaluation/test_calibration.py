@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from vaswani_hf.evaluation.calibration import fit_calibration, reliability
-from vaswani_hf.model.translator_vaswani import Translation
+from vaswani_hf.model.translations_vaswani import Translation
 from vaswani_hf.translation.calibration import Calibration
 from vaswani_hf.translation.translator import Translator
 

@@ -9,7 +9,7 @@ import pytest
 from cases import cases
 
 from vaswani_hf.markup import translate_markup
-from vaswani_hf.model.translator_vaswani import Translation
+from vaswani_hf.model.translations_vaswani import Translation
 
 markdown_it = pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
 srt = pytest.importorskip("srt", reason="The extra `markup` is not installed.")

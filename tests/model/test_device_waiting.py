@@ -10,7 +10,7 @@ from device_waiting import Waiting
 from factories import tiny_model
 from search_models import PREFIXES, SCORED, SOURCES, batch_of, translator
 
-from vaswani_hf.model import attention_vaswani
+from vaswani_hf.model import fast_path_vaswani
 from vaswani_hf.model.beam_search_vaswani import BeamSearch, sample_candidates
 
 PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
@@ -50,7 +50,7 @@ def arguments(options, models, most=40, never_ends=False):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkeypatch):
     if as_on_a_gpu:
-        monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
+        monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", ("cpu",))
     take_step, before, waits = BeamSearch._take_step, [0], []
     waiting = Waiting(monkeypatch)
 
@@ -91,7 +91,7 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
             }
             found = []
             for devices in (("cuda",), ("cpu",)):
-                monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", devices)
+                monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", devices)
                 torch.manual_seed(0)
                 outputs = models[0].generate(**given)
                 found.append(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)
@@ -99,7 +99,7 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
 
 
 def test_the_search_is_late_only_where_a_step_more_has_no_effect(models, monkeypatch):
-    monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
+    monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", ("cpu",))
     make, late = BeamSearch.__init__, {}
 
     def noted(search, *args, **kwargs):
@@ -159,7 +159,7 @@ def test_training_never_waits_and_computes_the_same(fields, targets, num_items, 
         model.set_attn_implementation(implementation)
         found = []
         for devices in ((), ("cpu",)):
-            monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", devices)
+            monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", devices)
             model.zero_grad()
             with Waiting(monkeypatch) as waiting:
                 loss = model(**batch).loss

@@ -20,14 +20,14 @@ from transformers import (
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.model import attention_vaswani
-from vaswani_hf.model.attention_vaswani import (
-    Blocks,
-    VaswaniAttention,
-    additive_mask,
-    attention_class,
-    attention_masks,
-)
+from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_class
 from vaswani_hf.model.decoding_vaswani import TreeAttentionDecoder
+from vaswani_hf.model.masks_vaswani import (
+    Blocks,
+    additive_mask,
+    cross_attention_masks,
+    self_attention_masks,
+)
 
 WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
@@ -83,7 +83,7 @@ def test_it_equals_full_attention_under_a_band(length, window, is_causal, side, 
     visible = band(length, window, is_causal) & mask[:, None].bool()
     results = []
     for attention, given in (
-        (restricted, attention_masks([restricted], states, mask)[0]),
+        (restricted, self_attention_masks([restricted], states, mask)[0]),
         (full, additive_mask(visible[:, None], states.dtype)),
     ):
         inputs = states.clone().requires_grad_()
@@ -97,9 +97,9 @@ def test_it_equals_full_attention_under_a_band(length, window, is_causal, side, 
 def test_long_sequences_are_cut_into_blocks_and_short_ones_are_not():
     attention = attention_of(10)
     for length in (84, 85):
-        (mask,) = attention_masks([attention], torch.randn(2, length, 16), None)
+        (mask,) = self_attention_masks([attention], torch.randn(2, length, 16), None)
         assert isinstance(mask, Blocks) == (length == 85)
-    recorded = attention_masks([attention], torch.randn(2, 85, 16), None, is_recorded=True)[0]
+    recorded = self_attention_masks([attention], torch.randn(2, 85, 16), None, is_recorded=True)[0]
     assert recorded.shape == (1, 1, 85, 85)
 
 
@@ -311,7 +311,7 @@ def test_beams_that_share_a_source_need_no_flex_attention():
     attention = VaswaniAttention(tiny_config(), 2, 0, is_cross=True)
     for implementation in ("sdpa", "flex_attention"):
         attention.config._attn_implementation = implementation
-        given = attention_masks([attention], states, mask, encoder_hidden_states=source)[0]
+        given = cross_attention_masks([attention], states, mask, source)[0]
         outputs.append(attention(states, source, attention_mask=given)[0])
     assert torch.equal(*outputs)
 
@@ -361,7 +361,7 @@ def test_a_neighbourhood_of_ones_own_holds_within_the_window(monkeypatch, length
     states, attention = torch.randn(1, length, 16), model.get_encoder().layers[0].self_attn
     distance = torch.arange(length)[:, None] - torch.arange(length)
     mask = additive_mask(((distance.abs() <= 4) & (distance % 2 == 0))[None, None], states.dtype)
-    given = attention_masks([attention], states, None)[0]
+    given = self_attention_masks([attention], states, None)[0]
     assert isinstance(given, Blocks) == (length > 100)
     expected = attention(states, attention_mask=mask)[0]
     torch.testing.assert_close(attention(states, attention_mask=given)[0], expected, atol=1e-5, rtol=1e-5)
@@ -384,12 +384,12 @@ def test_flex_attention_gets_a_mask_of_positions_where_padding_lies_between_toke
     for implementation in ("sdpa", "flex_attention"):
         config = tiny_config(attention_window=2)
         config._attn_implementation = implementation
-        masks.append(attention_masks([VaswaniAttention(config, 2, 0)], states, mask)[0])
+        masks.append(self_attention_masks([VaswaniAttention(config, 2, 0)], states, mask)[0])
     assert torch.equal(masks[1], additive_mask(masks[0], torch.float32))
 
 
 def test_blocks_move_to_another_device():
-    blocks = attention_masks([attention_of(3)], torch.randn(2, 200, 16), None)[0]
+    blocks = self_attention_masks([attention_of(3)], torch.randn(2, 200, 16), None)[0]
     moved = blocks.to("meta", non_blocking=True)
     assert (moved.mask.device.type, moved.mask.shape, moved.num_before) == ("meta", blocks.mask.shape, 3)
 

@@ -7,7 +7,7 @@ import pytest
 from factories import tiny_tokenizer, write_recipe
 
 from vaswani_hf.checkpoint.languages import recorded_languages
-from vaswani_hf.model.translator_vaswani import tags_of
+from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.serving.directions import Directions, language_name, load_directions
 
 

@@ -10,7 +10,7 @@ from factories import tiny_model
 from tiny_runs import results, same, weights
 
 from vaswani_hf import processor
-from vaswani_hf.model import attention_vaswani
+from vaswani_hf.model import fast_path_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import hardware, trainer
@@ -184,7 +184,7 @@ def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypat
     """A step waits only for the flags of the previous step, which the GPU has already sent."""
     totals = []
     for steps in (2, 5):
-        monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
+        monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", ("cpu",))
         with Waiting(monkeypatch) as waiting:
             run(f"run-{steps}", f"--max_steps={steps} --logging_steps=99 --eval_steps=99 --save_steps=99")
         # Ignore reads in data/, because the loader's tensors are not on a device yet.

@@ -11,7 +11,7 @@ from tiny_runs import same, unfinished, weights, write_pairs
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.data.toy_corpora import number_pairs
-from vaswani_hf.model.translator_vaswani import tags_of
+from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 

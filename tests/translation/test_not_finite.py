@@ -12,8 +12,8 @@ from search_models import EOS, OTHER_VOCABULARY, PREFIXES, SOURCES, batch_of, tr
 from transformers import T5Config, T5ForConditionalGeneration, TextStreamer, pipeline
 
 from vaswani_hf.evaluation.evaluate import evaluate
-from vaswani_hf.model import attention_vaswani
-from vaswani_hf.model.beam_search_vaswani import NotFiniteError
+from vaswani_hf.model import fast_path_vaswani
+from vaswani_hf.model.search_errors_vaswani import NotFiniteError
 from vaswani_hf.translation.translator import Translator
 
 # Only the second of three sentences contains the damaged token.
@@ -62,7 +62,7 @@ def generated(model, sources, options, **more):
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_every_search_names_the_broken_sentence_only(broken, options, as_on_a_gpu, monkeypatch):
     if as_on_a_gpu:
-        monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
+        monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", ("cpu",))
     message = "^The model's logits for sentence 1 of the batch are NaN or infinite"
     with pytest.raises(NotFiniteError, match=message) as error:
         generated(broken, THREE, options)

@@ -11,8 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, without_padding
-from vaswani_hf.model.generation_vaswani import token_log_probs
+from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
 from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.text_rules_vaswani import (
     align_words,
@@ -21,7 +20,7 @@ from vaswani_hf.model.text_rules_vaswani import (
     token_texts,
     words_at,
 )
-from vaswani_hf.model.translator_vaswani import Translation, Word, join_translations
+from vaswani_hf.model.translations_vaswani import Translation, Word, join_translations
 from vaswani_hf.translation import Translator
 
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]

@@ -18,7 +18,8 @@ from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
 from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
 from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
-from vaswani_hf.model.translator_vaswani import batches_by_length, tags_of
+from vaswani_hf.model.tokenizing_vaswani import tags_of
+from vaswani_hf.model.translator_vaswani import batches_by_length
 from vaswani_hf.translation import Translator
 
 TRAINING_LIBRARIES = "accelerate datasets evaluate matplotlib pyarrow sacrebleu tensorboard".split()

@@ -16,14 +16,13 @@ from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request, TranslationOptions
 from ..model.text_rules_vaswani import target_word_indices
-from ..model.translator_vaswani import (
-    BaseTranslator,
+from ..model.translations_vaswani import (
     Translation,
-    batches_by_length,
     num_layers_for,
     scored_translation,
     scoring_config,
 )
+from ..model.translator_vaswani import BaseTranslator, batches_by_length
 from .explanation import (
     BYTES_PER_WEIGHT,
     MAX_PAGE_SIZE,

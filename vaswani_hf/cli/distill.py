@@ -28,7 +28,7 @@ from .output import check_output, output_file
 from .train import RecipeOptions
 
 if TYPE_CHECKING:
-    from ..model.translator_vaswani import Translation
+    from ..model.translations_vaswani import Translation
 
 _SearchFields: Any = translation_options(
     *SEARCH, *LANGUAGES, "repetition_guard", "num_return_sequences", "on_error"
@@ -115,8 +115,8 @@ def _training_pairs(recipe: Any, record: dict[str, Any] | None) -> tuple[Any, st
     """Return the training pairs of a recipe, and the commit of the dataset. If an earlier run was
     interrupted, `record` is the value of the key `distillation` in its output file, else None.
     """
-    from ..data.corpus import naming_split
     from ..data.held_out import hold_out
+    from ..data.splits import naming_split
     from ..tasks import TASKS
 
     earlier = None

@@ -18,7 +18,7 @@ from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, Translati
 from .options import WorkerOptions
 
 if TYPE_CHECKING:
-    from ..model.translator_vaswani import Translation
+    from ..model.translations_vaswani import Translation
 
 # The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20

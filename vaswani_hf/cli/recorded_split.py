@@ -11,8 +11,8 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
     If the test split cannot be read, the function raises a ValueError. The message asks for `option`, the
     option that names another test set, and ends with `remedy`.
     """
-    from ..data.corpus import naming_split
     from ..data.held_out import hold_out
+    from ..data.splits import naming_split
     from ..publish.model_card import data_facts
     from ..tasks import TASKS
 

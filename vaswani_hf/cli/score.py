@@ -20,7 +20,7 @@ from .options import (
 from .output import check_output, standard_output
 
 if TYPE_CHECKING:
-    from ..model.translator_vaswani import Translation
+    from ..model.translations_vaswani import Translation
 
 _ScoringFields: Any = translation_options(*SCORING, *LANGUAGES, "on_error")
 

@@ -47,7 +47,7 @@ from .options import (
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
 
 if TYPE_CHECKING:
-    from ..model.translator_vaswani import Translation
+    from ..model.translations_vaswani import Translation
 
 # Maps each document format to the library that reads the format. HTML needs no library, because the standard
 # library reads HTML.

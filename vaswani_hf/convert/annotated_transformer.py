@@ -20,7 +20,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, shared_weights, sizes, stack_names, timescales_of
+from .weights import WeightNames, equal_weights, shared_weights, sizes, stack_names, timescales_of
 
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
@@ -111,13 +111,7 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     for name in own:
         if name.endswith("norm.weight"):
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
-    source = own["model.encoder.embed_tokens.weight"]
-    target = own["model.decoder.embed_tokens.weight"]
-    # To find tied weights, compare the values of the weights, because a state dict contains tied weights as
-    # separate tensors.
-    weight_fields = shared_weights(
-        own, torch.equal(source, target), torch.equal(target, own["lm_head.weight"])
-    )
+    weight_fields = shared_weights(own, *equal_weights(own))
     config = VaswaniConfig(
         **size_fields,
         encoder_attention_heads=facts.h,

@@ -34,7 +34,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
 from ..checkpoint.tokenizers import read_json, read_json_object
-from ..model.translator_vaswani import languages_of, tags_of
+from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
 from .ctranslate2_limits import EXPRESSIBLE

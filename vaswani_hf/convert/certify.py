@@ -21,7 +21,8 @@ from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, make_requests
-from ..model.translator_vaswani import DEFAULT_SEARCH, TOKENIZING
+from ..model.tokenizing_vaswani import TOKENIZING
+from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..processor import processor_name
 from ..publish.certificate import hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation

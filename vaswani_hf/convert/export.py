@@ -14,7 +14,7 @@ from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
-from ..model.translator_vaswani import check_tokenizers
+from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe

@@ -22,7 +22,15 @@ from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
-from .weights import WeightNames, joint_names, norm_fields, same_names, to_interleaved
+from .weights import (
+    WeightNames,
+    equal_weights,
+    joint_names,
+    norm_fields,
+    same_names,
+    shared_weights,
+    to_interleaved,
+)
 from .word_tokenizers import word_tokenizer
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -244,11 +252,7 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         raise ValueError(
             f"The settings in the file lack `{missing[0]}`; use a file that fairseq-train has written."
         )
-    source = state["model.encoder.embed_tokens.weight"]
-    target = state["model.decoder.embed_tokens.weight"]
-    is_joint = torch.equal(source, target)
-    if is_joint:
-        state["model.shared.weight"] = source
+    weight_fields = shared_weights(state, *equal_weights(state))
     of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     )
@@ -260,9 +264,9 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         position_embedding = "learned"
         num_positions = len(state["model.encoder.embed_positions.weight"]) - _PAD - 1
     return VaswaniConfig(
-        vocab_size=len(source),
-        decoder_vocab_size=len(target),
-        d_model=source.shape[1],
+        vocab_size=len(state["model.encoder.embed_tokens.weight"]),
+        decoder_vocab_size=len(state["model.decoder.embed_tokens.weight"]),
+        d_model=state["model.encoder.embed_tokens.weight"].shape[1],
         encoder_layers=settings["encoder_layers"],
         decoder_layers=settings["decoder_layers"],
         encoder_attention_heads=settings["encoder_attention_heads"],
@@ -280,9 +284,7 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         position_offset=_PAD + 1,
         max_position_embeddings=num_positions,
         scale_embedding=not settings.get("no_scale_embedding", False),
-        share_encoder_decoder_embeddings=is_joint,
-        tie_word_embeddings=torch.equal(state["lm_head.weight"], target),
-        attention_bias=True,
+        **weight_fields,
         bos_token_id=_BOS,
         pad_token_id=_PAD,
         eos_token_id=_EOS,

@@ -32,12 +32,12 @@ from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WE
 from ..checkpoint.loading import load_faults, load_with_report
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.translator_vaswani import LANGUAGE_TOKENS
+from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
 from .marian import SINUSOIDS
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
-from .weights import WeightNames, same_names, to_interleaved
+from .weights import WeightNames, equal_weights, same_names, to_interleaved
 from .word_tokenizers import imported_tokenizer, merging_tokenizer
 
 _SAME_FIELDS = """
@@ -82,11 +82,10 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
         # embedding.
         state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
-    source, target = (state[name] for name in _EMBEDDINGS)
     own = FSMT_NAMES.to_ours(state, "FSMT")
-    is_joint = torch.equal(source, target)
+    is_joint, is_tied = equal_weights(own)
     if is_joint:
-        own["model.shared.weight"] = source
+        own["model.shared.weight"] = own["model.encoder.embed_tokens.weight"]
     sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}
     languages = dict(zip(("source_language", "target_language"), model.config.langs, strict=True))
     tokenizers, notes = _fsmt_tokenizers(path)
@@ -98,7 +97,7 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
         notes,
         norm_position="post",
         share_encoder_decoder_embeddings=is_joint,
-        tie_word_embeddings=torch.equal(state[_OUTPUT], target),
+        tie_word_embeddings=is_tied,
         **sizes,
     )
 

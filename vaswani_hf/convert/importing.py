@@ -19,7 +19,7 @@ from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import check_tokenizers
+from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..publish.records import OriginRecord
 from ..version import install_command

@@ -27,7 +27,14 @@ from ..settings.base import first_line_of
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
 from .joeynmt_tokenizers import joeynmt_tokenizers
 from .unpickling import load_weights
-from .weights import WeightNames, norm_fields, shared_weights, sizes, stack_names
+from .weights import (
+    WeightNames,
+    norm_fields,
+    require_vocabulary_sizes,
+    shared_weights,
+    sizes,
+    stack_names,
+)
 
 _TITLE = "JoeyNMT"
 _CONFIG_FILE = "config.yaml"
@@ -115,9 +122,7 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
     weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
     size_fields = sizes(own, _TITLE)
-    vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
-    for file, tokens, size in zip(_VOCABULARY_FILES.values(), vocabularies, vocabulary_sizes, strict=True):
-        require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
+    require_vocabulary_sizes(_VOCABULARY_FILES.values(), vocabularies, size_fields)
     encoder = model["encoder"]
     dropout = encoder.get("dropout", 0.1)
     config = VaswaniConfig(

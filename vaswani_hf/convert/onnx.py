@@ -32,9 +32,9 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
+from ..model.masks_vaswani import CACHE_NAME, decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 from .onnx_engine import OnnxEngine, OnnxModel

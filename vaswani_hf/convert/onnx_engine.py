@@ -13,8 +13,8 @@ from transformers import EncoderDecoderCache, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model.attention_vaswani import CACHE_NAME
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.masks_vaswani import CACHE_NAME
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import BaseTranslator
 from .translator_engine import TranslatorEngine

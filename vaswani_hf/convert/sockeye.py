@@ -36,7 +36,15 @@ from .import_formats import (
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import load_weights
-from .weights import WeightNames, norm_fields, shared_weights, sizes, stack_names, to_interleaved
+from .weights import (
+    WeightNames,
+    norm_fields,
+    require_vocabulary_sizes,
+    shared_weights,
+    sizes,
+    stack_names,
+    to_interleaved,
+)
 from .word_tokenizers import word_tokenizer
 
 _TITLE = "Sockeye 3"
@@ -153,9 +161,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     tying = settings.get("weight_tying_type", "src_trg_softmax")
     weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
     size_fields = sizes(own, _TITLE)
-    vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
-    for file, ids, size in zip(_VOCABULARY_FILES, vocabularies, vocabulary_sizes, strict=True):
-        require(f"tokens of {file}", len(ids), size, f"the model has {size:,} tokens")
+    require_vocabulary_sizes(_VOCABULARY_FILES, vocabularies, size_fields)
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own, num_positions = _with_positions(own, positions, size_fields["d_model"])
     config = VaswaniConfig(

@@ -32,7 +32,7 @@ from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers, alternatives
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse, require_allowed
 from .tensor2tensor_tokenizers import subword_tokenizer
-from .weights import WeightNames, shared_weights, sizes, to_interleaved
+from .weights import WeightNames, equal_weights, shared_weights, sizes, to_interleaved
 
 _TITLE = "tensor2tensor"
 _HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
@@ -165,11 +165,9 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     norm_position = "pre" if _is_pre_norm(facts) else "post"
     weights = _read_weights(path, facts)
     size_fields = sizes(weights, _TITLE)
-    target = weights["model.decoder.embed_tokens.weight"]
-    is_shared = torch.equal(weights["model.encoder.embed_tokens.weight"], target)
     config = VaswaniConfig(
         **size_fields,
-        **shared_weights(weights, is_shared, torch.equal(weights["lm_head.weight"], target)),
+        **shared_weights(weights, *equal_weights(weights)),
         encoder_attention_heads=facts.num_heads,
         decoder_attention_heads=facts.num_heads,
         d_k=_head_width(weights, "k_proj", facts.num_heads),

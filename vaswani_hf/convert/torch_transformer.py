@@ -28,6 +28,7 @@ from .unpickling import header_of, load_state_dict
 from .weights import (
     WeightNames,
     add_biases,
+    equal_weights,
     joint_names,
     norm_fields,
     shared_weights,
@@ -134,9 +135,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    # To find tied weights, compare the values of the weights, because a state dict contains tied weights as
-    # separate tensors.
-    weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
+    weight_fields = shared_weights(own, *equal_weights(own))
     norm_position = "pre" if facts.norm_first else "post"
     config = VaswaniConfig(
         **sizes(own, _TITLE),

@@ -36,7 +36,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import languages_of
+from ..model.tokenizing_vaswani import languages_of
 from .formats import (
     ALL_FIELDS,
     Expressible,

@@ -7,7 +7,7 @@ In shapes, D is the model width.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 
 import torch
@@ -196,6 +196,27 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
     prefix = f"model.{stack}.layers."
     numbers = [int(name.removeprefix(prefix).split(".")[0]) for name in state if name.startswith(prefix)]
     return max(numbers, default=-1) + 1
+
+
+def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
+    """Return True if the source embedding equals the target embedding, and True if the output projection
+    equals the target embedding. Compare the values, because a checkpoint may contain tied weights as separate
+    tensors. `state` contains weights under the names of this package.
+    """
+    target = state["model.decoder.embed_tokens.weight"]
+    is_shared = torch.equal(state["model.encoder.embed_tokens.weight"], target)
+    return is_shared, torch.equal(state["lm_head.weight"], target)
+
+
+def require_vocabulary_sizes(
+    files: Iterable[str], vocabularies: Iterable[Sized], size_fields: Mapping[str, int]
+) -> None:
+    """Raise an `UnsupportedError` if a vocabulary file does not have as many tokens as the model.
+    `size_fields` is the result of `sizes`.
+    """
+    model_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
+    for file, tokens, size in zip(files, vocabularies, model_sizes, strict=True):
+        require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
 
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:

@@ -406,6 +406,13 @@ class PairCollator:
         labels, _ = _pad([target for _, target in encoded], IGNORED_LABEL)  # [B, T]
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
+    def trim(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Remove the columns of the batch tensors that contain padding in every row."""
+        source = int(batch["attention_mask"].sum(1).max())
+        target = int((batch["labels"] != IGNORED_LABEL).sum(1).max())
+        widths = {"input_ids": source, "attention_mask": source, "labels": target}
+        return {name: tensor[:, : widths[name]].contiguous() for name, tensor in batch.items()}
+
     def _encode(self, example: dict[str, Any]) -> tuple[Sequence[int], Sequence[int]]:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
@@ -436,24 +443,16 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 
 
 def cut_into_parts(
-    batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
+    batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
-    has at most `positions` source tokens and at most `positions` target tokens, including padding. If one
-    sentence pair has more tokens than `positions`, this pair is a part of its own. `are_texts` is True if `input_ids` and `labels` are the same
-    text.
+    """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding with
+    `trim`, such as the method `trim` of the collator. A part has at most `positions` source tokens and at
+    most `positions` target tokens, including padding. If one sentence pair has more tokens than `positions`,
+    this pair is a part of its own.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))
     if num_parts <= 1:
         return [batch]
     parts = zip(*(tensor.tensor_split(num_parts) for tensor in batch.values()), strict=True)
-    return [_trimmed(dict(zip(batch, part, strict=True)), are_texts) for part in parts]
-
-
-def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
-    """Remove the columns of the batch tensors that contain padding in every row."""
-    source = int(batch["attention_mask"].sum(1).max())
-    target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
-    widths = {"input_ids": source, "attention_mask": source, "labels": target}
-    return {name: tensor[:, : widths[name]].contiguous() for name, tensor in batch.items()}
+    return [trim(dict(zip(batch, part, strict=True))) for part in parts]

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.translator_vaswani import tags_of
+from ..model.tokenizing_vaswani import tags_of
 
 # The maximum number of partly merged words whose possible merges are cached, and the maximum number of pieces
 # in a cached word. The full cache needs about 30 MB for European text.

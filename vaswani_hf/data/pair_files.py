@@ -1,6 +1,6 @@
 """Reads sentence pairs from text, JSON, CSV and Parquet files, and texts of language models from text files.
 
-`read_pairs` yields the pairs of files one by one. corpus.py converts the pairs to datasets.
+`read_pairs` yields the pairs of files one by one. loading.py converts the pairs to datasets.
 """
 
 import csv
@@ -21,7 +21,7 @@ from .lines import MissingFileError, parse_json, read_lines
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
-# Increase Python's limit for the size of a CSV field, because a larger field would stop the run. corpus.py
+# Increase Python's limit for the size of a CSV field, because a larger field would stop the run. encoding.py
 # removes such a long sentence pair later.
 csv.field_size_limit(2**31 - 1)
 

@@ -41,8 +41,8 @@ from ..checkpoint.manifest import verify_manifest, write_manifest
 from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
-from .corpus import character_limit, has_too_many_characters
 from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
+from .encoding import character_limit, has_too_many_characters
 from .memory import mapped_files, return_free_memory
 from .text_encoder import begins_with_a_space
 

@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
 from ..model.errors_vaswani import InvalidValueError
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 from ..translation.calibration import Calibration, features_of, load_calibration
 from .evaluate import translate_test_set
 from .systems import Report, System, TestSet

@@ -15,7 +15,8 @@ from ..data.batching import PairCollator
 from ..model.backend_vaswani import language_token
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.loss_vaswani import IGNORED_LABEL
-from ..model.translator_vaswani import TOKENIZING, batches_by_length
+from ..model.tokenizing_vaswani import TOKENIZING
+from ..model.translator_vaswani import batches_by_length
 from ..translation.translator import Translator
 from .bleu import score_translations
 

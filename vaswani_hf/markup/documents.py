@@ -40,7 +40,7 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         ModuleNotFoundError: If the library that parses the given format is not installed.
 
     Example:
-        >>> from vaswani_hf.model.translator_vaswani import Translation
+        >>> from vaswani_hf.model.translations_vaswani import Translation
         >>> translate_markup(
         ...     "<p>A <b>dog</b>.</p>",
         ...     "html",

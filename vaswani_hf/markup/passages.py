@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Literal
 
 from ..model.text_rules_vaswani import split_sentences
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 from .placeholders import PLACEHOLDER
 from .projection import Bounds, Node, Unit, project, render
 

@@ -1,4 +1,4 @@
-"""Multi-head attention (Section 3.2) with its masks, score functions and caches.
+"""Multi-head attention (Section 3.2) with its score functions. The file masks_vaswani contains the masks.
 
 All parts of the package compute attention with `VaswaniAttention` or a subclass. A subclass may override
 `scores` to change the score function, and define `local_mask` to change the mask. Training, cached decoding,
@@ -29,481 +29,28 @@ This file is saved with every checkpoint because the models compute attention wi
 
 Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In tensor shapes, B is
 the batch size, S the source length (or the number of keys), T the target length (or the number of queries), H
-the number of heads, D the model width and K the width of the keys of a head. In beam search, N is the number
-of sentences, and M the number of tokens in the tree of a sentence. The tree contains the tokens of all beams
-of the sentence.
+the number of heads, D the model width and K the width of the keys of a head.
 """
 
-# Turn off some mypy errors, because transformers annotates caches and masks with wider types than this file
-# uses.
+# Turn off some mypy errors, because transformers annotates caches with wider types than this file uses.
 
 # mypy: disable-error-code="arg-type,union-attr"
 
-import copy
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.cache_utils import (
-    Cache,
-    DynamicCache,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    EncoderDecoderCache,
-)
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import ATTENTIONS
-
-# A mask function. The arguments of a mask function are query positions and key positions (broadcastable int64
-# tensors). A mask function returns True where the query may attend to the key.
-LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-# The minimum number of queries in a block of windowed attention. With fewer queries in a block, copying the
-# keys would take longer than computing the attention.
-SMALLEST_BLOCK = 64
-
-# The name of the cache in model outputs and in the arguments of `forward`. transformers 5.24 renamed
-# `past_key_values` to `cache`.
-CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
-
-# Device types that execute operations asynchronously. Reading a value of a tensor on such a device waits
-# until all queued operations are finished.
-QUEUING_DEVICES = ("cuda",)
-
-
-# The methods that a fast path may replace. A fast path is faster code with the same result, such as a fused
-# attention kernel or a decoding step without calls of `forward`.
-_FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
-
-
-def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that permits faster code with the same result in place of the named methods.
-    If a subclass overrides a named method, the method of the subclass is called instead of the faster code.
-    """
-
-    def register(kind: type) -> type:
-        _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
-        return kind
-
-    return register
-
-
-def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code with the same result may replace the named methods of a module. Return False
-    if a subclass overrides a named method. For "forward", also return False if the module has hooks or is
-    compiled.
-    """
-    for name in methods:
-        if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
-            return False
-    if "forward" not in methods:
-        return True
-    has_hooks = (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
-    return not has_hooks and module._compiled_call_impl is None
-
-
-def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """Return True if the class of each module is exactly `kind` (not a subclass), and no module has hooks or
-    is compiled.
-    """
-    return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
-
-
-def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor that is True where the query is at most `window` tokens away from the key. If
-    `own` is given, this mask function of the attention class must also return True.
-    """
-    near = (query - key).abs() <= window
-    return near if own is None else near & own(query, key)
-
-
-def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a boolean mask to an additive mask for attention scores: 0 where `visible` is True, else the
-    lowest finite number of `dtype`.
-    """
-    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
-
-
-@dataclass
-class Blocks:
-    """The mask of an attention layer with a window, for a sequence that is divided into N blocks of W
-    queries.
-
-    A block attends only to C keys: the keys in the windows of its queries. Therefore the time and the memory
-    of attention grow linearly with the sequence length.
-
-    `mask` is [B * N, 1, W, C] bool. The first `num_before` of the C keys of a block come before the first
-    query of the block.
-    """
-
-    mask: torch.Tensor
-    num_before: int
-
-    def to(self, *args, **kwargs) -> "Blocks":
-        """Copy the mask to another device, because the layers of a model may be on several devices."""
-        return Blocks(self.mask.to(*args, **kwargs), self.num_before)
-
-    def attended(
-        self,
-        kernel: Callable,
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        **kwargs,
-    ) -> torch.Tensor:
-        """Compute the attention of all blocks with a kernel. Return the output [B, T, H, d_v].
-
-        `query` and `key` are [B, H, T, K], and `value` is [B, H, T, d_v].
-        """
-        batch = query.shape[0]
-        length = query.shape[2]
-        width, num_keys = self.mask.shape[2:]
-        num_blocks = len(self.mask) // batch
-        num_added = num_blocks * width - length
-        query = nn.functional.pad(query, (0, 0, 0, num_added))  # [B, H, N * W, K]
-        query = query.unflatten(2, (num_blocks, width)).transpose(1, 2).flatten(0, 1)  # [B * N, H, W, K]
-        num_after = num_added + num_keys - width - self.num_before
-        key = self._keys_of_blocks(key, num_after, width, num_keys)  # [B * N, H, C, K]
-        value = self._keys_of_blocks(value, num_after, width, num_keys)  # [B * N, H, C, d_v]
-        output, _ = kernel(module, query, key, value, self.mask, **kwargs)  # [B * N, W, H, d_v]
-        return output.unflatten(0, (batch, num_blocks)).flatten(1, 2)[:, :length]
-
-    def _keys_of_blocks(
-        self, states: torch.Tensor, num_after: int, width: int, num_keys: int
-    ) -> torch.Tensor:
-        padded = nn.functional.pad(states, (0, 0, self.num_before, num_after))
-        blocks = padded.unfold(2, num_keys, width)  # [B, H, N, K, C]
-        return blocks.permute(0, 2, 1, 4, 3).flatten(0, 1)  # [B * N, H, C, K]
-
-
-def window_mask(
-    attention: Any,
-    states: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    cache: Cache | None,
-    is_recorded: bool,
-) -> Any:
-    """Return the mask of an attention layer with a window: a `Blocks` object, a bool tensor [B or 1, 1, T,
-    S], or a bool tensor [B, S] for flash kernels.
-
-    `states` [B, T, D] are the hidden states of the new tokens. `cache`, if given, contains the keys of
-    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance
-    between two tokens. A flash kernel needs no mask (None) if there is no padding. If `is_recorded` is True,
-    return a mask for eager attention, because only eager attention returns attention weights.
-    """
-    length = states.shape[1]
-    past = 0
-    first_key = 0
-    num_keys = length
-    if cache is not None:
-        past = cache.get_seq_length(attention.layer_idx)
-        num_keys, first_key = cache.get_mask_sizes(length, attention.layer_idx)
-    real = None if attention_mask is None else attention_mask.bool()  # [B, S]
-    if "flash" in attention.implementation and not is_recorded:
-        if real is None or bool(real.all()):
-            return None
-        return real[:, first_key : first_key + num_keys]
-    # Do not use blocks in an exported graph, because the number of blocks depends on the sequence length.
-    is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
-    is_whole = num_keys == length and not is_recorded and not is_exported
-    if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
-        return _window_blocks(attention, states, real)
-    positions = torch.arange(past + length, device=states.device)[None]  # [1, S]
-    if real is not None:
-        positions = real.cumsum(dim=1) - 1  # [B, S]
-    query_positions = positions[:, -length:, None]  # [B or 1, T, 1]
-    key_positions = positions[:, None, first_key : first_key + num_keys]  # [B or 1, 1, S]
-    visible = _visible_pairs(attention, query_positions, key_positions)  # [B or 1, T, S]
-    if real is not None:
-        visible = visible & real[:, None, first_key : first_key + num_keys]
-    return visible[:, None]
-
-
-def _width_of_block(attention: Any) -> int:
-    return max(attention.window, SMALLEST_BLOCK)
-
-
-def _num_near(attention: Any) -> int:
-    """Return the number of tokens in the window of a query, without the token of the query."""
-    return attention.window if attention.is_causal else 2 * attention.window
-
-
-def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Return the mask for `states` [B, T, D], divided into blocks. `real` [B, T] is False for padding. No
-    padding may lie between two tokens.
-    """
-    batch = states.shape[0]
-    length = states.shape[1]
-    num_before = attention.window
-    num_after = _num_near(attention) - num_before
-    width = _width_of_block(attention)
-    num_keys = num_before + width + num_after
-    num_blocks = -(-length // width)
-    if real is None:
-        real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    # The positions of the keys of a block, relative to the first query of the block.
-    places = torch.arange(num_keys, device=states.device) - num_before  # [C]
-    query_places = places[num_before : num_before + width, None]  # [W, 1]
-    near = _visible_pairs(attention, query_places, places[None])  # [W, C]
-    padded = nn.functional.pad(real, (num_before, num_blocks * width - length + num_after))
-    real_keys = padded.unfold(1, num_keys, width)  # [B, N, C]
-    mask = near & real_keys[:, :, None]  # [B, N, W, C]
-    return Blocks(mask.flatten(0, 1).unsqueeze(1), num_before)
-
-
-def _visible_pairs(
-    attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor
-) -> torch.Tensor:
-    near = attention.local_mask(query_positions, key_positions)
-    return near & (key_positions <= query_positions) if attention.is_causal else near
-
-
-def needs_sync(tensor: torch.Tensor) -> bool:
-    """Return True if reading a value of the tensor makes the CPU wait for the GPU."""
-    return tensor.device.type in QUEUING_DEVICES
-
-
-def has_gaps(real: torch.Tensor | None) -> bool:
-    """Return True if padding lies between two real tokens of a row."""
-    if real is None or real.device.type == "meta" or is_tracing(real):
-        return False
-    real = real.bool()
-    return bool(((real[:, 1:] & ~real[:, :-1]).sum(dim=1) + real[:, 0] > 1).any())
-
-
-def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
-
-    If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens, because the last r entries of a prompt could be padding. If the model uses flex
-    attention, all layers cache all tokens, because flex attention needs the same number of keys in all
-    layers.
-    """
-    own = DynamicCache()
-    windows = config.windows_of(is_causal=True)
-    if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
-        real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
-        if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # Use a `DynamicLayer` for a window of 0 tokens. A `DynamicSlidingWindowLayer` with a size of one
-            # token would also cache all tokens.
-            own.layers = [
-                DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
-            ]
-    return EncoderDecoderCache(own, DynamicCache()) if config.is_encoder_decoder else own
-
-
-class AttentionRecorder:
-    """Records the cross-attention weights of selected decoder layers. The selected layers compute the weights
-    without a fused kernel, because fused kernels return no weights.
-
-    Pass a recorder to the model as `attention_recorder=`. The attribute `weights` maps the index of a layer
-    (counted from 0) to attention weights [B, T, S] float32, averaged over the heads. The weights of each
-    target token add up to 1.
-    """
-
-    def __init__(self, layers: Collection[int]):
-        self.layers = frozenset(layers)
-        self.weights: dict[int, torch.Tensor] = {}
-
-    def record(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Store the attention weights [B, H, T, S] of a layer, averaged over the heads."""
-        self.weights[layer_idx] = weights.float().mean(dim=1)
-
-
-def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """Return the attention mask [B, S] bool for `input_ids` [B, S]. The mask is False for padding.
-
-    `shared_with="end"` is for models whose `<pad>` and `</s>` have the same id: the first `<pad>` after a
-    token counts as `</s>`. `shared_with="start"` is for models whose `<pad>` and start token have the same
-    id: the last `<pad>` before the first token counts as the start token.
-    """
-    mask = input_ids != pad_token_id
-    if shared_with == "end":
-        mask[:, 1:] |= mask[:, :-1].clone()
-    elif shared_with == "start":
-        mask[:, :-1] |= mask[:, 1:].clone()
-        mask[:, :1] |= ~mask.any(dim=1, keepdim=True)
-    return mask
-
-
-def positions_of(
-    attention_mask: torch.Tensor | None,
-    states: torch.Tensor,
-    past_length: torch.Tensor | int = 0,
-    is_causal: bool = False,
-) -> torch.Tensor:
-    """Return the positions [B or 1, T] of tokens. The first real token has position 0, and padding is not
-    counted.
-
-    `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
-    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. Without such
-    a mask the padding is unknown. Padding then counts like a real token, and the first position is
-    `past_length`.
-    """
-    length = states.shape[1]
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
-        return (attention_mask.bool().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
-    if isinstance(attention_mask, torch.Tensor) and is_causal:
-        visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask.eq(0)
-        return (visible[:, 0].sum(dim=-1) - 1).clamp(min=0)
-    return (torch.arange(length, device=states.device) + past_length).unsqueeze(0)
-
-
-def attention_masks(
-    attentions: Sequence["VaswaniAttention"],
-    inputs_embeds: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    past_key_values: Cache | None = None,
-    encoder_hidden_states: torch.Tensor | None = None,
-    is_recorded: bool = False,
-) -> list[Any]:
-    """Return one mask for each attention layer of an encoder or a decoder. The masks hide padding. The masks
-    of causal self-attention also hide later tokens.
-
-    Each mask has the form that the attention implementation of the layer needs. Queries come from
-    `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
-    tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `encoder_hidden_states` [B, S, D] is given,
-    return masks for cross-attention. `encoder_hidden_states` may have one row for each sentence instead of
-    one row for each beam. If `is_recorded` is True, return masks for eager attention, because only eager
-    attention returns attention weights.
-    """
-    own_cache = past_key_values
-    if isinstance(past_key_values, EncoderDecoderCache):
-        own_cache = past_key_values.self_attention_cache
-    implementations = ["eager" if is_recorded else attention.implementation for attention in attentions]
-    is_plain = {"eager", "sdpa"}.issuperset(implementations) and all(
-        attention.local_mask is None for attention in attentions
-    )
-    if (
-        past_key_values is None
-        and is_plain
-        and needs_sync(inputs_embeds)
-        and getattr(attention_mask, "ndim", 0) == 2
-    ):
-        return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
-    is_cross = encoder_hidden_states is not None
-    shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
-    # A mask with four dimensions means that `generate` uses a static cache. A mask for a static cache must
-    # have one column for each position of the cache.
-    is_static = getattr(attention_mask, "ndim", 2) == 4 or (
-        not is_cross and getattr(own_cache, "is_compileable", False)
-    )
-    made: dict[Any, Any] = {}
-    masks = []
-    for attention, implementation in zip(attentions, implementations, strict=True):
-        if implementation == "flex_attention" and shares_sources:
-            # Use sdpa instead of flex attention, because flex attention does not support several beams that
-            # share one row of the encoder's output.
-            implementation = "sdpa"
-        # Cross-attention has no window.
-        allowed = None if is_cross else attention.local_mask
-        kind = (implementation, getattr(allowed, "args", allowed))
-        if kind not in made:
-            has_window = attention.window is not None and not is_static
-            is_flex = implementation == "flex_attention"
-            # Create an additive mask if padding lies between tokens. The masks of flex attention would be
-            # wrong, because they compare indices in the padded row instead of positions of tokens.
-            if has_window and is_flex and has_gaps(attention_mask):
-                mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
-                made[kind] = additive_mask(mask, inputs_embeds.dtype)
-            elif has_window and not is_flex:
-                made[kind] = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
-            else:
-                made[kind] = _transformers_mask(
-                    attention, implementation, inputs_embeds, attention_mask, own_cache, encoder_hidden_states
-                )
-        masks.append(made[kind])
-    return masks
-
-
-def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S] without reading its values, because reading values makes the
-    CPU wait for the GPU.
-    """
-    visible = mask.bool()[:, None, None]
-    return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
-
-
-def _transformers_mask(
-    attention: "VaswaniAttention",
-    implementation: str,
-    inputs_embeds: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    own_cache: Cache | None,
-    encoder_hidden_states: torch.Tensor | None,
-) -> Any:
-    """Create a mask with a function of transformers. The mask also hides the keys that `local_mask` hides."""
-    config = attention.config
-    if implementation != config._attn_implementation:
-        config = copy.copy(config)
-        config._attn_implementation = implementation
-    if encoder_hidden_states is not None:
-        return create_bidirectional_mask(
-            config=config,
-            inputs_embeds=inputs_embeds[: encoder_hidden_states.shape[0]],
-            attention_mask=attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-        )
-    allowed = attention.local_mask
-    and_mask = None if allowed is None else lambda batch, head, query, key: allowed(query, key)
-    if not attention.is_causal:
-        return create_bidirectional_mask(
-            config=config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            and_mask_function=and_mask,
-        )
-    return create_causal_mask(
-        config=config,
-        inputs_embeds=inputs_embeds,
-        attention_mask=attention_mask,
-        **{CACHE_NAME: own_cache},
-        and_mask_function=and_mask,
-    )
-
-
-def tree_masks(
-    attentions: Sequence["VaswaniAttention"],
-    mask: torch.Tensor,
-    query_positions: torch.Tensor,
-    key_positions: torch.Tensor | None,
-) -> list[torch.Tensor]:
-    """Return an additive mask [N, 1, T, M] for each self-attention layer of the decoder. The keys are the
-    tokens in the tree of a sentence.
-
-    `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
-    are [N, M].
-    """
-    made: dict[Any, torch.Tensor] = {None: mask[:, None]}
-    masks = []
-    for attention in attentions:
-        allowed = attention.local_mask if key_positions is not None else None
-        kind = getattr(allowed, "args", allowed)
-        if kind not in made and allowed is not None and key_positions is not None:
-            near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
-            # Use `masked_fill` instead of the sum of two masks, because the lowest finite number plus itself
-            # is -inf.
-            made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
-        masks.append(made[kind])
-    return masks
+from .fast_path_vaswani import are_plain, class_permits_fast_path, fast_path, permits_fast_path
+from .masks_vaswani import Blocks, LocalMask, in_window
 
 
 def eager_attention_forward(
@@ -526,7 +73,8 @@ def eager_attention_forward(
 
 @fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
-    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O.
+    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O. Each head computes softmax(QK^T /
+    sqrt(d_k)) V from its projections Q, K and V (Equation 1).
 
     To use another score function, write a subclass of `VaswaniAttention` and pass the subclass to
     `register_attention`.
@@ -638,7 +186,7 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         attention_mask: torch.Tensor | None = None,
-        attention_recorder: AttentionRecorder | None = None,
+        attention_recorder: "AttentionRecorder | None" = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute attention. Return the output [B, T, D], and the attention weights [B, H, T, S] or None.
@@ -662,7 +210,7 @@ class VaswaniAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        recorder: AttentionRecorder | None = None,
+        recorder: "AttentionRecorder | None" = None,
         output_attentions: bool | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -678,16 +226,9 @@ class VaswaniAttention(nn.Module):
         length = query.shape[2]
         implementation = "eager" if output_attentions else self.implementation
         if key.shape[0] != num_rows:
+            query, attention_mask = _merge_beams(query, key.shape[0], attention_mask)
             if implementation == "flex_attention":
                 implementation = "sdpa"
-            # Merge the beams of a sentence into one row: [B, H, T, K] to [B / beams, H, beams * T, K].
-            query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
-            if (
-                isinstance(attention_mask, torch.Tensor)
-                and attention_mask.dim() == 4
-                and attention_mask.shape[2] > 1
-            ):
-                attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
         if recorder is not None and self.layer_idx in recorder.layers:
             recorded = self.weights(query, key, attention_mask)
             recorder.record(self.layer_idx, _split_beams(recorded, num_rows, length))
@@ -715,12 +256,7 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         }
         if "flash" in (implementation or ""):
-            # Pad keys or values with zeros, because flash kernels need keys and values of equal width.
-            if self.d_v < self.d_k:
-                value = nn.functional.pad(value, (0, self.d_k - self.d_v))
-            elif self.d_k < self.d_v:
-                query = nn.functional.pad(query, (0, self.d_v - self.d_k))
-                key = nn.functional.pad(key, (0, self.d_v - self.d_k))
+            query, key, value = _pad_to_equal_widths(query, key, value)
             if self.window is not None:
                 # Add 1, because in transformers the window includes the token of the query.
                 settings["sliding_window"] = self.window + 1
@@ -729,15 +265,7 @@ class VaswaniAttention(nn.Module):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # Compute attention in float32, because the backward pass of PyTorch's CPU kernel is 14 times
-            # slower in bfloat16 (126 ms against 9 ms in one measurement).
-            if getattr(attention_mask, "dtype", None) == torch.bfloat16:
-                attention_mask = attention_mask.float()
-            with torch.autocast("cpu", enabled=False):
-                output, weights = kernel(
-                    self, query.float(), key.float(), value.float(), attention_mask, **settings
-                )
-            output = output.to(query.dtype)
+            output, weights = _run_in_float32(kernel, self, query, key, value, attention_mask, **settings)
         else:
             output, weights = kernel(self, query, key, value, attention_mask, **settings)
         return output[..., : self.d_v], weights
@@ -781,6 +309,18 @@ class VaswaniAttention(nn.Module):
         return key, value
 
 
+def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -> tuple[torch.Tensor, Any]:
+    """Merge the beams of a sentence into one row of queries: [B, H, T, K] to [num_sentences, H, beams * T,
+    K]. Repeat a mask [num_sentences, 1, T, S] for each beam.
+    """
+    length = query.shape[2]
+    query = query.unflatten(0, (num_sentences, -1)).transpose(1, 2).flatten(2, 3)
+    is_tensor = isinstance(attention_mask, torch.Tensor)
+    if is_tensor and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
+        attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
+    return query, attention_mask
+
+
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
     """Return attention weights [B, H, T, S] with one row for each beam. A row of `weights` may contain all
     beams of a sentence.
@@ -788,6 +328,41 @@ def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Ten
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+
+
+def _pad_to_equal_widths(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pad keys or values with zeros, because flash kernels need keys and values of equal width."""
+    d_k = key.shape[-1]
+    d_v = value.shape[-1]
+    if d_v < d_k:
+        value = nn.functional.pad(value, (0, d_k - d_v))
+    elif d_k < d_v:
+        query = nn.functional.pad(query, (0, d_v - d_k))
+        key = nn.functional.pad(key, (0, d_v - d_k))
+    return query, key, value
+
+
+def _run_in_float32(
+    kernel: Callable,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    **settings,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute attention of bfloat16 tensors in float32, because the backward pass of PyTorch's CPU kernel is
+    14 times slower in bfloat16 (126 ms against 9 ms in one measurement).
+    """
+    if getattr(attention_mask, "dtype", None) == torch.bfloat16:
+        attention_mask = attention_mask.float()
+    with torch.autocast("cpu", enabled=False):
+        output, weights = kernel(
+            module, query.float(), key.float(), value.float(), attention_mask, **settings
+        )
+    return output.to(query.dtype), weights
 
 
 class LearnedScores(VaswaniAttention):
@@ -922,4 +497,22 @@ def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[Vaswa
 
 def can_be_fused(kind: type[VaswaniAttention]) -> bool:
     """Return True if a fused kernel can compute the scores of an attention class."""
-    return {kind.scores, kind.weights} <= _FAST_PATH_METHODS
+    return class_permits_fast_path(kind, "scores", "weights")
+
+
+class AttentionRecorder:
+    """Records the cross-attention weights of selected decoder layers. The selected layers compute the weights
+    without a fused kernel, because fused kernels return no weights.
+
+    Pass a recorder to the model as `attention_recorder=`. The attribute `weights` maps the index of a layer
+    (counted from 0) to attention weights [B, T, S] float32, averaged over the heads. The weights of each
+    target token add up to 1.
+    """
+
+    def __init__(self, layers: Collection[int]):
+        self.layers = frozenset(layers)
+        self.weights: dict[int, torch.Tensor] = {}
+
+    def record(self, layer_idx: int, weights: torch.Tensor) -> None:
+        """Store the attention weights [B, H, T, S] of a layer, averaged over the heads."""
+        self.weights[layer_idx] = weights.float().mean(dim=1)

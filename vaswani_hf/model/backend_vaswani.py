@@ -12,7 +12,8 @@ This file is saved with every checkpoint, because the translation pipeline of th
 `PyTorchBackend`.
 
 In tensor shapes, B is the number of segments of a batch, S the source length, T the target length (both in
-tokens), R the number of translations of a segment and N the number of decoder layers.
+tokens), R the number of translations of a segment, N the number of decoder layers and V the size of the target
+vocabulary.
 """
 
 import math
@@ -23,11 +24,14 @@ from typing import Any, Protocol
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from .beam_search_vaswani import NotFiniteError
+from .attention_vaswani import AttentionRecorder
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import FiniteLogits, checked_models, setting_of, token_log_probs
+from .generation_vaswani import setting_of
 from .phrase_search_vaswani import forbidden_tokens
+from .processors_vaswani import FiniteLogits
+from .search_errors_vaswani import NotFiniteError
 
 
 @dataclass(slots=True)
@@ -349,6 +353,48 @@ class PyTorchBackend:
             of_row = None if attention is None else attention[row, :, :num_tokens, : len(segment.token_ids)]
             scores.append((own, of_row))
         return scores
+
+
+@torch.inference_mode()
+def token_log_probs(
+    models: Sequence[PreTrainedModel],
+    inputs: dict[str, Any],
+    decoder_input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    num_layers: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T] of given translations.
+
+    The function averages the probabilities of the models. The models must be in eval mode. A log-probability
+    is NaN if logits of its position are NaN or infinite. If `num_layers` N is not 0, the second result is the
+    cross-attention [B, N, T, S] float32 of the last N layers, averaged over heads and models. Only Vaswani
+    models can return cross-attention.
+    """
+    log_probs, attentions = [], []
+    for model in models:
+        if num_layers and model.config.model_type != "vaswani":
+            raise ValueError(
+                "Word alignments and coverage must be left out for a model of type "
+                f"{model.config.model_type!r}; only Vaswani models record the attention that alignments and"
+                " coverage need."
+            )
+        arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+        if num_layers:
+            total_layers = len(model.get_decoder().layers)  # type: ignore[operator]
+            recorder = AttentionRecorder(range(max(0, total_layers - num_layers), total_layers))
+            arguments["attention_recorder"] = recorder
+        logits = model(**arguments).logits  # [B, T, V]
+        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
+        # Convert the logits of one row at a time to float32, because a float32 copy of all logits would take
+        # too much memory.
+        total = torch.stack([row.float().logsumexp(-1) for row in logits])
+        # Write NaN if a logit is infinite, because the token would otherwise seem to have probability 0.
+        log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
+        if num_layers:
+            layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
+            attentions.append(torch.stack(layers, dim=1))  # [B, N, T, S]
+    averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
+    return averaged, torch.stack(attentions).mean(dim=0) if attentions else None
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:

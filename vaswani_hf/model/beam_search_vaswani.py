@@ -45,8 +45,9 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .attention_vaswani import needs_sync
-from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
+from .decoding_vaswani import Decoder, RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
+from .fast_path_vaswani import needs_sync
+from .search_errors_vaswani import NotFiniteError
 
 # The score of a missing candidate or translation, as in transformers. Scores of existing candidates are far
 # above NEG_INF / 2, so a lower score means that a candidate is missing.
@@ -70,31 +71,7 @@ class Candidates:
     tokens: torch.Tensor
 
 
-class Decoder(Protocol):
-    """The interface with which the search runs a model. A decoder computes the logits of the next token of
-    each beam.
-    """
-
-    # The key-value cache that stores the tokens of all beams of a sentence as one tree. None for a
-    # `RowDecoder`.
-    tree: TreeKVCache | None
-    # For each beam and source token, the sum [N, K, S] of the attention weights from all target tokens. None
-    # if the search has no coverage penalty.
-    coverage: Any
-
-    def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Return the logits [B, 1 or K, V] of the next token."""
-
-    def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
-        """
-
-    def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']."""
+# The interfaces of the strategies of a search
 
 
 class CandidateSelection(Protocol):
@@ -175,6 +152,9 @@ class SearchStrategies:
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
+# The search
+
+
 @dataclass
 class SearchTask:
     """Contains everything that a search needs for a batch of sentences: models, inputs, limits, logits
@@ -215,28 +195,14 @@ class SearchTask:
         """Search translations of the sentences with the indices `sentences` [N], by default all sentences.
         Return the finished search.
         """
-        device = self.prompt.device
         if sentences is None:
-            sentences = torch.arange(len(self.prompt), device=device)
+            sentences = torch.arange(len(self.prompt), device=self.prompt.device)
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
-        if stopping_rule is None:
-            # The stopping rule computes the highest score that a longer translation can reach. With logits
-            # processors, a longer translation may reach a higher score. Therefore, with logits processors,
-            # the search continues while one of the `num_beams` best translations could change, as in
-            # transformers.
-            is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
-            num_counted = config.num_return_sequences if is_exact else config.num_beams
-            stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
         decoders = [
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # A `DeferredReader` reads values from the GPU one step late, so the search takes one additional step.
-        # Do not use a `DeferredReader` if the additional step has side effects: recorded outputs, drawn
-        # random numbers, or calls of the user's code.
-        has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
-        has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
             config=config,
             decoders=decoders,
@@ -244,25 +210,43 @@ class SearchTask:
             limits=self.limits,
             candidates=self.strategies.candidates or candidates,
             scorer=self.strategies.scorer or PenaltyScorer(config),
-            stopping_rule=self.strategies.stopping_rule or stopping_rule,
+            stopping_rule=self.strategies.stopping_rule or stopping_rule or self._early_stopping(config),
             sentences=sentences,
             source_mask=self.source_mask,
             processors=self.processors,
             criteria=StoppingCriteriaList(self.criteria),
             rows_per_sentence=rows_per_sentence,
             excluded=self.models[0].excluded_class(0.0, None),
-            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
+            reader=self._reader(config),
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
         # Use inference mode only without logits processors and custom parts of the search, because the code
         # of a user may need autograd.
-        is_direct = not (self.processors or self.strategies.replaced) and all(
-            decoder.is_direct for decoder in decoders
-        )
+        has_user_code = bool(self.processors or self.strategies.replaced)
+        is_direct = not has_user_code and all(decoder.is_direct for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
             search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
         return search
+
+    def _early_stopping(self, config: GenerationConfig) -> "EarlyStopping":
+        """Return the default stopping rule. The rule computes the highest score that a longer translation can
+        reach. With logits processors, a longer translation may reach a higher score. Therefore, with logits
+        processors, the search continues while one of the `num_beams` best translations could change, as in
+        transformers.
+        """
+        is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
+        num_counted = config.num_return_sequences if is_exact else config.num_beams
+        return EarlyStopping(config, len(self.prompt), num_counted, self.prompt.device)
+
+    def _reader(self, config: GenerationConfig) -> "DeferredReader | None":
+        """Return a `DeferredReader` for a search on a GPU. The reader reads values from the GPU one step late,
+        so the search takes one additional step. Return None if the additional step would have side effects:
+        recorded outputs, drawn random numbers, or calls of the user's code.
+        """
+        has_user_code = bool(self.processors or self.criteria or self.strategies.replaced)
+        has_effects = self.transformers_compatible or config.do_sample or has_user_code
+        return DeferredReader() if needs_sync(self.limits) and not has_effects else None
 
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
         """Return the fast `TreeAttentionDecoder` if the model and the settings permit it, else a
@@ -413,15 +397,21 @@ class BeamSearch:
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         if some_ended or self.reader is not None or self.config.do_sample:
             self._update_finished_paths(finished, paths)
-            self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
-            self.paths = gather_beams(paths, best)
-            self.parents = candidates.parents.gather(1, best)
+            self._continue_with_best_candidates(candidates, paths, ended)
         else:
             self._continue_with_first_candidates(candidates, paths)
         # Remove sentences whose search has ended only if these sentences are at least an eighth of the batch,
         # because a removal copies all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
+
+    def _continue_with_best_candidates(
+        self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor
+    ) -> None:
+        """Make the best K candidates that have not ended the new beams."""
+        self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
+        self.paths = gather_beams(paths, best)
+        self.parents = candidates.parents.gather(1, best)
 
     def _continue_with_first_candidates(self, candidates: Candidates, paths: torch.Tensor) -> None:
         """Make the first K candidates the new beams. The candidates must be sorted by score, and no candidate
@@ -565,20 +555,22 @@ class BeamSearch:
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
-        coverage = None
-        if self.decoders[0].coverage is not None:
-            attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
-            mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
-            coverage = coverage_score(attention, mask).gather(
-                1, candidates.parents[:, : self.num_beams]
-            )  # [N, K]
-        scores = self.scorer(scores, self.num_new, coverage)
+        scores = self.scorer(scores, self.num_new, self._coverage_scores(candidates))
         # Give the score 2 * NEG_INF to candidates that do not become finished translations. The score must be
         # lower than NEG_INF, the score of a missing translation.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
         return kept
+
+    def _coverage_scores(self, candidates: Candidates) -> torch.Tensor | None:
+        """Return the coverage scores [N, K] of the first K candidates, or None without a coverage penalty."""
+        if self.decoders[0].coverage is None:
+            return None
+        attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
+        mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
+        parents = candidates.parents[:, : self.num_beams]
+        return coverage_score(attention, mask).gather(1, parents)  # [N, K]
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
         """Update the tokens and lengths of the finished translations. `kept` is the result of
@@ -718,6 +710,9 @@ class DeferredReader:
         if event is not None:
             event.synchronize()
         return before
+
+
+# The default strategies: the scorer, the stopping rule and the candidate selections
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
@@ -882,70 +877,3 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
     # Do not call `torch.multinomial`, because it waits for the device to check the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
-
-
-class SentenceError(ValueError):
-    """Raised if a sentence cannot be translated.
-
-    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if
-    unknown.
-    """
-
-    def __init__(self, sentence: int, text: str | None = None):
-        super().__init__(sentence, text)
-        self.sentence = sentence
-        self.text = text
-
-    @property
-    def place(self) -> str:
-        """The name of the sentence in an error message: its text or its index."""
-        return (
-            f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
-        )
-
-
-class NotFiniteError(SentenceError):
-    """Raised if the model computes logits that are NaN or infinite for a sentence."""
-
-    def __str__(self) -> str:
-        return (
-            f"The model's logits for {self.place} are NaN or infinite: the weights of the model are damaged, "
-            "or too large for their dtype; if the dtype is float16, try bfloat16 or float32."
-        )
-
-
-class NoTranslationError(SentenceError):
-    """Raised if settings forbid every translation of a sentence. `settings` is a text with the names and
-    values of the forbidding settings.
-    """
-
-    def __init__(self, sentence: int, settings: str, text: str | None = None):
-        super().__init__(sentence, text)
-        self.args = (sentence, settings, text)
-        self.settings = settings
-
-    def __str__(self) -> str:
-        return (
-            f"No translation of {self.place} was found, because at some step every token is forbidden by "
-            f"{self.settings}; change these settings."
-        )
-
-
-# The settings of `generate` that can forbid tokens. transformers creates a logits processor for each of these
-# settings.
-_FORBIDDING = (
-    "bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias no_repeat_ngram_size "
-    "encoder_no_repeat_ngram_size min_length min_new_tokens forced_bos_token_id forced_eos_token_id"
-).split()
-
-
-def forbidding_settings(config: GenerationConfig) -> str:
-    """Return the names and values of the settings that can forbid tokens, as a text for an error message."""
-    values = {name: getattr(config, name, None) for name in _FORBIDDING}
-    if values["min_new_tokens"]:
-        # Do not name `min_length`, because transformers has computed `min_length` from `min_new_tokens`.
-        del values["min_length"]
-    given = [
-        f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)
-    ]
-    return ", ".join(given) or "the given `logits_processor` and `prefix_allowed_tokens_fn`"

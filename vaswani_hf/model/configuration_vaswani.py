@@ -1,5 +1,8 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
+This file has four parts: how a field of the config is declared, the class `VaswaniConfig`, the names that a
+config accepts, and the code files that are saved with a config.
+
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.
 """
@@ -8,72 +11,32 @@ import copy
 import difflib
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import Field, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, get_origin
+from typing import Any
 
-from huggingface_hub.dataclasses import type_validator
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
 from .errors_vaswani import InvalidValueError
-from .extension_vaswani import ATTENTIONS, ENTRY, POSITION_ENCODINGS, Registry, save_user_code
+from .extension_vaswani import (
+    ATTENTIONS,
+    POSITION_ENCODINGS,
+    REGISTRIES,
+    Registry,
+    checked_value,
+    fields_of_subclass,
+    registered_names,
+    save_user_code,
+)
 from .inputs_vaswani import PAPER_SYMBOLS, is_int, is_number, nearest_name
 
 logger = logging.get_logger(__name__)
 
-# Some versions of transformers and PEFT store these names in config.json. `VaswaniConfig` has no fields with
-# these names.
-STORED_BY_TRANSFORMERS = frozenset(
-    """
-    add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
-    cross_attention_hidden_size custom_pipelines experts_implementation finetuning_task is_decoder model_type
-    name_or_path num_labels output_attentions per_layer_config prefix pruned_heads quantization_config
-    sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states
-    tokenizer_class torch_dtype torchscript use_bfloat16
-    """.split()
-)
-
-# The classes that transformers loads with `trust_remote_code=True` if the package is not installed.
-# `AUTO_MAP` is saved in config.json.
-AUTO_MAP = {
-    "AutoConfig": "configuration_vaswani.VaswaniConfig",
-    "AutoModel": "modeling_vaswani.VaswaniModel",
-    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
-}
-_PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
-CUSTOM_PIPELINES = {"translation": _PIPELINE}
-
-# The import statements in this string name files of the package that transformers must copy into each
-# checkpoint. The string contains the statements, because real import statements would be circular.
-# transformers finds import statements in strings, because transformers searches the whole text of this file.
-_TRAVELLING_FILES = """
-from .modeling_vaswani import VaswaniForSeq2SeqLM
-from .pipeline_vaswani import TranslationPipeline
-"""
-
-# The folder of the target tokenizer in a checkpoint with two vocabularies.
-TARGET_FOLDER = "target_tokenizer"
-
-
-def eos_token_ids(config: Any) -> list[int]:
-    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config is one id, a list of ids or
-    None.
-    """
-    eos = config.eos_token_id
-    if eos is None:
-        return []
-    return list(eos) if isinstance(eos, (list, tuple)) else [eos]
-
-
-def decoder_start_token_id(config: Any) -> int | None:
-    """Return `decoder_start_token_id` of a config, or `bos_token_id` if `decoder_start_token_id` is None."""
-    start = config.decoder_start_token_id
-    return config.bos_token_id if start is None else start
+# The declaration of a field: its default, the rule that checks its value, and its other properties.
 
 
 def _are_ints(value: Any, may_be_none: bool = False) -> bool:
@@ -137,12 +100,6 @@ _WINDOWS = (
     "an integer of 0 or more (tokens), a list with one entry per layer or None",
 )
 _A_SMOOTHING_FORM = (_is_one_of("t2t", "torch"), '"t2t" or "torch"')
-# The fields whose values may be names of classes that users have registered.
-_REGISTRIES = {
-    "attention_score": ATTENTIONS,
-    "cross_attention_score": ATTENTIONS,
-    "position_embedding": POSITION_ENCODINGS,
-}
 
 
 def _field(
@@ -354,7 +311,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.added_fields = _added_fields(cls)
+        cls.added_fields = fields_of_subclass(cls, VaswaniConfig, _field_names(VaswaniConfig))
 
     def __setattr__(self, name: str, value: Any) -> None:
         own_name = self.attribute_map.get(name, name)
@@ -364,7 +321,7 @@ class VaswaniConfig(PreTrainedConfig):
                 remedy = _remedy(own_name, value)
                 raise InvalidValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
         elif own_name in self.added_fields:
-            value = _checked(self, own_name, value)
+            value = checked_value(self, own_name, value)
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # Assign both vocabulary sizes, because `resize_token_embeddings` of transformers assigns only
@@ -545,9 +502,9 @@ class VaswaniConfig(PreTrainedConfig):
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
-            custom_object_save(_base_of(self), folder)
+            custom_object_save(self._package_class, folder)
             try:
-                _save_user_code(saved, folder)
+                save_user_code(saved, self._package_class, folder)
             except ValueError as error:
                 logger.warning(
                     f"{error} The checkpoint does not contain this file, so only programs that define the "
@@ -565,8 +522,16 @@ class VaswaniConfig(PreTrainedConfig):
         """Return the classes defined by users that the config needs: registered classes, and the config class
         itself.
         """
-        classes = [registry.classes[name] for registry, name in _registered(self)]
-        return classes if _base_of(self) is type(self) else [*classes, type(self)]
+        classes = [registry.classes[name] for registry, name in registered_names(self)]
+        return classes if self._package_class is type(self) else [*classes, type(self)]
+
+    @property
+    def _package_class(self) -> type:
+        """The config class of this package: the class of the config, or its base class if a user has defined
+        the class.
+        """
+        name = self.auto_classes()["AutoConfig"].partition(".")[2]
+        return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
 
 # The fields that `VaswaniConfig` declares, in the order of the class, with the properties from `_field`.
@@ -582,122 +547,19 @@ ENCODER_DECODER_FIELDS = frozenset(
 VaswaniConfig.register_for_auto_class()
 
 
-def _base_of(config: VaswaniConfig) -> type:
-    """Return the config class of this package: the class of the config, or its base class if a user has
-    defined the class.
+# The names that a config accepts, and the error messages about other names.
+
+# Some versions of transformers and PEFT store these names in config.json. `VaswaniConfig` has no fields with
+# these names.
+STORED_BY_TRANSFORMERS = frozenset(
     """
-    name = config.auto_classes()["AutoConfig"].partition(".")[2]
-    return next(kind for kind in type(config).__mro__ if kind.__name__ == name)
-
-
-def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
-    """Return the names in a config that users have registered. Return each name together with the registry
-    that contains the name.
-    """
-    found = set()
-    for field_name, registry in _REGISTRIES.items():
-        name = getattr(config, field_name)
-        if name in registry.classes:
-            found.add((registry, name))
-    return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
-
-
-def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Copy the code files of users into the checkpoint, and write an entry module that registers their
-    classes. Change `auto_map` so that transformers loads the entry module first.
-    """
-    base = _base_of(saved)
-    kind = type(saved)
-    references = dict(saved.auto_map)
-    others: list[type] = []
-    if kind is not base:
-        # Look for the model class in the file of the user's config class. A model class of the package does
-        # not work, because transformers requires that its `config_class` is the user's config class.
-        architecture = (saved.architectures or [""])[0]
-        model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
-        bases = {parent.__name__ for parent in model_class.__mro__}
-        others = [kind, model_class] if model_class is not base else [kind]
-        names = {auto: architecture for auto, name in references.items() if name.partition(".")[2] in bases}
-        names["AutoConfig"] = kind.__name__
-        references = {}
-    else:
-        names = {auto: name.partition(".")[2] for auto, name in references.items()}
-    pipelines = getattr(saved, "custom_pipelines", {})
-    imported = [*references.values(), *(pipeline["impl"] for pipeline in pipelines.values())]
-    save_user_code(folder, _registered(saved), others, imported)
-    saved.auto_map = {auto: f"{ENTRY}.{name}" for auto, name in names.items()}
-    for pipeline in pipelines.values():
-        pipeline["impl"] = f"{ENTRY}.{pipeline['impl'].partition('.')[2]}"
-
-
-def _added_fields(cls: type) -> dict[str, Any]:
-    """Return the config fields that a user's subclass adds, with the type of each field.
-
-    The added fields are annotated fields, class attributes without annotation, and arguments of `__init__`. A
-    field without annotation has the type Any.
-    """
-    known = _field_names(VaswaniConfig)
-    added: dict[str, Any] = {}
-    for kind in [kind for kind in cls.__mro__ if not issubclass(VaswaniConfig, kind)]:
-        try:
-            annotations = inspect.get_annotations(kind, eval_str=True)
-        except NameError:
-            # Read the annotations as strings, because a type in an annotation may be imported only for type
-            # checkers.
-            annotations = inspect.get_annotations(kind)
-        names = []
-        for name, value in vars(kind).items():
-            if not callable(value) and not hasattr(value, "__get__"):
-                names.append(name)
-        if inspect.isfunction(vars(kind).get("__init__")):
-            names += list(inspect.signature(vars(kind)["__init__"]).parameters)[1:]
-        for name in [*annotations, *names]:
-            annotation = annotations.get(name)
-            is_field = ClassVar not in (annotation, get_origin(annotation)) and not name.startswith("_")
-            if is_field and name not in known and not hasattr(PreTrainedConfig, name):
-                added.setdefault(name, annotations.get(name, Any))
-    return added
-
-
-def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
-    """Check the type of a value for a field that a subclass adds, and return the value."""
-    expected = config.added_fields[name]
-    if get_origin(expected) is tuple and isinstance(value, list):
-        # Convert the list to a tuple, because JSON stores a tuple as a list.
-        value = tuple(value)
-    if value is getattr(type(config), name, MISSING):
-        return value
-    errors = []
-    # Accept an integer for a field of the type float.
-    for candidate in (value, _with_floats(value)):
-        try:
-            type_validator(name, candidate, expected)
-            return value
-        except TypeError as error:
-            errors.append(str(error))
-    if "Unsupported type" in errors[0]:
-        return value
-    words = expected.__name__ if isinstance(expected, type) else str(expected)
-    raise InvalidValueError(f"`{name}` must be of the type {words}, but is {value!r}.")
-
-
-def _with_floats(value: Any) -> Any:
-    """Convert an integer to a float, also inside lists and tuples."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_floats(item) for item in value)
-    return float(value) if is_int(value, least=-sys.maxsize) else value
-
-
-def _remedy(name: str, value: Any) -> str:
-    """Return the end of an error message about a name that is not registered. The end tells the user how to
-    register the name.
-    """
-    if name not in _REGISTRIES or not isinstance(value, str):
-        return ""
-    return (
-        f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
-        "`--code` on the command line"
-    )
+    add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
+    cross_attention_hidden_size custom_pipelines experts_implementation finetuning_task is_decoder model_type
+    name_or_path num_labels output_attentions per_layer_config prefix pruned_heads quantization_config
+    sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states
+    tokenizer_class torch_dtype torchscript use_bfloat16
+    """.split()
+)
 
 
 def _field_names(cls: type[VaswaniConfig]) -> set[str]:
@@ -723,3 +585,58 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
     messages = [*_unknown(cls, names).values()]
     if messages:
         raise InvalidValueError(messages[0])
+
+
+def _remedy(name: str, value: Any) -> str:
+    """Return the end of an error message about a name that is not registered. The end tells the user how to
+    register the name.
+    """
+    if name not in REGISTRIES or not isinstance(value, str):
+        return ""
+    return (
+        f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
+        "`--code` on the command line"
+    )
+
+
+# The code files and the folder of a checkpoint.
+
+# The classes that transformers loads with `trust_remote_code=True` if the package is not installed.
+# `AUTO_MAP` is saved in config.json.
+AUTO_MAP = {
+    "AutoConfig": "configuration_vaswani.VaswaniConfig",
+    "AutoModel": "modeling_vaswani.VaswaniModel",
+    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
+}
+_PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+CUSTOM_PIPELINES = {"translation": _PIPELINE}
+
+# The import statements in this string name files of the package that transformers must copy into each
+# checkpoint. The string contains the statements, because real import statements would be circular.
+# transformers finds import statements in strings, because transformers searches the whole text of this file.
+_TRAVELLING_FILES = """
+from .modeling_vaswani import VaswaniForSeq2SeqLM
+from .pipeline_vaswani import TranslationPipeline
+"""
+
+# The folder of the target tokenizer in a checkpoint with two vocabularies.
+TARGET_FOLDER = "target_tokenizer"
+
+
+# The special tokens of the config of any model.
+
+
+def eos_token_ids(config: Any) -> list[int]:
+    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config is one id, a list of ids or
+    None.
+    """
+    eos = config.eos_token_id
+    if eos is None:
+        return []
+    return list(eos) if isinstance(eos, (list, tuple)) else [eos]
+
+
+def decoder_start_token_id(config: Any) -> int | None:
+    """Return `decoder_start_token_id` of a config, or `bos_token_id` if `decoder_start_token_id` is None."""
+    start = config.decoder_start_token_id
+    return config.bos_token_id if start is None else start

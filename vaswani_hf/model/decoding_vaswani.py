@@ -1,5 +1,5 @@
-"""Defines the two decoders of beam search. A decoder computes one decoding step of the model for all beams at
-once.
+"""Defines `Decoder`, the interface between beam search and a model, and the two decoders. A decoder computes one
+decoding step of the model for all beams at once.
 
 The two decoders return the same logits. `SearchTask` of beam_search_vaswani chooses a decoder:
 
@@ -14,15 +14,16 @@ The two decoders return the same logits. `SearchTask` of beam_search_vaswani cho
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
 In tensor shapes, B is the number of sentences at the start, N the number of sentences that the search has not
-finished, K the number of beams, P the prompt length, S the source length, M the number of tokens in the tree,
-H the number of heads, D the model width and V the size of the target vocabulary.
+finished, K the number of beams, P the prompt length, S the source length, T the number of target tokens so far,
+M the number of tokens in the tree, H the number of heads, D the model width and V the size of the target
+vocabulary.
 """
 
 import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -30,12 +31,40 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import CACHE_NAME, AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .attention_vaswani import AttentionRecorder, VaswaniAttention
 from .extension_vaswani import POSITION_ENCODINGS
+from .masks_vaswani import CACHE_NAME, additive_mask, tree_masks
 
 # The number of decoding steps for which the tree reserves memory. When the reserved memory is full, the tree
 # removes unused tokens and reserves memory for further steps.
 STEPS_PER_CAPACITY = 16
+
+
+class Decoder(Protocol):
+    """The interface with which the search runs a model. A decoder computes the logits of the next token of
+    each beam.
+    """
+
+    # The key-value cache that stores the tokens of all beams of a sentence as one tree. None for a
+    # `RowDecoder`.
+    tree: "TreeKVCache | None"
+    # For each beam and source token, the sum [N, K, S] of the attention weights from all target tokens. None
+    # if the search has no coverage penalty.
+    coverage: Any
+
+    def start(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Read the prompts [B * K, P]. Return the logits [B, 1 or K, V] of the next token."""
+
+    def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
+        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
+        token.
+
+        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
+        extends.
+        """
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Keep only the sentences with the indices `sentences` [N']."""
 
 
 class TreeKVCache:

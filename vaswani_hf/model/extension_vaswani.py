@@ -1,9 +1,11 @@
-"""Registers user-defined classes under names, and saves the files that define these classes in checkpoints.
+"""What users add to the models and configs of the package: classes with names, fields of a config, and the
+files that define the classes.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. Config
-fields accept the names in the registries. When a config is saved, `save_user_code` copies the Python files of
-the registered classes into the checkpoint. Therefore transformers can load the checkpoint with
-`trust_remote_code=True`, even if the package is not installed.
+fields accept the names in the registries. A user may also derive a config class with additional fields. When
+a config is saved, `save_user_code` copies the Python files of the user's classes into the checkpoint.
+Therefore transformers can load the checkpoint with `trust_remote_code=True`, even if the package is not
+installed.
 
 This file is saved with every checkpoint because `VaswaniConfig` reads the registries.
 """
@@ -13,13 +15,17 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import MISSING
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_origin
 
+from huggingface_hub.dataclasses import type_validator
+from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 from .errors_vaswani import InvalidValueError
+from .inputs_vaswani import is_int
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
@@ -27,6 +33,9 @@ PACKAGE = "vaswani_hf"
 # class from this module, so that the classes are registered before transformers reads the config.
 ENTRY = "registered_vaswani"
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+# Classes with names
 
 
 class Registry:
@@ -77,6 +86,104 @@ ATTENTIONS = Registry(
 POSITION_ENCODINGS = Registry(
     "register_position_encoding", "modeling_vaswani", "sinusoidal", "learned", "none"
 )
+# The fields whose values may be names of classes that users have registered.
+REGISTRIES = {
+    "attention_score": ATTENTIONS,
+    "cross_attention_score": ATTENTIONS,
+    "position_embedding": POSITION_ENCODINGS,
+}
+
+
+def _is_same_class(first: type, second: type) -> bool:
+    """Return True if two classes have the same name and come from the same module or the same source code.
+
+    A module defines a class a second time if a notebook cell runs again or a file is reloaded. The copy of a
+    user's file in a checkpoint is another module with the same source code.
+    """
+    if first.__qualname__ != second.__qualname__:
+        return False
+    if first.__module__ == second.__module__:
+        return True
+    try:
+        return inspect.getsource(first) == inspect.getsource(second)
+    except (OSError, TypeError):
+        return False
+
+
+def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
+    """Return the names in a config that users have registered. Return each name together with the registry
+    that contains the name.
+    """
+    found = set()
+    for field_name, registry in REGISTRIES.items():
+        name = getattr(config, field_name)
+        if name in registry.classes:
+            found.add((registry, name))
+    return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
+
+
+# Fields of a user's config class
+
+
+def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]:
+    """Return the config fields that a user's config class adds to the class `base` with the fields `known`.
+    The dict maps the name of each added field to its type.
+
+    The added fields are annotated fields, class attributes without annotation, and arguments of `__init__`. A
+    field without annotation has the type Any.
+    """
+    added: dict[str, Any] = {}
+    for kind in [kind for kind in cls.__mro__ if not issubclass(base, kind)]:
+        try:
+            annotations = inspect.get_annotations(kind, eval_str=True)
+        except NameError:
+            # Read the annotations as strings, because a type in an annotation may be imported only for type
+            # checkers.
+            annotations = inspect.get_annotations(kind)
+        names = []
+        for name, value in vars(kind).items():
+            if not callable(value) and not hasattr(value, "__get__"):
+                names.append(name)
+        if inspect.isfunction(vars(kind).get("__init__")):
+            names += list(inspect.signature(vars(kind)["__init__"]).parameters)[1:]
+        for name in [*annotations, *names]:
+            annotation = annotations.get(name)
+            is_field = ClassVar not in (annotation, get_origin(annotation)) and not name.startswith("_")
+            if is_field and name not in known and not hasattr(PreTrainedConfig, name):
+                added.setdefault(name, annotations.get(name, Any))
+    return added
+
+
+def checked_value(config: Any, name: str, value: Any) -> Any:
+    """Check the type of a value for a field that a user's config class adds, and return the value."""
+    expected = config.added_fields[name]
+    if get_origin(expected) is tuple and isinstance(value, list):
+        # Convert the list to a tuple, because JSON stores a tuple as a list.
+        value = tuple(value)
+    if value is getattr(type(config), name, MISSING):
+        return value
+    errors = []
+    # Accept an integer for a field of the type float.
+    for candidate in (value, _with_floats(value)):
+        try:
+            type_validator(name, candidate, expected)
+            return value
+        except TypeError as error:
+            errors.append(str(error))
+    if "Unsupported type" in errors[0]:
+        return value
+    words = expected.__name__ if isinstance(expected, type) else str(expected)
+    raise InvalidValueError(f"`{name}` must be of the type {words}, but is {value!r}.")
+
+
+def _with_floats(value: Any) -> Any:
+    """Convert an integer to a float, also inside lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_floats(item) for item in value)
+    return float(value) if is_int(value, least=-sys.maxsize) else value
+
+
+# The files that define a user's classes
 
 
 def _travelling_modules() -> set[str]:
@@ -94,22 +201,6 @@ def module_of(kind: type) -> str:
     if is_safe and name not in _travelling_modules():
         return name
     return "user_" + re.sub(r"\W", "_", name, flags=re.ASCII)
-
-
-def _is_same_class(first: type, second: type) -> bool:
-    """Return True if two classes have the same name and come from the same module or the same source code.
-
-    A module defines a class a second time if a notebook cell runs again or a file is reloaded. The copy of a
-    user's file in a checkpoint is another module with the same source code.
-    """
-    if first.__qualname__ != second.__qualname__:
-        return False
-    if first.__module__ == second.__module__:
-        return True
-    try:
-        return inspect.getsource(first) == inspect.getsource(second)
-    except (OSError, TypeError):
-        return False
 
 
 def _file_of(kind: type) -> str:
@@ -194,7 +285,35 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
     return [ast.ImportFrom(module=home, names=names, level=1) for home, names in found.items()]
 
 
-def save_user_code(
+def save_user_code(config: Any, base: type, folder: Path) -> None:
+    """Copy the code files of users into the checkpoint of a config, and write an entry module that registers
+    their classes. Change `auto_map` of the config so that transformers loads the entry module first. `base`
+    is the config class of the package.
+    """
+    kind = type(config)
+    references = dict(config.auto_map)
+    others: list[type] = []
+    if kind is not base:
+        # Look for the model class in the file of the user's config class. A model class of the package does
+        # not work, because transformers requires that its `config_class` is the user's config class.
+        architecture = (config.architectures or [""])[0]
+        model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
+        bases = {parent.__name__ for parent in model_class.__mro__}
+        others = [kind, model_class] if model_class is not base else [kind]
+        names = {auto: architecture for auto, name in references.items() if name.partition(".")[2] in bases}
+        names["AutoConfig"] = kind.__name__
+        references = {}
+    else:
+        names = {auto: name.partition(".")[2] for auto, name in references.items()}
+    pipelines = getattr(config, "custom_pipelines", {})
+    imported = [*references.values(), *(pipeline["impl"] for pipeline in pipelines.values())]
+    _write_user_files(folder, registered_names(config), others, imported)
+    config.auto_map = {auto: f"{ENTRY}.{name}" for auto, name in names.items()}
+    for pipeline in pipelines.values():
+        pipeline["impl"] = f"{ENTRY}.{pipeline['impl'].partition('.')[2]}"
+
+
+def _write_user_files(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
     """Copy the Python files of a model's user-defined classes into a checkpoint. Also write the module that

@@ -34,51 +34,38 @@ argument of `generate` or a field of `generation_config`:
 This file is saved with every checkpoint because the models inherit `generate` from this file.
 
 In tensor shapes, B is the number of sentences, K the number of beams, R the number of translations of a
-sentence, P the prompt length, S the source length, T the target length, N the number of decoder layers, D the
-model width and V the size of the target vocabulary.
+sentence, P the prompt length, S the source length, T the target length and D the model width.
 """
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-    StopStringCriteria,
-)
-from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList, utils
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StopStringCriteria
+from transformers.generation import GenerationMode, StoppingCriteriaList, utils
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import (
-    CACHE_NAME,
-    AttentionRecorder,
-    attention_masks,
-    decoding_cache,
-)
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
-    NotFiniteError,
-    NoTranslationError,
     SearchStrategies,
     SearchTask,
-    forbidding_settings,
 )
-from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .configuration_vaswani import decoder_start_token_id
+from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
+from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
+from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
+from .search_errors_vaswani import NoTranslationError, forbidding_settings
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
@@ -351,27 +338,15 @@ class VaswaniGeneration(GenerationMixin):
                 None if the length limit of the batch applies to all sentences.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
-        is_by_source = any(
-            getattr(config, name, None) is not None for name in ("max_length_a", "max_length_b")
-        )
-        if has_no_length and not is_by_source:
+        if has_no_length and max_tokens_by_source(config, 0) is None:
             config.max_length_a, config.max_length_b = PAPER_MAX_LENGTH
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
-        positions_left = sys.maxsize
-        if self.config.position_embedding == "learned":
-            # Add 1, because the model never reads the last new token. The last new token therefore needs no
-            # position.
-            positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
+        positions_left = self._positions_left(prompt_length)
         # Compute the length limit of the batch from the padded source length, because no source is longer.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
-        if has_no_length:
-            config.max_new_tokens = longest
-        elif config.max_new_tokens is not None:
-            config.max_new_tokens = min(longest, config.max_new_tokens)
-        else:
-            config.max_length = min(config.max_length, prompt_length + longest)
+        lower_length_limit(config, longest, prompt_length)
         mask = model_kwargs.get("attention_mask")
         if by_source is None or mask is None:
             return None
@@ -380,6 +355,14 @@ class VaswaniGeneration(GenerationMixin):
             limit = max_tokens_by_source(config, source_length) or 1
             limits.append(prompt_length + min(limit, positions_left))
         return torch.tensor(limits, device=mask.device)
+
+    def _positions_left(self, prompt_length: int) -> int:
+        """Return the largest number of new tokens for which the model has positions."""
+        if self.config.position_embedding != "learned":
+            return sys.maxsize
+        # Add 1, because the model never reads the last new token. The last new token therefore needs no
+        # position.
+        return max(1, self.config.max_position_embeddings - prompt_length + 1)
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
         """Return the source length in tokens, including padding."""
@@ -482,7 +465,7 @@ class VaswaniGeneration(GenerationMixin):
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
-        return attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
+        return self_attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
@@ -554,38 +537,43 @@ class SearchMethod:
     ) -> Any:
         """Search translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
         config = generation_config
-        strategies = self.strategies
+        phrases = self.strategies.must_contain
         criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
-        is_extended = bool(strategies.ensemble or strategies.replaced) or strategies.must_contain is not None
-        if config.num_beams == 1 and (logits_processor or criteria) and not is_extended:
-            if self.lengths is not None:
-                stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
-            return model._sample(
-                input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
-            )
         if config.num_beams == 1:
+            if (logits_processor or criteria) and not self._needs_own_search:
+                if self.lengths is not None:
+                    stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
+                return model._sample(
+                    input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
+                )
             # Set `early_stopping`, because greedy search is a beam search with one beam that stops at the
             # first `</s>`.
             config.early_stopping = True
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
-        if strategies.ensemble:
-            add_ensemble(task, strategies.ensemble, self.source, config)
+        if self.strategies.ensemble:
+            add_ensemble(task, self.strategies.ensemble, self.source, config)
         found = task.run(config)
-        if strategies.must_contain is not None:
-            found = search_again(task, config, strategies.must_contain, found)
+        if phrases is not None:
+            found = search_again(task, config, phrases, found)
         # Look for sentences without a translation only if there are logits processors, because only logits
         # processors can forbid all translations of a sentence.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
         outputs = _generate_output(found, model_kwargs.get("encoder_outputs"))
-        if strategies.must_contain is not None:
-            unmet = unmet_phrases(found, strategies.must_contain)
-            if strategies.warns_of_unmet:
+        if phrases is not None:
+            unmet = unmet_phrases(found, phrases)
+            if self.strategies.warns_of_unmet:
                 warn_of_unmet_phrases(unmet, config)
             if config.return_dict_in_generate:
                 outputs["unmet_phrases"] = unmet
         return outputs
+
+    @property
+    def _needs_own_search(self) -> bool:
+        """True if transformers lacks a feature of the call: an ensemble, phrases or another strategy."""
+        strategies = self.strategies
+        return bool(strategies.ensemble or strategies.replaced) or strategies.must_contain is not None
 
     def _task(
         self,
@@ -670,243 +658,11 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
     return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
 
 
-def checked_models(ensemble: Any) -> list[Any]:
-    """Return the models of an ensemble as a list. Raise an error if an element is not a model."""
-    if not isinstance(ensemble, (list, tuple)):
-        raise InvalidValueError(
-            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as "
-            "`ensemble=[model]`."
-        )
-    for number, model in enumerate(ensemble):
-        if not isinstance(model, GenerationMixin):
-            raise InvalidValueError(
-                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a "
-                f"{type(model).__name__}."
-            )
-    return [*ensemble]
-
-
-def add_ensemble(
-    task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
-) -> None:
-    """Add the models of an ensemble to a search. Each model encodes the source tokens [B, S] with its own
-    encoder.
-
-    An added model may be any encoder-decoder model of transformers with the same vocabulary, such as
-    MarianMT.
-    """
-    for number, other in enumerate(ensemble):
-        _check_member(task.models[0], other, f"ensemble[{number}]", config)
-    if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
-        raise InvalidValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
-    for number, other in enumerate(ensemble):
-        positions = _max_positions(other)
-        for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
-            if length > positions:
-                raise InvalidValueError(
-                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has "
-                    f"{positions} positions and the {name} has {length} tokens."
-                )
-        if positions < sys.maxsize:
-            # Add 1, because a model never reads the last new token. The last new token therefore needs no
-            # position.
-            task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
-        task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
-        task.models.append(other)
-
-
-def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
-    """Raise an error if a model cannot be combined with `model` in an ensemble."""
-    if not other.config.is_encoder_decoder:
-        raise InvalidValueError(
-            f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."
-        )
-    own = _vocabulary(model)
-    foreign = _vocabulary(other)
-    for field in own:
-        if own[field] != foreign[field]:
-            raise InvalidValueError(
-                f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} "
-                f"and {own[field]!r} in the model that generates."
-            )
-    is_vaswani = other.config.model_type == "vaswani"
-    if not is_vaswani and other.training and other.is_gradient_checkpointing:
-        raise InvalidValueError(
-            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache "
-            f"under gradient checkpointing in training mode; call `{name}.eval()`."
-        )
-    if getattr(config, "coverage_penalty", None) and not is_vaswani:
-        raise InvalidValueError(
-            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs "
-            "recorded attention, and only Vaswani models record attention."
-        )
-
-
-def _vocabulary(model: Any) -> dict[str, Any]:
-    """Return the config fields that must be equal in all models of an ensemble."""
-    config = model.config
-    shared = {
-        "vocab_size": config.vocab_size,
-        "decoder_vocab_size": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
-    }
-    for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
-        value = getattr(config, name, None)
-        value = getattr(model.generation_config, name, None) if value is None else value
-        shared[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-    return shared
-
-
-def _max_positions(model: Any) -> int:
-    """Return the maximum number of positions of a model; `sys.maxsize` if there is no maximum."""
-    if getattr(model.config, "position_embedding", None) == "sinusoidal":
-        return sys.maxsize
-    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
-
-
-def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Encode the source with another model of the ensemble, and return the inputs of its decoder."""
-    names = ("attention_mask", "decoder_attention_mask", "use_cache")
-    kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
-    encoder_outputs = model.get_encoder()(
-        source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True
-    )
-    return {**kwargs, "encoder_outputs": encoder_outputs}
-
-
-@torch.inference_mode()
-def token_log_probs(
-    models: Sequence[PreTrainedModel],
-    inputs: dict[str, Any],
-    decoder_input_ids: torch.Tensor,
-    labels: torch.Tensor,
-    num_layers: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T] of given translations.
-
-    The function averages the probabilities of the models. The models must be in eval mode. A log-probability
-    is NaN if logits of its position are NaN or infinite. If `num_layers` N is not 0, the second result is the
-    cross-attention [B, N, T, S] float32 of the last N layers, averaged over heads and models. Only Vaswani
-    models can return cross-attention.
-    """
-    log_probs, attentions = [], []
-    for model in models:
-        if num_layers and model.config.model_type != "vaswani":
-            raise ValueError(
-                "Word alignments and coverage must be left out for a model of type "
-                f"{model.config.model_type!r}; only Vaswani models record the attention that alignments and"
-                " coverage need."
-            )
-        arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
-        if num_layers:
-            total_layers = len(model.get_decoder().layers)  # type: ignore[operator]
-            recorder = AttentionRecorder(range(max(0, total_layers - num_layers), total_layers))
-            arguments["attention_recorder"] = recorder
-        logits = model(**arguments).logits  # [B, T, V]
-        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
-        # Convert the logits of one row at a time to float32, because a float32 copy of all logits would take
-        # too much memory.
-        total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # Write NaN if a logit is infinite, because the token would otherwise seem to have probability 0.
-        log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
-        if num_layers:
-            layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
-            attentions.append(torch.stack(layers, dim=1))  # [B, N, T, S]
-    averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
-    return averaged, torch.stack(attentions).mean(dim=0) if attentions else None
-
-
-class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each translation at the length limit of its sentence. `lengths` [B] int64 are the limits in
-    tokens, including prompts.
-    """
-
-    # transformers pads finished rows only if a stopping criterion has the attribute `eos_token_id`.
-    eos_token_id = None
-
-    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
-        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
-        return self.lengths <= input_ids.shape[1]
-
-
-class RowCheck(LogitsProcessor):
-    """Base class of logits processors that mark rows for which sampling cannot choose a token. A marked row
-    continues with an arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a
-    check at each step would make the CPU wait for the GPU. If `at_once` is True, the step that marks the row
-    raises the error.
-    """
-
-    def __init__(self, at_once: bool = False):
-        self.at_once = at_once
-        # True for marked rows, [B * R] bool. None before the first step.
-        self.is_marked: torch.Tensor | None = None
-
-    def find_failed_rows(
-        self, input_ids: torch.Tensor, scores: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R]: True for rows in which no token can be chosen, and True for rows
-        to mark.
-        """
-        raise NotImplementedError
-
-    def error(self, sentence: int) -> Exception:
-        """Return the error for a sentence that has a marked row."""
-        raise NotImplementedError
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        has_failed, is_new = self.find_failed_rows(input_ids, scores)
-        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
-        if self.at_once:
-            self.raise_for_marked_row(len(scores))
-        return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
-
-    def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise the error of the first marked row, if a row is marked. Each of the `num_sentences` sentences
-        has the same number of rows.
-        """
-        rows = [] if self.is_marked is None else self.is_marked.tolist()
-        if any(rows):
-            raise self.error(rows.index(True) * num_sentences // len(rows))
-
-
-class FiniteLogits(RowCheck):
-    """Marks rows whose logits are NaN or infinite."""
-
-    def find_failed_rows(self, input_ids, scores):
-        is_broken = ~scores.amax(dim=-1).isfinite()
-        return is_broken, is_broken
-
-    def error(self, sentence):
-        return NotFiniteError(sentence)
-
-
-class TokensLeft(RowCheck):
-    """Marks rows for which the other logits processors forbid every token.
-
-    `excluded` is the id of the padding token if no translation may contain padding, else None.
-    """
-
-    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
-        super().__init__(at_once)
-        self.config = config
-        self.prompt_length = prompt_length
-        self.excluded = excluded
-        # The ids of the tokens that end a translation, such as the id of `</s>`.
-        self.ends = eos_token_ids(config)
-        if config.pad_token_id is not None:
-            self.ends.append(config.pad_token_id)
-
-    def find_failed_rows(self, input_ids, scores):
-        if self.excluded is not None:
-            scores = scores.clone()
-            scores[:, self.excluded] = -math.inf
-        is_blocked = scores.amax(dim=1) == -math.inf
-        new_tokens = input_ids[:, self.prompt_length :]
-        has_ended = torch.zeros_like(is_blocked)
-        for end in self.ends:
-            has_ended |= (new_tokens == end).any(dim=1)
-        return is_blocked, is_blocked & ~has_ended
-
-    def error(self, sentence):
-        return NoTranslationError(sentence, forbidding_settings(self.config))
+def lower_length_limit(config: GenerationConfig, max_new_tokens: int, prompt_length: int) -> None:
+    """Lower the length limit of a config to `max_new_tokens` new tokens, if the limit is higher."""
+    if config.max_new_tokens is not None:
+        config.max_new_tokens = min(config.max_new_tokens, max_new_tokens)
+    elif config.max_length is not None:
+        config.max_length = min(config.max_length, prompt_length + max_new_tokens)
+    else:
+        config.max_new_tokens = max_new_tokens

@@ -15,7 +15,6 @@ width and V the size of the vocabulary.
 # than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
-import sys
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -27,12 +26,14 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_vaswani import CACHE_NAME, fast_path
 from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
+from .fast_path_vaswani import fast_path
+from .generation_vaswani import VaswaniGeneration, lower_length_limit, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
+from .masks_vaswani import CACHE_NAME
+from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel
+from .pretrained_vaswani import tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
 # The default of `max_new_tokens`, as in transformers.
@@ -377,20 +378,14 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             raise InvalidValueError(
                 f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}."
             )
-        longest = sys.maxsize
-        if self.config.position_embedding == "learned":
-            # Add 1, because the model never reads the last new token. The last new token therefore needs no
-            # position.
-            longest = max(1, self.config.max_position_embeddings - prompt_length + 1)
+        has_no_length = config.max_length is None and config.max_new_tokens is None
+        longest = self._positions_left(prompt_length)
         limit = max_tokens_by_source(config, prompt_length)
         if limit is not None:
             longest = min(longest, limit)
-        if config.max_new_tokens is not None:
-            config.max_new_tokens = min(longest, config.max_new_tokens)
-        elif config.max_length is not None:
-            config.max_length = min(config.max_length, prompt_length + longest)
-        else:
-            config.max_new_tokens = min(longest, _NEW_TOKENS) if limit is None else longest
+        elif has_no_length:
+            longest = min(longest, _NEW_TOKENS)
+        lower_length_limit(config, longest, prompt_length)
 
 
 class VaswaniForMaskedLM(_LanguageModel):

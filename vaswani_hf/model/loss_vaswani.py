@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers.utils import is_tracing
 
-from .attention_vaswani import needs_sync
+from .fast_path_vaswani import needs_sync
 
 # The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100

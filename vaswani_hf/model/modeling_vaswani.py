@@ -1,8 +1,10 @@
 """Implements the Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
 
-`VaswaniForSeq2SeqLM` computes logits and the loss from token ids. The file attention_vaswani contains
-attention (Section 3.2), loss_vaswani contains dropout and the label-smoothed loss (Section 5.4), and
-generation_vaswani contains `generate`.
+`VaswaniForSeq2SeqLM` computes logits and the loss from token ids. This file contains the position encodings
+(Section 3.5), the layers (Sections 3.1 and 3.3), the encoder and the decoder (Sections 3.1 and 3.4), and the
+output projection (Section 3.4). The file attention_vaswani contains attention (Section 3.2), loss_vaswani
+contains dropout and the label-smoothed loss (Section 5.4), generation_vaswani contains `generate`, and
+pretrained_vaswani contains the base class that loads and saves weights.
 
 With the default values of `VaswaniConfig`, the models compute what the paper describes, with one exception.
 Differs from the paper: the padding token has probability 0, because no translation contains padding. The
@@ -21,13 +23,9 @@ vocabulary.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import os
-from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download, try_to_load_from_cache
 from torch import nn
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
@@ -35,29 +33,16 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
-from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vaswani import (
-    CACHE_NAME,
-    VaswaniAttention,
-    are_plain,
-    attention_class,
-    attention_masks,
-    can_be_fused,
-    decoding_cache,
-    fast_path,
-    infer_mask,
-    needs_sync,
-    permits_fast_path,
-    positions_of,
-)
-from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
+from .attention_vaswani import VaswaniAttention, attention_class
+from .configuration_vaswani import VaswaniConfig
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import POSITION_ENCODINGS
+from .fast_path_vaswani import are_plain, fast_path, needs_sync, permits_fast_path
 from .generation_vaswani import VaswaniGeneration
 from .loss_vaswani import (
     EXCLUDED_LOGIT,
@@ -66,10 +51,14 @@ from .loss_vaswani import (
     dropout,
     smoothed_cross_entropy,
 )
-
-# The attention implementations that support `attention_window`. Implementations with "flash" in their names
-# also support `attention_window`.
-_WITH_WINDOW = ("eager", "sdpa", "flex_attention")
+from .masks_vaswani import (
+    CACHE_NAME,
+    cross_attention_masks,
+    decoding_cache,
+    positions_of,
+    self_attention_masks,
+)
+from .pretrained_vaswani import VaswaniPreTrainedModel, tensor_parallel_plan
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper") -> torch.Tensor:
@@ -91,7 +80,9 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
 
 
 class VaswaniSinusoidalPositions(nn.Module):
-    """Computes sinusoidal position encodings (Section 3.5). The module has no parameters."""
+    """Computes sinusoidal position encodings (Section 3.5): PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and
+    PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)). The module has no parameters.
+    """
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -196,8 +187,9 @@ def _position_encoding(config: VaswaniConfig) -> nn.Module:
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base class of encoder and decoder layers: self-attention, feed-forward network, residual connections
-    and LayerNorm.
+    """Base class of encoder and decoder layers. Each sub-layer computes LayerNorm(x + Dropout(Sublayer(x)))
+    (Sections 3.1 and 5.4). The first sub-layer is self-attention (Section 3.2), and the last sub-layer is the
+    feed-forward network max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Equation 2).
     """
 
     _checkpoints_gradients = False
@@ -261,7 +253,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
         """Apply self-attention and the feed-forward network to states [B, S, D]. `attention_mask` is a result
-        of `attention_masks`.
+        of `self_attention_masks`.
         """
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
@@ -308,7 +300,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply the three sub-layers to states [B, T, D]. The two masks are results of `attention_masks`.
+        """Apply the three sub-layers to states [B, T, D]. `attention_mask` is a result of
+        `self_attention_masks`, and `encoder_attention_mask` is a result of `cross_attention_masks`.
 
         If `encoder_hidden_states` [B, S, D] is None, the layer skips cross-attention.
         """
@@ -328,251 +321,6 @@ class VaswaniDecoderLayer(VaswaniLayer):
             )  # [B, T, D]
             hidden_states = self._add_and_norm(hidden_states, attended, self.encoder_attn_layer_norm)
         return self._feed_forward(hidden_states)
-
-
-def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """Return a tensor-parallel plan. The plan divides the vocabulary, the attention heads and the inner
-    features of feed-forward networks between devices.
-    """
-    plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
-    for name in attentions:
-        for projection in ("q_proj", "k_proj", "v_proj"):
-            plan[f"layers.*.{name}.{projection}"] = "colwise"
-        plan[f"layers.*.{name}.out_proj"] = "rowwise"
-    return plan
-
-
-class FromRepository:
-    """Mixin of models: `from_pretrained` stores the folder of the loaded model in `origin`."""
-
-    # The folder from which `from_pretrained` has loaded the model: a local folder, or the folder of a commit
-    # in the cache of huggingface_hub. `origin` is None for a model that was not loaded.
-    origin: Path | None = None
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        name = pretrained_model_name_or_path
-        loaded = super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if model._tp_size not in (None, 1) and any(
-            hasattr(module, "init_scores") for module in model.modules()
-        ):
-            raise InvalidValueError(
-                "`tp_plan` must be left out, because attention scores with parameters are not split between "
-                "devices."
-            )
-        if name is None or kwargs.get("subfolder"):
-            return loaded
-        if os.path.isdir(name):
-            model.origin = Path(name).absolute()
-            return loaded
-        cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
-        model.origin = Path(cached).parent if isinstance(cached, str) else None
-        if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # Download the target tokenizer of the same commit together with the model, because the model does
-            # not store the access token for a later download.
-            snapshot_download(
-                name,
-                revision=model.origin.name,
-                allow_patterns=[f"{TARGET_FOLDER}/tokenizer*.json"],
-                cache_dir=kwargs.get("cache_dir"),
-                token=kwargs.get("token"),
-                local_files_only=kwargs.get("local_files_only", False),
-            )
-        return loaded
-
-
-class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Base class of all models. Initialises weights, ties weights, and infers masks from `<pad>`."""
-
-    config: VaswaniConfig
-    config_class = VaswaniConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "cache"]
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_compile_fullgraph = True
-
-    def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
-        # Check the config again, because a program may have changed fields since the config was created.
-        config.validate_architecture()
-        super().__init__(config, *inputs, **kwargs)
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise weights as tensor2tensor does, because the paper does not describe the initialisation.
-
-        The weights of projections are drawn from the Glorot uniform distribution (tensor2tensor:
-        "uniform_unit_scaling" with gain 1, models/transformer.py). The weights of embeddings and of the
-        output projection are drawn from a normal distribution with standard deviation d_model^-0.5
-        (tensor2tensor: get_weights, layers/modalities.py). If `initializer_range` is set, all weights are
-        drawn from a normal distribution with the standard deviation `initializer_range`, as in GPT-2. As in
-        GPT-2, this standard deviation is divided by sqrt(N) for the last projection of each of the N
-        sub-layers of a stack.
-        """
-        deviation = self.config.initializer_range
-        if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
-            init.normal_(module.weight, mean=0.0, std=deviation or self.config.d_model**-0.5)
-            padding = self._zero_row(module)
-            if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
-                init.zeros_(module.weight[padding])
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear):
-            if deviation:
-                init.normal_(module.weight, std=deviation * getattr(module, "num_sublayers", 1) ** -0.5)
-            else:
-                init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif hasattr(module, "init_scores"):
-            module.init_scores()
-        else:
-            super()._init_weights(module)
-
-    def _zero_row(self, module: nn.Module) -> int | None:
-        """Return the index of the row that must stay zero in an embedding or in the output projection, or
-        None. `zero_start_embedding` requires zeros in the row of `<pad>`.
-        """
-        if isinstance(module, nn.Embedding):
-            return module.padding_idx
-        return self.config.pad_token_id if self.config.zero_start_embedding else None
-
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        config = self.config
-        classes = {config.score_of(is_cross): attention_class(config, is_cross) for is_cross in (False, True)}
-        unfused = [score for score, kind in classes.items() if not can_be_fused(kind)]
-        if unfused and attn_implementation not in (None, "eager"):
-            raise InvalidValueError(
-                f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", '
-                f"but is {attn_implementation!r}."
-            )
-        windows = config.windows_of(is_causal=False) + config.windows_of(is_causal=True)
-        asked = attn_implementation or "sdpa"
-        masked = [score for score, kind in classes.items() if kind.local_mask is not None]
-        if masked and asked not in _WITH_WINDOW:
-            raise InvalidValueError(
-                f"`attn_implementation` must be {' or '.join(_WITH_WINDOW)} for the mask of the attention score "
-                f'"{masked[0]}", but is {attn_implementation!r}.'
-            )
-        if (
-            any(window is not None for window in windows)
-            and asked not in _WITH_WINDOW
-            and "flash" not in asked
-        ):
-            raise InvalidValueError(
-                f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, "
-                f"but is {attn_implementation!r}."
-            )
-        attn_implementation = "eager" if unfused else attn_implementation
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # Replace the method of transformers, because transformers ties no weights if `tie_word_embeddings` is
-        # False. In this package `tie_word_embeddings` concerns only the output projection, and
-        # `share_encoder_decoder_embeddings` concerns the embeddings.
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys or {})
-
-    def mark_tied_weights_as_initialized(self, loading_info):
-        # Mark a tied weight as missing if the weight file contains none of the names of the weight.
-        # transformers regards all tied weights as loaded, so a missing tied weight would stay uninitialised.
-        ties = self.all_tied_weights_keys
-        missing = loading_info.missing_keys
-        absent = set()
-        for name in ties.values():
-            names = {name, *(copy for copy in ties if ties[copy] == name)}
-            if names <= missing:
-                absent.add(name)
-        super().mark_tied_weights_as_initialized(loading_info)
-        for name in absent:
-            self.get_parameter(name)._is_hf_initialized = False
-        loading_info.missing_keys |= absent
-
-    def load_state_dict(self, state_dict, strict=True, assign=False):
-        # Add the missing names of tied weights, because a state dict may contain each tied weight under only
-        # one name.
-        ties = self.all_tied_weights_keys
-        copies = {copy: state_dict[name] for copy, name in ties.items() if name in state_dict}
-        return super().load_state_dict({**copies, **state_dict}, strict, assign)
-
-    def gather_sharded_state_dict_for_save(self, model_to_save, *args, **kwargs):
-        state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
-        if not is_fsdp_managed_module(model_to_save):
-            return state_dict
-        # Gather the weights that FSDP2 has sharded, because transformers gathers only weights that
-        # transformers itself has sharded. Keep only one name of each tied weight, because transformers
-        # recognises tied weights by shared memory, and gathered weights do not share memory.
-        gathered = {}
-        for name, tensor in state_dict.items():
-            if name not in self.all_tied_weights_keys:
-                gathered[name] = tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
-        return gathered
-
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the target embedding and the output projection of a model with two vocabularies.
-
-        To resize the source embedding, call `resize_token_embeddings` with the same arguments.
-
-        Returns:
-            nn.Embedding: The target embedding.
-
-        Raises:
-            ValueError: If the source and the target share one embedding.
-        """
-        if self.config.share_encoder_decoder_embeddings:
-            raise InvalidValueError(
-                "`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but "
-                "this model has one vocabulary; use `resize_token_embeddings`."
-            )
-        decoder = self.get_decoder()
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        size = decoder.embed_tokens.num_embeddings
-        self.config.decoder_vocab_size = size
-        head = getattr(self, "lm_head", None)
-        if head is not None:
-            self.lm_head = self._get_resized_lm_head(head, size, mean_resizing=mean_resizing)
-        self.tie_weights()
-        return decoder.embed_tokens
-
-    def _padding_is_end(self) -> bool:
-        pad = self.config.pad_token_id
-        return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
-
-    def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask [B, S] of source tokens or labels, False for padding. Return None if the mask is
-        unknown.
-        """
-        if input_ids is None or self.config.pad_token_id is None:
-            return None
-        return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
-
-    def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the mask [B, T] of target tokens, or None if no mask is necessary. Padding after the last
-        token needs no mask, because self-attention is causal.
-        """
-        pad = self.config.pad_token_id
-        if pad is None or self._padding_is_end():
-            return None
-        mask = infer_mask(
-            decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
-        )
-        # Return None if no padding precedes a token. Skip this check on a GPU, because the CPU would have to
-        # wait for the GPU. Skip the check in tracing and on the meta device, because the mask then has no
-        # values.
-        is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
-        if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
-            return None
-        return mask
 
 
 def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
@@ -608,20 +356,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         if config.has_final_norm(is_decoder):
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
-        unsaved = [name for name, _ in self.named_non_persistent_buffers()]
-        if unsaved:
-            raise ValueError(
-                f"The buffer `{unsaved[0]}` of a registered class must be persistent, because `from_pretrained` "
-                "does not restore other buffers; register the buffer without `persistent=False`."
-            )
-        for name, module in self.named_modules():
-            for attribute, value in vars(module).items():
-                if isinstance(value, torch.Tensor):
-                    raise ValueError(
-                        f"The tensor `{name}.{attribute}` of a registered class must be a parameter or a "
-                        "persistent buffer, because checkpoints do not contain other tensors; use "
-                        "`nn.Parameter` or `register_buffer`."
-                    )
+        _check_tensors(self)
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -666,6 +401,24 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
 
+def _check_tensors(stack: nn.Module) -> None:
+    """Raise an error if a class that a user has registered has a tensor that checkpoints do not contain."""
+    unsaved = [name for name, _ in stack.named_non_persistent_buffers()]
+    if unsaved:
+        raise ValueError(
+            f"The buffer `{unsaved[0]}` of a registered class must be persistent, because `from_pretrained` "
+            "does not restore other buffers; register the buffer without `persistent=False`."
+        )
+    for name, module in stack.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                raise ValueError(
+                    f"The tensor `{name}.{attribute}` of a registered class must be a parameter or a "
+                    "persistent buffer, because checkpoints do not contain other tensors; use "
+                    "`nn.Parameter` or `register_buffer`."
+                )
+
+
 class VaswaniEncoder(VaswaniStack):
     """The encoder: N layers that read the embedded source (Section 3.1)."""
 
@@ -696,7 +449,7 @@ class VaswaniEncoder(VaswaniStack):
         is_recorded = kwargs.setdefault("output_attentions", self.config.output_attentions)
         position_ids = positions_of(attention_mask, inputs_embeds)  # [B or 1, S]
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, S, D]
-        masks = attention_masks(
+        masks = self_attention_masks(
             [layer.self_attn for layer in self.layers],
             inputs_embeds,
             attention_mask,
@@ -756,7 +509,7 @@ class VaswaniDecoder(VaswaniStack):
         is_recorded = kwargs.setdefault("output_attentions", self.config.output_attentions)
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)  # [B or 1, T]
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, T, D]
-        masks = attention_masks(
+        masks = self_attention_masks(
             [layer.self_attn for layer in self.layers],
             inputs_embeds,
             attention_mask,
@@ -765,7 +518,7 @@ class VaswaniDecoder(VaswaniStack):
         )
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
-            source_masks = attention_masks(
+            source_masks = cross_attention_masks(
                 [layer.encoder_attn for layer in self.layers],
                 inputs_embeds,
                 encoder_attention_mask,
@@ -950,14 +703,16 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
+        if self._padding_is_end():
+            return None
+        if self.config.zero_start_embedding:
+            # Also exclude `<pad>` from a label-smoothed loss, so that the embedding of `<pad>` stays zero.
+            return self.config.pad_token_id
         # Do not exclude `<pad>` from a label-smoothed loss, because label smoothing gives `<pad>` a
         # probability above 0. A model in training mode without labels also does not exclude `<pad>`, because
         # the training loop may compute a label-smoothed loss from the logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
-        if self.config.zero_start_embedding and not self._padding_is_end():
-            # Also exclude `<pad>` from a label-smoothed loss, so that the embedding of `<pad>` stays zero.
-            return self.config.pad_token_id
-        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
+        return None if smoothing or smoothed_outside else self.config.pad_token_id
 
     @property
     def supports_fast_path(self) -> bool:

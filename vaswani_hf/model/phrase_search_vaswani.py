@@ -28,7 +28,6 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from .attention_vaswani import CACHE_NAME
 from .beam_search_vaswani import (
     NEG_INF,
     BeamSearch,
@@ -36,12 +35,12 @@ from .beam_search_vaswani import (
     CandidateSelection,
     EarlyStopping,
     SearchTask,
-    SentenceError,
-    forbidding_settings,
 )
 from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
 from .errors_vaswani import InvalidValueError
+from .masks_vaswani import CACHE_NAME
+from .search_errors_vaswani import SentenceError, forbidding_settings
 
 logger = logging.get_logger(__name__)
 

@@ -31,7 +31,9 @@ from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import is_filled, setting_of
 from .inputs_vaswani import Request, TranslationOptions, check_text
-from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_tokenizers
+from .tokenizing_vaswani import TOKENIZING, check_tokenizers
+from .translations_vaswani import Translation
+from .translator_vaswani import BaseTranslator
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")

@@ -18,23 +18,18 @@ The methods of `BaseTranslator` are in the order of the seven steps. The file ba
 `Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all encoder-decoder models that have
 `generate`.
 
-The file inputs_vaswani validates options and texts. The file text_rules_vaswani splits sentences, aligns
-words and detects loops.
+The file inputs_vaswani validates options and texts. The file tokenizing_vaswani knows the tokenizers. The file
+text_rules_vaswani splits sentences, aligns words and detects loops. The file translations_vaswani computes
+scores and joins translations.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
 backend.
-
-In tensor shapes, S is the source length and T the target length (both in tokens). N is the number of decoder
-layers.
 """
 
-import copy
 import math
-import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -44,8 +39,6 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
-from .beam_search_vaswani import coverage_score, length_penalty
-from .configuration_vaswani import eos_token_ids
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import setting_of
 from .inputs_vaswani import (
@@ -59,28 +52,30 @@ from .inputs_vaswani import (
     make_requests,
     try_parse,
     unwrap,
-    validate_search_fields,
     zip_pairs,
 )
 from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
-from .text_rules_vaswani import (
-    align_words,
-    is_loop,
-    join_sentences,
-    ngram_size_without_loops,
-    shift_alignment,
-    split_sentences,
-    target_word_indices,
-    to_pharaoh,
-    token_texts,
-    words_at,
+from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences, words_at
+from .tokenizing_vaswani import (
+    TAG,
+    TOKENIZING,
+    languages_of,
+    phrase_token_ids,
+    prefix_token_ids,
+    tags_of,
+)
+from .translations_vaswani import (
+    Translation,
+    Word,
+    join_translations,
+    num_layers_for,
+    scored_translation,
+    scoring_config,
+    with_alternatives,
 )
 
 logger = logging.get_logger(__name__)
 
-# Hold this lock during each call of a tokenizer, because a call changes the truncation and the language of
-# the tokenizer.
-TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
@@ -95,108 +90,6 @@ _SCORE_OPTIONS = (
     *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
     *("src_lang", "tgt_lang"),
 )
-_TAG = re.compile(r">>\S+?<<")
-# The key of tokenizer_config.json whose value maps each language to a language token. As in M2M100, a source
-# begins with the token of the source language, and a translation begins with the token of the target
-# language.
-LANGUAGE_TOKENS = "language_tokens"
-
-# Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
-# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. Measured
-# on Multi30k with a model of 4 layers, the alignment error rate is 0.22 for the mean of the last two layers,
-# 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers. The gold alignment of
-# this measurement contains the word pairs that several statistical word alignment models agree on. At the
-# position that reads the target token (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every
-# layer is at least 0.82.
-ALIGNMENT_LAYERS = 2
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word of a translation, with its confidence.
-
-    Attributes:
-        word (str): The word.
-        confidence (float): The product of the probabilities of the word's tokens. A forced token counts as
-            probability 1. On Multi30k the product predicts whether the reference contains the word (AUC
-            0.787) better than the geometric mean of the token probabilities (AUC 0.782) or the lowest token
-            probability (AUC 0.785).
-    """
-
-    word: str
-    confidence: float
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The translation of a text. Fields with scores are None if no option asks for scores. `alignment` is
-    None without `return_alignments`.
-
-    Attributes:
-        text (str): The translation.
-        score (float): The score of beam search: the summed log-probability divided by the length penalty,
-            plus the coverage penalty times its weight. If a text is translated in parts, the score is the sum
-            of the scores of the parts.
-        log_prob (float): The sum of `token_log_probs` (nats).
-        confidence (float): The geometric mean of the token probabilities.
-        tokens (list): The texts (str) of the tokens that the search chose, including `</s>`, but without
-            forced tokens. For a byte-level tokenizer, a text differs from the vocabulary entry: the text of
-            the entry "ĠlÃ¤uft" is " läuft", and a byte of a divided character is an escape such as "\\xc3".
-            For the vocabulary entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
-        token_log_probs (list): The log-probabilities of `tokens` (nats).
-        words (list): The words of the translation, each a `Word`. White space separates words.
-        alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
-            word i with target word j, counted from 0. Each target word is aligned with the source word that
-            receives most of its attention.
-        alternatives (list): The other translations of the same text, each a `Translation`.
-        token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
-        error (str): The reason why there is no translation: the text is invalid, or the confidence is below
-            `min_confidence`. If `error` is set, `text` is empty.
-        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, or None if the
-            translation contains all phrases.
-        calibrated_confidence (float): The probability that the translation is good, estimated with
-            calibration.json of the checkpoint. None if the checkpoint has no calibration.json.
-    """
-
-    text: str
-    score: float | None = None
-    log_prob: float | None = None
-    confidence: float | None = None
-    tokens: list[str] | None = None
-    token_log_probs: list[float] | None = None
-    words: list[Word] | None = None
-    alignment: str | None = None
-    alternatives: list["Translation"] | None = None
-    token_ids: list[int] | None = None
-    error: str | None = None
-    unmet_phrases: list[str] | None = None
-    calibrated_confidence: float | None = None
-
-    def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return the entries that the pipeline returns in addition to the text."""
-        record: dict[str, Any] = {}
-        if with_scores:
-            record["score"] = self.score
-            record["confidence"] = self.confidence
-            record["words"] = [asdict(word) for word in self.words or ()]
-        if with_alignment:
-            record["alignment"] = self.alignment
-        return record
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without `token_ids` and without fields that are None. Floats
-        are rounded to six decimals, because float32 is not more precise.
-        """
-        return _rounded(asdict(self))
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 6)
-    if isinstance(value, dict):
-        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
-        return {name: _rounded(entry) for name, entry in fields.items()}
-    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
 
 
 class BaseTranslator:
@@ -428,29 +321,40 @@ class BaseTranslator:
         for of_text, _ in texts:
             sentences += of_text
         segments = iter(self._tokenize(sentences, options))
-        max_length = self.max_length
         layouts = []
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
-            if options.return_alignments:
-                self._shift_word_indices(of_request, request.text)
-            pieces: list[Segment] = []
-            # The separators before, between and after the translated pieces.
-            between = separators[:1]
-            for segment, separator in zip(of_request, separators[1:], strict=True):
-                of_segment = self.cut(segment, number, max_length)
-                pieces += of_segment
-                between += [" "] * (len(of_segment) - 1) + [separator]
-            if pieces and (request.target_prefix or request.must_contain):
-                self._constrain(pieces, request)
-            elif request.target_prefix and not request.is_copied:
-                # The translation of a blank text is the target prefix.
-                between = [request.target_prefix.strip()]
-            if options.terms is not None:
-                for piece in pieces:
-                    self._add_terms(piece, options)
-            layouts.append((pieces, between))
+            layouts.append(self._layout(request, number, of_request, separators, options))
         return layouts
+
+    def _layout(
+        self,
+        request: Request,
+        number: int,
+        sentences: list[Segment],
+        separators: list[str],
+        options: TranslationOptions,
+    ) -> tuple[list[Segment], list[str]]:
+        """Cut the tokenized sentences of a request into pieces, and assign the target prefix and the required
+        phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
+        """
+        if options.return_alignments:
+            self._shift_word_indices(sentences, request.text)
+        pieces: list[Segment] = []
+        between = separators[:1]
+        for sentence, separator in zip(sentences, separators[1:], strict=True):
+            of_sentence = self.cut(sentence, number, self.max_length)
+            pieces += of_sentence
+            between += [" "] * (len(of_sentence) - 1) + [separator]
+        if pieces and (request.target_prefix or request.must_contain):
+            self._constrain(pieces, request)
+        elif request.target_prefix and not request.is_copied:
+            # The translation of a blank text is the target prefix.
+            between = [request.target_prefix.strip()]
+        if options.terms is not None:
+            for piece in pieces:
+                self._add_terms(piece, options)
+        return pieces, between
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """Run step 1 of a translation: split a text. Return N parts that are translated separately, and the N
@@ -487,7 +391,7 @@ class BaseTranslator:
 
     def _tag_of(self, text: str) -> str:
         """Return the tag at the beginning of a text, such as ">>en<<", or an empty str."""
-        tag = _TAG.match(text)
+        tag = TAG.match(text)
         return tag[0] if tag and tag[0] in self.tags else ""
 
     def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
@@ -715,16 +619,26 @@ class BaseTranslator:
                 [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
             )
             for i, (log_probs, attention) in zip(batch, scores, strict=True):
-                segment, hypothesis = pairs[i]
-                words = segment.words if options.return_alignments else None
-                translation = scored_translation(
-                    hypothesis, log_probs, attention, words, self.target_tokenizer, config
-                )
-                if segment.phrases:
-                    translation = replace(translation, unmet_phrases=_unmet_phrases(segment, hypothesis))
-                scored[i] = translation
+                scored[i] = self._scored(*pairs[i], log_probs, attention, config, options)
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
+
+    def _scored(
+        self,
+        segment: Segment,
+        hypothesis: Hypothesis,
+        log_probs: list[float],
+        attention: torch.Tensor | None,
+        config: GenerationConfig,
+        options: TranslationOptions,
+    ) -> Translation:
+        words = segment.words if options.return_alignments else None
+        translation = scored_translation(
+            hypothesis, log_probs, attention, words, self.target_tokenizer, config
+        )
+        if not segment.phrases:
+            return translation
+        return replace(translation, unmet_phrases=_unmet_phrases(segment, hypothesis))
 
     # Step 7 of a translation: from translations of segments to translations of texts.
 
@@ -993,137 +907,6 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
     return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
 
 
-def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the generation config with the settings of a call that determine scores."""
-    config = copy.copy(generation_config)
-    for name in SCORE_SETTINGS:
-        setattr(config, name, setting_of(name, settings, generation_config))
-    if config.length_penalty is None:
-        config.length_penalty = 1.0
-    validate_search_fields(config)
-    return config
-
-
-def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number of last decoder layers whose attention is needed: for word alignments, or for the
-    coverage penalty.
-    """
-    return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
-
-
-def scored_translation(
-    hypothesis: Hypothesis,
-    log_probs: list[float],
-    attention: torch.Tensor | None,
-    source_words: Sequence[int] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    config: GenerationConfig,
-) -> Translation:
-    """Compute the scores of a hypothesis from the log-probabilities (nats) of the tokens that the search
-    chose.
-
-    `attention` [N, T, S] is needed for the word alignment and the coverage penalty. `source_words` [S] is
-    needed for the word alignment, and contains the word index of each source token, or -1 for a token without
-    a word.
-    """
-    own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # Count a forced language token and a forced `</s>` in the length, as the search does. The two tokens have
-    # probability 1 in the search, so only the length penalty changes.
-    length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
-    score = sum(log_probs) / length_penalty(max(1, length), config)
-    if config.coverage_penalty and attention is not None:
-        score += config.coverage_penalty * coverage_score(attention[-1].sum(dim=0), None).item()
-    words, word_of_token = target_word_indices(hypothesis.token_ids, tokenizer)
-    word_log_probs = [0.0] * len(words)
-    for word, log_prob in zip(word_of_token[hypothesis.num_forced :], log_probs, strict=False):
-        if word >= 0:
-            word_log_probs[word] += log_prob
-    alignment = None
-    if source_words is not None and attention is not None:
-        alignment = to_pharaoh(align_words(attention.mean(dim=0), source_words, word_of_token))
-    log_prob_sum = math.fsum(log_probs)
-    return Translation(
-        hypothesis.text,
-        score=score,
-        log_prob=log_prob_sum,
-        confidence=math.exp(log_prob_sum / max(1, len(log_probs))),
-        tokens=token_texts(own_ids, tokenizer),
-        token_log_probs=log_probs,
-        words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
-        alignment=alignment,
-        token_ids=hypothesis.token_ids,
-    )
-
-
-def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """Join the translations of N parts of a text with N + 1 separators to one translation.
-
-    The result has scores only if all parts have scores. The score of the result is the sum of the scores of
-    the parts. In the alignments of the parts, source word indices must count from the beginning of the whole
-    text, but target word indices from the beginning of the part.
-    """
-    if len(parts) == 1 and not any(separators):
-        return parts[0]
-    text = join_sentences([part.text for part in parts], separators)
-    token_ids: list[int] = []
-    unmet: list[str] = []
-    for part in parts:
-        token_ids += part.token_ids or []
-        unmet += part.unmet_phrases or []
-    if any(part.score is None for part in parts):
-        return Translation(text, token_ids=token_ids, unmet_phrases=unmet or None)
-    log_probs: list[float] = []
-    tokens: list[str] = []
-    words: list[Word] = []
-    alignments: list[str] = []
-    for part in parts:
-        log_probs += part.token_log_probs or []
-        tokens += part.tokens or []
-        alignments.append(shift_alignment(part.alignment or "", len(words)))
-        words += part.words or []
-    is_aligned = all(part.alignment is not None for part in parts)
-    return Translation(
-        text,
-        score=math.fsum(part.score or 0.0 for part in parts),
-        log_prob=math.fsum(log_probs),
-        confidence=math.exp(math.fsum(log_probs) / max(1, len(log_probs))),
-        tokens=tokens,
-        token_log_probs=log_probs,
-        words=words,
-        alignment=" ".join(filter(None, alignments)) if is_aligned else None,
-        token_ids=token_ids,
-        unmet_phrases=unmet or None,
-    )
-
-
-def with_alternatives(translations: Sequence[Translation]) -> Translation:
-    """Return the first translation of a text, with the other translations in the field `alternatives`."""
-    first, *others = translations
-    return replace(first, alternatives=others) if others else first
-
-
-def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a target prefix without `</s>`. White space around the prefix is ignored."""
-    return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
-
-
-def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a phrase after a space, because many tokenizers give other tokens at the
-    beginning of a text.
-    """
-    # Tokenize the phrase after a word, and remove the tokens of the word.
-    word = _target_token_ids("a", tokenizer)
-    with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
-    if with_word[: len(word)] == word:
-        return with_word[len(word) :]
-    return _target_token_ids(phrase.strip(), tokenizer)
-
-
-def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
-    with TOKENIZING:
-        return tokenizer(text_target=text, add_special_tokens=False, verbose=False)["input_ids"]
-
-
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """Assign each required phrase to one part of the source text. Return a list of phrases for each part.
 
@@ -1136,51 +919,3 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
         part = next((i for i, text in enumerate(texts) if phrase in text), longest)
         assigned[part].append(phrase)
     return assigned
-
-
-def tags_of(tokenizer: Any) -> dict[str, int]:
-    """Return a dict that maps each tag of a target language in a tokenizer's vocabulary, such as ">>en<<", to
-    its token id.
-    """
-    tags = {}
-    for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
-        if not token.special and _TAG.fullmatch(token.content):
-            tags[token.content] = token_id
-    return tags
-
-
-def languages_of(tokenizer: Any) -> dict[str, int]:
-    """Return a dict that maps each language of a multilingual tokenizer to the id of its language token. The
-    dict is empty if the tokenizer has no language tokens.
-    """
-    tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
-    return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
-
-
-def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if a tokenizer does not match a Vaswani model: if its token ids are too large, or its
-    special tokens have other ids. The model may have more embedding rows than the tokenizer has tokens.
-    """
-    config = model.config
-    fitting = f"must fit {name!r}" if name else "must fit the model"
-    sides = {
-        "source": (source_tokenizer, config.vocab_size),
-        "target": (target_tokenizer, config.decoder_vocab_size),
-    }
-    for side, (tokenizer, num_classes) in sides.items():
-        fault = ""
-        largest = max(tokenizer.get_vocab().values(), default=0)
-        if largest >= num_classes:
-            fault = f"has ids up to {largest:,}, more than the {num_classes:,} classes of the model"
-        special = {"pad_token": [] if config.pad_token_id is None else [config.pad_token_id]}
-        if side == "target":
-            special["eos_token"] = eos_token_ids(config) + eos_token_ids(model.generation_config)
-        for token, ids in special.items():
-            token_id = getattr(tokenizer, f"{token}_id")
-            if not fault and ids and token_id is not None and token_id not in ids:
-                fault = f"its `{token}` has the id {token_id}, but the model has the id {ids[0]}"
-        if fault:
-            raise ValueError(
-                f"The {side} tokenizer {fitting}, but {fault}; take the tokenizer and the model from one "
-                "checkpoint."
-            )

@@ -21,7 +21,7 @@ from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)

@@ -16,7 +16,9 @@ import torch
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.text_rules_vaswani import token_texts
-from ..model.translator_vaswani import ALIGNMENT_LAYERS, TOKENIZING, BaseTranslator
+from ..model.tokenizing_vaswani import TOKENIZING
+from ..model.translations_vaswani import ALIGNMENT_LAYERS
+from ..model.translator_vaswani import BaseTranslator
 from ..translation.translator import Translator
 from .style import Picture, heat_map, label_ticks, new_figure, save
 

@@ -53,8 +53,8 @@ from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import ENTRY, source_for_checkpoint
-from ..model.modeling_vaswani import FromRepository
-from ..model.translator_vaswani import check_tokenizers
+from ..model.pretrained_vaswani import FromRepository
+from ..model.tokenizing_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
 from ..version import minimum_versions

@@ -28,7 +28,7 @@ from ..model.generation_vaswani import setting_of
 from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 from ..translation.language_check import LanguageCheck
 from ..version import __version__
 from .directions import AUTO, Direction, Directions, language_name

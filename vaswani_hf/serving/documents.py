@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
 from ..markup import translate_html_documents
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 from .engine import Job
 
 

@@ -21,7 +21,8 @@ from transformers import TextStreamer
 
 from ..model.backend_vaswani import Segment
 from ..model.inputs_vaswani import Request, TranslationOptions
-from ..model.translator_vaswani import BaseTranslator, Translation
+from ..model.translations_vaswani import Translation
+from ..model.translator_vaswani import BaseTranslator
 from .limits import Limits
 
 

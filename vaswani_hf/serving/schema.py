@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 from ..settings.base import Settings, explain_invalid
 from .directions import AUTO, Direction
 

@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -26,24 +27,20 @@ from transformers.utils import logging
 from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
-from ..data.corpus import (
-    Corpus,
-    PairSource,
-    join_corpora,
-    load_dataset_split,
-    load_pairs,
-    load_splits,
-    refuse_unusable,
-)
+from ..data.columns import pair_lengths
+from ..data.corpus import Corpus
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
+from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
+from ..data.splits import load_splits, refuse_unusable
 from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.errors_vaswani import InvalidValueError
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.loss_vaswani import IGNORED_LABEL
-from ..model.translator_vaswani import TOKENIZING, batches_by_length
+from ..model.tokenizing_vaswani import TOKENIZING
+from ..model.translator_vaswani import batches_by_length
 from ..settings.data import CorpusData, Files
 from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings
 from ..translation.translator import checked_device
@@ -92,6 +89,22 @@ class TextData(CorpusData):
 
 class TextTokenizer(TokenizerSettings):
     """The section `tokenizer` of a recipe for language modelling: one tokenizer for all texts."""
+
+
+@dataclass(kw_only=True)
+class TextCorpus(Corpus):
+    """A corpus of texts. Source and target of each pair are the same text, and each text is encoded once."""
+
+    # Encodes texts for training. Differs from `source_tokenizer` for a causal language model.
+    text_tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def encoding_tokenizers(self) -> tuple[PreTrainedTokenizerFast, None]:
+        return self.text_tokenizer, None
+
+    def count_train_tokens(self) -> int:
+        _, lengths = pair_lengths(self.train)
+        return int(lengths.sum())
 
 
 class LanguageModeling(Task):
@@ -159,7 +172,7 @@ class LanguageModeling(Task):
             train = partial(_train_tokenizers, form=self.form)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, task=self.name)
         own, _ = load_tokenizers(folder)
-        return Corpus(
+        return TextCorpus(
             texts=texts,
             source_tokenizer=own,
             target_tokenizer=own,
@@ -296,7 +309,16 @@ def _train_tokenizers(
     return tokenizer, tokenizer
 
 
-class CausalCollator(PairCollator):
+class TextCollator(PairCollator):
+    """Pads texts. The labels of a text have the same length as the text."""
+
+    def trim(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        # Do not count labels, because the collators of language models ignore labels inside a text.
+        length = int(batch["attention_mask"].sum(1).max())
+        return {name: tensor[:, :length].contiguous() for name, tensor in batch.items()}
+
+
+class CausalCollator(TextCollator):
     """Pads texts. The labels are all tokens except the first token, `<s>`."""
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
@@ -305,7 +327,7 @@ class CausalCollator(PairCollator):
         return ids, np.concatenate([[IGNORED_LABEL], ids[1:]])
 
 
-class MaskingCollator(PairCollator):
+class MaskingCollator(TextCollator):
     """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). Each text
     has at least one masked token.
 

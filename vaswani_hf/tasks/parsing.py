@@ -15,15 +15,10 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import TREES_FILE, naming_the_folder
 from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
-from ..data.corpus import (
-    Corpus,
-    PairSource,
-    dataset_of_generator,
-    load_pairs,
-    load_splits,
-    refuse_unusable,
-)
+from ..data.corpus import Corpus
 from ..data.corpus_cache import CACHE_REMEDY
+from ..data.loading import PairSource, dataset_of_generator, load_pairs
+from ..data.splits import load_splits, refuse_unusable
 from ..data.tokenizer_training import (
     SPECIAL_TOKENS,
     train_on_sides,

@@ -18,27 +18,20 @@ from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
 from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
-from ..data.corpus import (
-    Corpus,
-    PairSource,
-    join_corpora,
-    load_dataset_split,
-    load_pairs,
-    load_splits,
-    refuse_unusable,
-    split_name,
-)
+from ..data.corpus import Corpus
 from ..data.corpus_cache import CACHE_REMEDY
 from ..data.dataset_hub import pin_dataset
+from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
 from ..data.pair_files import distillation_records
 from ..data.perturbations import Augmenter
+from ..data.splits import load_splits, refuse_unusable, split_name
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import languages_of
+from ..model.tokenizing_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator

@@ -18,7 +18,7 @@ from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import nearest_name
-from ..model.translator_vaswani import tags_of
+from ..model.tokenizing_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part

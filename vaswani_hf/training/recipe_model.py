@@ -110,7 +110,7 @@ def size_warnings(
     source_lengths, target_lengths = pair_lengths(corpus.train)
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
-    num_tokens = num_target if corpus.are_texts else num_source + num_target
+    num_tokens = corpus.count_train_tokens()
     # Map the recipe key of each vocabulary to the size of the vocabulary and to its number of tokens in the
     # training data.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}

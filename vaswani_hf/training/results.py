@@ -79,10 +79,10 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
             # Print "validation loss" instead of "validation", because the removed pairs are missing only in
             # the validation loss. The validation BLEU includes all pairs.
             name = "validation loss" if split == "validation" else split
-            say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
+            say(f"{name}{both}: {report}")
     if corpus.weighted is None:
         return
-    examples = "texts" if corpus.are_texts else "pairs"
+    examples = f"{corpus.reports['train'].example}s"
     columns = (corpus.corpora, corpus.weighted.num_pairs, corpus.weighted.num_places)
     for (name, weight), num_pairs, num_places in zip(*columns, strict=True):
         say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
@@ -135,7 +135,7 @@ def results_of_run(
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
         # Print the number of pairs in a stream after the training, because the run counts the pairs while it
         # reads the stream. The printed number includes the pairs of all epochs.
-        say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
+        say(f"train, as far as the stream was read: {corpus.reports['train']}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
     return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

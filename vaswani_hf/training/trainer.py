@@ -242,7 +242,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # Divide the batch only if the number of target tokens in the step is known, because the loss is a
         # mean over all target tokens of the step.
         if self.max_part_positions is not None and num_items_in_batch is not None:
-            parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
+            parts = cut_into_parts(inputs, self.max_part_positions, self.corpus.train_collator.trim)
         loss = 0.0
         for part in parts[:-1]:
             # The processes sum their gradients once per batch: after the last part of the batch.

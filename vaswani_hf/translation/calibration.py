@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.files import CALIBRATION_FILE
-from ..model.translator_vaswani import Translation
+from ..model.translations_vaswani import Translation
 
 
 def features_of(translation: Translation) -> list[float]:

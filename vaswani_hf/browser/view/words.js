@@ -3,7 +3,7 @@
 
 // The weights of the source words are the mean cross-attention of the last two decoder layers, at the
 // positions that predict the target word. The word alignments of the package use the same layers
-// (`ALIGNMENT_LAYERS` in translator_vaswani.py).
+// (`ALIGNMENT_LAYERS` in translations_vaswani.py).
 const ALIGNMENT_LAYERS = 2;
 const MOST_SOURCE_WORDS = 4;
 

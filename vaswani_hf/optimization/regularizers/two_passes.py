@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import is_tracing
 
-from ...model.attention_vaswani import needs_sync
+from ...model.fast_path_vaswani import needs_sync
 from ...model.loss_vaswani import IGNORED_LABEL, rows_per_chunk
 from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 

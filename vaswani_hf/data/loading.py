@@ -1,0 +1,182 @@
+"""Loads sentence pairs from files, from a dataset of the Hub or from a stream into a dataset with the columns
+`source` and `target`.
+
+Details are in pair_files.py (file formats) and dataset_hub.py (datasets of the Hub).
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import yaml
+from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets
+from datasets.exceptions import DatasetGenerationError
+
+from ..checkpoint.files import naming_the_folder
+from ..model.errors_vaswani import InvalidValueError
+from ..settings.data import CorpusData
+from ..version import __version__
+from .columns import CORPUS_COLUMN
+from .corpus_cache import CACHE_REMEDY
+from .dataset_hub import open_dataset
+from .pair_files import SIDES, Files, existing_files, existing_pair_files, pair_of_row, read_pairs
+
+TEXT_FEATURES = {side: Value("string") for side in SIDES}
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """Names the files or the dataset from which `load_pairs` reads sentence pairs. Set `source_file` and
+    `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+
+    A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
+    `target_file` must name the same number of files.
+    """
+
+    # UTF-8 text files with one sentence per line, uncompressed or `.gz`. A line of `target_file` contains the
+    # translation of the same line of `source_file`.
+    source_file: Files | None = None
+    target_file: Files | None = None
+    # A `.jsonl`, `.json`, `.csv` or `.parquet` file with one column per language, or with a column
+    # `translation` that maps languages to sentences. In a CSV file, the mapping is JSON text.
+    pairs_file: Files | None = None
+    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the same columns as a
+    # `pairs_file`.
+    dataset: str | Dataset | IterableDataset | list[dict] | None = None
+    dataset_config: str | None = None
+    dataset_revision: str | None = None
+    split: str = "train"
+    # The languages of the source and the target. If the data has one column per language, the names of the
+    # columns.
+    source_language: str = "source"
+    target_language: str = "target"
+    # If True, read the pairs during the training, without the cache of `datasets`.
+    streaming: bool = False
+    # A UTF-8 text file with one text per line, for a language model. Source and target of a pair are then the
+    # same text.
+    text_file: Files | None = None
+    # The split of the recipe that names the files. Error messages then name the key of the recipe, such as
+    # `train_source`, and otherwise the field, such as `source_file`.
+    split_of_recipe: str | None = None
+
+    def key_of(self, name: str) -> str:
+        """Return the name of a field that names files, for error messages."""
+        if self.split_of_recipe is None:
+            return name
+        return f"{self.split_of_recipe}_{name.removesuffix('_file')}"
+
+
+def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
+    """Return sentence pairs as a dataset with the text columns `source` and `target`.
+
+    The library `datasets` stores the pairs of a file in its cache, and reads the file again if the file has
+    changed. A stream is read during the training, so an error in its content is raised later.
+    """
+    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+        if pair_source.dataset is not None:
+            return _pairs_of_dataset(pair_source, pair_source.dataset)
+        return _pairs_of_files(pair_source)
+
+
+def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
+    files = {}
+    for name in ("source_file", "target_file", "text_file", "pairs_file"):
+        if (given := getattr(pair_source, name)) is not None:
+            find = existing_pair_files if name == "pairs_file" else existing_files
+            files[name] = find(given, pair_source.key_of(name))
+    counts = [f"{len(paths):,}" for paths in files.values()]
+    if len(set(counts)) > 1:
+        keys = " and ".join(f"`{pair_source.key_of(name)}`" for name in files)
+        raise InvalidValueError(f"{keys} must have equally many files, but have {' and '.join(counts)}.")
+    stats = [os.stat(path) for paths in files.values() for path in paths]
+    arguments = {
+        # Pass a list instead of a tuple, because `datasets` divides only lists into the shards of a stream.
+        "shards": [dict(zip(files, paths, strict=True)) for paths in zip(*files.values(), strict=True)],
+        "languages": (pair_source.source_language, pair_source.target_language),
+        "cache_key": (__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats)),
+    }
+    if pair_source.streaming:
+        features = Features(TEXT_FEATURES)
+        return IterableDataset.from_generator(read_pairs, gen_kwargs=arguments, features=features)
+    return dataset_of_generator(read_pairs, arguments)
+
+
+def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
+    """Write the pairs that the generator function `read` yields into the cache of `datasets`. Return the
+    pairs as a dataset.
+    """
+    try:
+        return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
+    except DatasetGenerationError as error:
+        # Raise the cause of the error, because only the message of the cause names the file and the line.
+        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+
+
+def _pairs_of_dataset(pair_source: PairSource, dataset: Any) -> Dataset | IterableDataset:
+    if isinstance(dataset, str):
+        dataset = open_dataset(
+            dataset,
+            pair_source.dataset_config,
+            split=pair_source.split,
+            revision=pair_source.dataset_revision,
+            streaming=pair_source.streaming,
+        )
+    elif isinstance(dataset, list):
+        dataset = Dataset.from_list(dataset)
+    if pair_source.streaming and isinstance(dataset, Dataset):
+        dataset = dataset.to_iterable_dataset()
+    return dataset.map(
+        _select_languages,
+        batched=True,
+        remove_columns=dataset.column_names or list(next(iter(dataset))),
+        features=Features(TEXT_FEATURES),
+        fn_kwargs={"languages": (pair_source.source_language, pair_source.target_language)},
+    )
+
+
+def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dict[str, list[str]]:
+    rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+    pairs = [pair_of_row(row, languages) for row in rows]
+    return {side: [pair[side] for pair in pairs] for side in SIDES}
+
+
+def load_dataset_split(
+    data: CorpusData, split: str, source_column: str, target_column: str
+) -> Dataset | IterableDataset | None:
+    """Load two columns of a split of `data.dataset` as sentence pairs. Return None if `data` names no
+    dataset, or names no such split.
+    """
+    name = getattr(data, f"{split}_split")
+    if data.dataset is None or name is None:
+        return None
+    pairs = PairSource(
+        dataset=data.dataset,
+        dataset_config=data.dataset_config,
+        dataset_revision=data.dataset_revision,
+        split=name,
+        streaming=data.streaming and split == "train",
+        source_language=source_column,
+        target_language=target_column,
+    )
+    try:
+        return load_pairs(pairs)
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of "
+            "---, but the YAML is damaged; correct the card, or choose another `data.dataset_revision`."
+        ) from error
+
+
+def join_corpora(sources: Sequence[PairSource]) -> Dataset:
+    """Concatenate the sentence pairs of several training corpora. The column `corpus` contains the index of
+    each pair's corpus.
+    """
+    corpora = []
+    for number, source in enumerate(sources):
+        pairs: Any = load_pairs(source)
+        corpora.append(pairs.add_column(CORPUS_COLUMN, np.full(len(pairs), number, np.int32)))
+    return concatenate_datasets(corpora)

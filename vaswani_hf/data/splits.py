@@ -1,0 +1,86 @@
+"""Loads the training, validation and test split of a run, and refuses splits without usable sentence pairs."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+
+from ..model.errors_vaswani import InvalidValueError
+from ..settings.data import SPLITS, DataSettings
+from .encoding import CHARACTERS_PER_TOKEN, character_limit, has_too_many_characters
+from .held_out import hold_out
+
+
+def load_splits(
+    load_split: Callable[[Any, str, int], Dataset | IterableDataset | None],
+    check_split: Callable[[Dataset, Any, str], None],
+    data: DataSettings,
+    seed: int,
+) -> dict[str, Any]:
+    """Load the texts of the training, validation and test split. The value of a missing split is None.
+
+    `data.validation_size` and `data.test_size` take the validation split and the test split out of the
+    training split. `load_splits` calls `check_split` for each split that is not a stream.
+    """
+    texts: dict[str, Any] = {}
+    for split in SPLITS:
+        with naming_split(split):
+            texts[split] = load_split(data, split, seed)
+    if data.held_out_sizes:
+        texts |= hold_out(texts["train"], data.held_out_sizes)
+    for split, pairs in texts.items():
+        if isinstance(pairs, Dataset):
+            with naming_split(split):
+                check_split(pairs, data, split)
+    return texts
+
+
+@contextmanager
+def naming_split(split: str) -> Iterator[None]:
+    """Context manager that adds the name of a split to the message of an error about the split."""
+    try:
+        yield
+    except InvalidValueError as error:
+        raise InvalidValueError(f"`data`, {split} split: {error}") from error
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"The {split} split of `data`: {error}") from error
+
+
+def split_name(data: DataSettings, split: str) -> str:
+    """Return the name of a split for messages: its files, its size (`data.validation_size` or
+    `data.test_size`), its dataset and key, or its toy corpus.
+    """
+    if files := data.files(split):
+        return " and ".join(files)
+    if split in data.held_out_sizes:
+        return f"`data.{split}_size: {data.held_out_sizes[split]}`"
+    if dataset := getattr(data, "dataset", None):
+        return f"'{dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    return f"`data.corpus: {data.corpus}`"
+
+
+def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
+    """Raise an error if every pair of a split has an empty source or an empty target. `fault` is the message
+    of this error. Also raise an error if all other pairs of a training or validation split have too many
+    characters.
+    """
+    name = split_name(data, split)
+    max_length = data.max_length
+    with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
+    first = next(with_text, None)
+    if first is None:
+        raise ValueError(f"{name} {fault}")
+    if split == "test":
+        # Do not check sentence lengths in a test split, because a test translates and scores sentences of any
+        # length.
+        return
+    for pair in itertools.chain([first], with_text):
+        if not has_too_many_characters(pair["source"], pair["target"], max_length):
+            return
+    raise ValueError(
+        f"{name} must have at least one line with 1 to {character_limit(max_length):,} characters "
+        f"({CHARACTERS_PER_TOKEN} for each token of `data.max_length`), but all {len(pairs):,} lines are "
+        "longer or empty; split the lines, or raise `data.max_length`."
+    )

@@ -1,0 +1,121 @@
+"""Ensembles: the search averages the token probabilities of several models with the same vocabulary.
+
+`add_ensemble` adds the models of an ensemble to a search. Each model reads the source with its own encoder.
+
+This file is saved with every checkpoint because `generate` accepts an ensemble.
+
+In tensor shapes, B is the number of sentences and S the source length.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin
+
+from .beam_search_vaswani import SearchTask
+from .errors_vaswani import InvalidValueError
+
+
+def checked_models(ensemble: Any) -> list[Any]:
+    """Return the models of an ensemble as a list. Raise an error if an element is not a model."""
+    if not isinstance(ensemble, (list, tuple)):
+        raise InvalidValueError(
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as "
+            "`ensemble=[model]`."
+        )
+    for number, model in enumerate(ensemble):
+        if not isinstance(model, GenerationMixin):
+            raise InvalidValueError(
+                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a "
+                f"{type(model).__name__}."
+            )
+    return [*ensemble]
+
+
+def add_ensemble(
+    task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
+) -> None:
+    """Add the models of an ensemble to a search. Each model encodes the source tokens [B, S] with its own
+    encoder.
+
+    An added model may be any encoder-decoder model of transformers with the same vocabulary, such as
+    MarianMT.
+    """
+    for number, other in enumerate(ensemble):
+        _check_member(task.models[0], other, f"ensemble[{number}]", config)
+    if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
+        raise InvalidValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
+    for number, other in enumerate(ensemble):
+        positions = _max_positions(other)
+        for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
+            if length > positions:
+                raise InvalidValueError(
+                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has "
+                    f"{positions} positions and the {name} has {length} tokens."
+                )
+        if positions < sys.maxsize:
+            # Add 1, because a model never reads the last new token. The last new token therefore needs no
+            # position.
+            task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
+        task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
+        task.models.append(other)
+
+
+def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
+    """Raise an error if a model cannot be combined with `model` in an ensemble."""
+    if not other.config.is_encoder_decoder:
+        raise InvalidValueError(
+            f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."
+        )
+    own = _vocabulary(model)
+    foreign = _vocabulary(other)
+    for field in own:
+        if own[field] != foreign[field]:
+            raise InvalidValueError(
+                f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} "
+                f"and {own[field]!r} in the model that generates."
+            )
+    is_vaswani = other.config.model_type == "vaswani"
+    if not is_vaswani and other.training and other.is_gradient_checkpointing:
+        raise InvalidValueError(
+            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache "
+            f"under gradient checkpointing in training mode; call `{name}.eval()`."
+        )
+    if getattr(config, "coverage_penalty", None) and not is_vaswani:
+        raise InvalidValueError(
+            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs "
+            "recorded attention, and only Vaswani models record attention."
+        )
+
+
+def _vocabulary(model: Any) -> dict[str, Any]:
+    """Return the config fields that must be equal in all models of an ensemble."""
+    config = model.config
+    shared = {
+        "vocab_size": config.vocab_size,
+        "decoder_vocab_size": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
+    }
+    for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(config, name, None)
+        value = getattr(model.generation_config, name, None) if value is None else value
+        shared[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    return shared
+
+
+def _max_positions(model: Any) -> int:
+    """Return the maximum number of positions of a model; `sys.maxsize` if there is no maximum."""
+    if getattr(model.config, "position_embedding", None) == "sinusoidal":
+        return sys.maxsize
+    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+
+
+def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Encode the source with another model of the ensemble, and return the inputs of its decoder."""
+    names = ("attention_mask", "decoder_attention_mask", "use_cache")
+    kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
+    encoder_outputs = model.get_encoder()(
+        source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True
+    )
+    return {**kwargs, "encoder_outputs": encoder_outputs}

@@ -1,0 +1,69 @@
+"""Decides where faster code with the same result may replace a method.
+
+A fast path is faster code with the same result, such as a fused attention kernel or a decoding step without
+calls of `forward`. If a subclass overrides a method, the method of the subclass is called instead of the
+faster code. To understand what a model computes, you need not read this file.
+
+This file is saved with every checkpoint because the models and the search use fast paths.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+# The methods that a fast path may replace.
+_FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
+
+# Device types that execute operations asynchronously. Reading a value of a tensor on such a device waits
+# until all queued operations are finished.
+QUEUING_DEVICES = ("cuda",)
+
+
+def needs_sync(tensor: torch.Tensor) -> bool:
+    """Return True if reading a value of the tensor makes the CPU wait for the GPU."""
+    return tensor.device.type in QUEUING_DEVICES
+
+
+def fast_path(*methods: str) -> Callable[[type], type]:
+    """Return a class decorator that permits faster code with the same result in place of the named methods.
+    If a subclass overrides a named method, the method of the subclass is called instead of the faster code.
+    """
+
+    def register(kind: type) -> type:
+        _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
+        return kind
+
+    return register
+
+
+def class_permits_fast_path(kind: type, *methods: str) -> bool:
+    """Return True if faster code may replace the named methods of a class."""
+    return all(getattr(kind, name) in _FAST_PATH_METHODS for name in methods)
+
+
+def permits_fast_path(module: nn.Module, *methods: str) -> bool:
+    """Return True if faster code with the same result may replace the named methods of a module. Return False
+    if a subclass overrides a named method. For "forward", also return False if the module has hooks or is
+    compiled.
+    """
+    is_replaced = any(name in vars(module) for name in methods)
+    if is_replaced or not class_permits_fast_path(type(module), *methods):
+        return False
+    if "forward" not in methods:
+        return True
+    has_hooks = (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+    return not has_hooks and module._compiled_call_impl is None
+
+
+def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
+    """Return True if the class of each module is exactly `kind` (not a subclass), and no module has hooks or
+    is compiled.
+    """
+    return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)

@@ -1,0 +1,114 @@
+"""Logits processors and a stopping criterion that `generate` adds if transformers runs the decoding, for example
+for sampling. The search of this package checks length limits and logits itself.
+
+This file is saved with every checkpoint because `generate` uses the classes of this file.
+
+In tensor shapes, B is the number of sentences and R the number of translations of a sentence.
+"""
+
+import math
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor
+from transformers.generation import StoppingCriteria
+
+from .configuration_vaswani import eos_token_ids
+from .search_errors_vaswani import NotFiniteError, NoTranslationError, forbidding_settings
+
+
+class SentenceLimitCriteria(StoppingCriteria):
+    """Ends each translation at the length limit of its sentence. `lengths` [B] int64 are the limits in
+    tokens, including prompts.
+    """
+
+    # transformers pads finished rows only if a stopping criterion has the attribute `eos_token_id`.
+    eos_token_id = None
+
+    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
+        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
+        return self.lengths <= input_ids.shape[1]
+
+
+class RowCheck(LogitsProcessor):
+    """Base class of logits processors that mark rows for which sampling cannot choose a token. A marked row
+    continues with an arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a
+    check at each step would make the CPU wait for the GPU. If `at_once` is True, the step that marks the row
+    raises the error.
+    """
+
+    def __init__(self, at_once: bool = False):
+        self.at_once = at_once
+        # True for marked rows, [B * R] bool. None before the first step.
+        self.is_marked: torch.Tensor | None = None
+
+    def find_failed_rows(
+        self, input_ids: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two bool tensors [B * R]: True for rows in which no token can be chosen, and True for rows
+        to mark.
+        """
+        raise NotImplementedError
+
+    def error(self, sentence: int) -> Exception:
+        """Return the error for a sentence that has a marked row."""
+        raise NotImplementedError
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        has_failed, is_new = self.find_failed_rows(input_ids, scores)
+        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
+        if self.at_once:
+            self.raise_for_marked_row(len(scores))
+        return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
+
+    def raise_for_marked_row(self, num_sentences: int) -> None:
+        """Raise the error of the first marked row, if a row is marked. Each of the `num_sentences` sentences
+        has the same number of rows.
+        """
+        rows = [] if self.is_marked is None else self.is_marked.tolist()
+        if any(rows):
+            raise self.error(rows.index(True) * num_sentences // len(rows))
+
+
+class FiniteLogits(RowCheck):
+    """Marks rows whose logits are NaN or infinite."""
+
+    def find_failed_rows(self, input_ids, scores):
+        is_broken = ~scores.amax(dim=-1).isfinite()
+        return is_broken, is_broken
+
+    def error(self, sentence):
+        return NotFiniteError(sentence)
+
+
+class TokensLeft(RowCheck):
+    """Marks rows for which the other logits processors forbid every token.
+
+    `excluded` is the id of the padding token if no translation may contain padding, else None.
+    """
+
+    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
+        super().__init__(at_once)
+        self.config = config
+        self.prompt_length = prompt_length
+        self.excluded = excluded
+        # The ids of the tokens that end a translation, such as the id of `</s>`.
+        self.ends = eos_token_ids(config)
+        if config.pad_token_id is not None:
+            self.ends.append(config.pad_token_id)
+
+    def find_failed_rows(self, input_ids, scores):
+        if self.excluded is not None:
+            scores = scores.clone()
+            scores[:, self.excluded] = -math.inf
+        is_blocked = scores.amax(dim=1) == -math.inf
+        new_tokens = input_ids[:, self.prompt_length :]
+        has_ended = torch.zeros_like(is_blocked)
+        for end in self.ends:
+            has_ended |= (new_tokens == end).any(dim=1)
+        return is_blocked, is_blocked & ~has_ended
+
+    def error(self, sentence):
+        return NoTranslationError(sentence, forbidding_settings(self.config))
