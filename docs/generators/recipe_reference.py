@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
-from vaswani_hf.recipe.recipe import recipe_classes
-from vaswani_hf.settings.base import Settings, as_yaml
+from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
+from vaswani_hf.settings.base import as_yaml
 
 RECIPES = recipe_classes()
 
@@ -72,7 +72,7 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
     """
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
     for name, field in RECIPES[task].model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+        if name in SECTIONS:
             sections[name] = dict(field.annotation.model_fields)
         else:
             sections[""][name] = field
