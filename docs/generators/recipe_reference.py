@@ -178,6 +178,11 @@ def type_words(kind: Any) -> str:
     return names.get(kind, "mapping")
 
 
+def accepts_bool(kind: Any) -> bool:
+    """Return True if true and false are values of a type."""
+    return kind is bool or bool in typing.get_args(kind)
+
+
 def facts_of(field: FieldInfo) -> dict[str, str]:
     """Return the unit and the range of a key, such as {"unit": "tokens"}. If the field of the key defines
     neither unit nor range, the dict is empty.
@@ -212,8 +217,10 @@ def description(found: list[tuple[str, FieldInfo]]) -> str:
     return " ".join(helps) + limit
 
 
-def rows() -> list[dict[str, str]]:
-    """Describe each key: its section, name, type, default, unit, range and meaning."""
+def rows() -> list[dict[str, Any]]:
+    """Describe each key: its section, name, type, default, unit, range and meaning, and whether the values of
+    the key can be true and false.
+    """
     found_rows = []
     for section, keys in all_keys().items():
         for key, found in keys.items():
@@ -231,6 +238,7 @@ def rows() -> list[dict[str, str]]:
                 "unit": facts_of(field).get("unit", ""),
                 "range": range_words(field),
                 "meaning": description(found),
+                "is_boolean": accepts_bool(field.annotation),
             }
             found_rows.append(row)
     return found_rows
@@ -255,8 +263,10 @@ def page() -> str:
 
 
 def keys_text() -> str:
-    """Return the content of vaswani_hf/cli/recipe_keys.json."""
-    return json.dumps(rows(), indent=1, ensure_ascii=False) + "\n"
+    """Return the content of vaswani_hf/cli/recipe_keys.json. The texts in the file have no backticks, because
+    a terminal shows no Markdown.
+    """
+    return json.dumps(rows(), indent=1, ensure_ascii=False).replace("`", "") + "\n"
 
 
 def schema() -> dict[str, Any]:
