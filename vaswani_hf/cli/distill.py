@@ -22,7 +22,7 @@ from pydantic import model_validator
 from ..data.lines import parse_json
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request, TranslationOptions
-from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
+from .lines import CountedRequests, json_line, report_bad_lines, with_progress
 from .options import LANGUAGES, SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
 from .train import RecipeOptions
@@ -297,6 +297,8 @@ def _translated(
     """Translate the training pairs after the first `done` pairs. Yield the number of each pair, the pair
     (source and target), and the translation of the source by the teachers.
     """
+    from ..translation.workers import translate_remaining
+
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -309,7 +311,10 @@ def _translated(
     first, *others = options.teacher
     load = options.translator_loader(first, others)
     total = len(pairs) if isinstance(pairs, Sized) else None
-    with closing(translate_remaining(load, options, counted, chosen, done)) as translations:
+    translations = translate_remaining(
+        load, counted, chosen, done, num_workers=options.workers, dtype=options.dtype
+    )
+    with closing(translations):
         lines = report_bad_lines(translations, "the training split", done, counted)
         for translation in with_progress(lines, "distilling", total, done, to_file=True):
             number, pair = waiting.popleft()

@@ -31,7 +31,6 @@ from .lines import (
     count_lines,
     is_typed_by_user,
     report_bad_lines,
-    translate_remaining,
     translation_as_json,
     with_progress,
 )
@@ -299,15 +298,20 @@ def translate_texts(
     work: str,
 ) -> None:
     """Translate or parse the texts of the input. `load` is a function that loads the translator."""
+    from ..translation.workers import translate_remaining
+
+    num_workers = options.workers
     if is_typed_by_user(options.text, options.input):
         # Do not start worker processes, because the worker processes would wait for the lines that the user
         # types.
-        options = options.replace(workers=1)
+        num_workers = 1
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)
     with (
         _output(options, skips) as (file, done),
-        closing(translate_remaining(load, options, counted, chosen, done)) as translations,
+        closing(
+            translate_remaining(load, counted, chosen, done, num_workers=num_workers, dtype=options.dtype)
+        ) as translations,
     ):
         lines = report_bad_lines(translations, options.place, done, counted)
         if options.text is None:
