@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from ..data.lines import decode_line, parse_json, read_raw_lines, strip_line_ends
 from ..model.errors_vaswani import InvalidValueError
-from ..model.glossary_vaswani import read_glossary
+from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import (
     LINE_ERRORS,
     InvalidInput,
@@ -145,10 +145,17 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @model_validator(mode="after")
     def _check_glossary(self) -> Self:
-        if self.glossary is not None:
-            check_file("--glossary", self.glossary)
-            read_glossary(self.glossary)
+        # Read the glossary before the model is loaded, so that an invalid line is reported early.
+        _ = self.terms
         return self
+
+    @cached_property
+    def terms(self) -> Glossary | None:
+        """The terms in the file of `--glossary`, or None without this option."""
+        if self.glossary is None:
+            return None
+        check_file("--glossary", self.glossary)
+        return read_glossary(self.glossary)
 
     @property
     def is_document(self) -> bool:
@@ -192,11 +199,11 @@ def run(options: TranslateOptions) -> None:
     """Translate the texts."""
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
-    chosen = settings_of(options, return_alignments=options.writes_json)
+    chosen = settings_of(options, glossary=options.terms, return_alignments=options.writes_json)
     check = _language_check(options)
     requests = map(partial(_checked, check), requests_of(options, read))
     if options.is_document:
-        _translate_document(options, load(), settings_of(options, return_alignments=True), check)
+        _translate_document(options, load(), chosen, check)
     elif options.stream:
         from .stream import stream_translations
 
@@ -235,7 +242,8 @@ def _translate_document(
     """Translate the input as one document."""
     from ..markup import translate_markup
 
-    chosen = replace(chosen, split_sentences=False)
+    # `translate_markup` splits the sentences, and places the tags by the word alignment.
+    chosen = replace(chosen, split_sentences=False, return_alignments=True)
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:
         checked = map(partial(_checked, check), map(Request, sentences))
