@@ -226,10 +226,15 @@ class ModelOptions(CodeOptions):
 
 
 class DeviceOptions(Options):
-    """The options for the device and the dtype of a model."""
+    """The option for the device of a model."""
 
     device: str | None = on_command_line(None, group="computing")
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
+
+
+class PrecisionOptions(DeviceOptions):
+    """The options for the device and the dtype of a model."""
+
     dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = on_command_line(None, group="computing")
     """the dtype of the computation; by default the dtype of the checkpoint; auto chooses bfloat16 if the
     processor or GPU has bfloat16 instructions and the first texts have the same translations as in float32;
@@ -237,7 +242,7 @@ class DeviceOptions(Options):
     """
 
 
-class ComputingOptions(DeviceOptions):
+class ComputingOptions(PrecisionOptions):
     """The options for the device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = on_command_line(None, group="computing")
