@@ -61,7 +61,7 @@ def command_reference() -> str:
                 title = f"{group[:1].upper()}{group[1:]}"
                 head = [f"**{title}**", "", "| option | values | default | meaning |", "|---|---|---|---|"]
                 parts.append("\n".join([*head, *rows]) + "\n")
-        if "overrides" in command.options.model_fields:
+        if command.options.field_of_recipe_keys() is not None:
             parts.append("Any key of the recipe can follow as `--key value`.\n")
     return "\n".join(parts)
 

@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
-from vaswani_hf.recipe.recipe import recipe_classes
-from vaswani_hf.settings.base import Settings, as_yaml
+from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
+from vaswani_hf.settings.base import as_yaml
 
 RECIPES = recipe_classes()
 
@@ -79,7 +79,7 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
     """
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
     for name, field in RECIPES[task].model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+        if name in SECTIONS:
             sections[name] = dict(field.annotation.model_fields)
         else:
             sections[""][name] = field
@@ -185,6 +185,11 @@ def type_words(kind: Any) -> str:
     return names.get(kind, "mapping")
 
 
+def accepts_bool(kind: Any) -> bool:
+    """Return True if true and false are values of a type."""
+    return kind is bool or bool in typing.get_args(kind)
+
+
 def facts_of(field: FieldInfo) -> dict[str, str]:
     """Return the unit and the range of a key, such as {"unit": "tokens"}. If the field of the key defines
     neither unit nor range, the dict is empty.
@@ -219,8 +224,10 @@ def description(found: list[tuple[str, FieldInfo]]) -> str:
     return " ".join(helps) + limit
 
 
-def rows() -> list[dict[str, str]]:
-    """Describe each key: its section, name, type, default, unit, range and meaning."""
+def rows() -> list[dict[str, Any]]:
+    """Describe each key: its section, name, type, default, unit, range and meaning, and whether the values of
+    the key can be true and false.
+    """
     found_rows = []
     for section, keys in all_keys().items():
         for key, found in keys.items():
@@ -238,6 +245,7 @@ def rows() -> list[dict[str, str]]:
                 "unit": facts_of(field).get("unit", ""),
                 "range": range_words(field),
                 "meaning": description(found),
+                "is_boolean": accepts_bool(field.annotation),
             }
             found_rows.append(row)
     return found_rows
@@ -262,8 +270,10 @@ def page() -> str:
 
 
 def keys_text() -> str:
-    """Return the content of vaswani_hf/cli/recipe_keys.json."""
-    return json.dumps(rows(), indent=1, ensure_ascii=False) + "\n"
+    """Return the content of vaswani_hf/cli/recipe_keys.json. The texts in the file have no backticks, because
+    a terminal shows no Markdown.
+    """
+    return json.dumps(rows(), indent=1, ensure_ascii=False).replace("`", "") + "\n"
 
 
 def schema() -> dict[str, Any]:

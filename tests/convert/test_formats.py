@@ -22,7 +22,7 @@ from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.convert.translator_engine import TranslatorEngine
-from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
+from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, Rule, VaswaniConfig
 from vaswani_hf.model.inputs_vaswani import is_int
 
 
@@ -123,7 +123,7 @@ def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, na
 )
 def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monkeypatch, expressible):
     config = tiny_config()
-    new_field = dataclasses.field(default=0, metadata={"rule": (is_int, "an integer of 0 or more")})
+    new_field = dataclasses.field(default=0, metadata={"rule": Rule(is_int, "an integer of 0 or more")})
     monkeypatch.setitem(CONFIG_FIELDS, "new_field", new_field)
     monkeypatch.setattr(VaswaniConfig, "new_field", 0, raising=False)
     expressible.refuse_others(config)

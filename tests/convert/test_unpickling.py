@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+from vaswani_hf.convert.importing import import_checkpoint
 from vaswani_hf.convert.unpickling import header_of, load_weights
 
 
@@ -76,3 +77,18 @@ def test_the_beginning_of_a_zip_file_is_named(tmp_path):
 def test_a_missing_file_is_not_called_damaged(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_weights(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("format", [None, "opennmt_py", "marian_mt"])
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, format, is_folder):
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "marian"}')
+    (folder / "model.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 300\n")
+    source = folder if is_folder else folder / "model.pt"
+    with pytest.raises(
+        ValueError, match="^'model.pt' is a pointer of git-lfs and .* `git lfs pull` in the clone"
+    ):
+        import_checkpoint(source, tmp_path / "imported", format)
+    assert not (tmp_path / "imported").exists()

@@ -378,6 +378,7 @@ def replaced(old, new):
         (MINIMAL + "seed: 1\nseed: 2", "`seed` occurs twice in the mapping that begins in line 1; give the key only once."),
         (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}", "`encoder` occurs twice"),
         ("- 1", "must be a mapping of keys to values, but is list"),
+        (MINIMAL + "model: 3", "`model` in ... must be a mapping of keys to values, but is 3."),
         ("a: [1", "is no YAML"),
         ("data: {source_language: en, target_language: de}", "`output_dir` must be given, but is missing."),
         (replaced("source_language: en, ", ""), "`data.source_language` must be given, but is missing."),

@@ -39,6 +39,20 @@ def test_a_wrong_line_is_named(glossary, vaswani, copier_checkpoint):
     assert code == 2 and "Line 2 of the glossary" in sentence
 
 
+def test_the_command_reads_a_glossary_once(glossary, vaswani, copier_checkpoint, monkeypatch):
+    paths = []
+
+    def read(path):
+        paths.append(path)
+        return read_glossary(path)
+
+    for module in ("cli.translate", "model.inputs_vaswani"):
+        monkeypatch.setattr(f"vaswani_hf.{module}.read_glossary", read)
+    path = str(glossary("hund\tÖl\n"))
+    assert vaswani("translate", copier_checkpoint, "--text", "hund", "--glossary", path)[0] == 0
+    assert paths == [path]
+
+
 def test_translations_contain_the_terms(glossary, copier, caplog):
     path = glossary("hund\tÖl\nhund\tja?\neins\tnein nein\nzwei,\t\n")
     options = {"glossary": path, "num_beams": 3, "no_repeat_ngram_size": 1}

@@ -5,10 +5,10 @@ from typing import Self
 
 from pydantic import model_validator
 
-from .options import Options, check_file, on_command_line
+from .options import RecipeKeyOptions, check_file, on_command_line
 
 
-class AblateOptions(Options):
+class AblateOptions(RecipeKeyOptions):
     """The options of `vaswani ablate`."""
 
     runs: str = on_command_line(positional=True, metavar="LIST")
@@ -20,8 +20,6 @@ class AblateOptions(Options):
     the value of `seeds` in the list, or 1 if the list has no `seeds`"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON instead of the table"""
-    overrides: list[str] = on_command_line([], hidden=True)
-    """options of the form `--key value`, where `key` is a key of the recipe"""
 
     @model_validator(mode="after")
     def _check_list(self) -> Self:

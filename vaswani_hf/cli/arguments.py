@@ -15,6 +15,8 @@ from .recipe_keys import read_rows
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
+# Options of other toolkits that choose GPUs. `vaswani train` has no such option.
+_GPU_OPTIONS = ("--gpus", "--gpu", "--cuda", "--use_cuda", "--num_gpus", "--device", "--devices")
 
 
 def parse_words(
@@ -23,15 +25,15 @@ def parse_words(
     """Parse the arguments of a command line. Return a dict from the field names of the options to the values,
     and the verbosity: -1 for `--quiet`, 1 for `--verbose`, else 0.
     """
-    has_recipe_keys = "overrides" in options.model_fields
+    field_of_recipe_keys = options.field_of_recipe_keys()
     parser = make_parser(name, help, example, options)
-    keys = recipe_keys() if has_recipe_keys else {}
+    keys = {} if field_of_recipe_keys is None else recipe_keys()
     known, unknown = parser.parse_known_args(normalised(words, options, keys))
     values = vars(known)
     verbosity = int(values.pop("verbose", False)) - int(values.pop("quiet", False))
-    if has_recipe_keys:
+    if field_of_recipe_keys is not None:
         parser.check_keys(unknown, keys)
-        values["overrides"] = unknown
+        values[field_of_recipe_keys] = unknown
     elif unknown:
         parser.refuse(unknown)
     return values, verbosity
@@ -40,12 +42,11 @@ def parse_words(
 def make_parser(name: str, help: str, example: str, options: type[Options]) -> "CommandParser":
     """Create the argparse parser of a command. The help of the parser lists the options in groups."""
     epilog = f"example:\n  {example}"
-    if "overrides" in options.model_fields:
+    if options.field_of_recipe_keys() is not None:
         epilog = (
-            f"Any key of the recipe can follow as --key value; --help-keys describes all keys.\n\n{epilog}"
+            "Any key of the recipe can follow as --key value; vaswani train --help-keys describes all keys."
+            f"\n\n{epilog}"
         )
-        if "help_keys" not in options.model_fields:
-            epilog = epilog.replace("--help-keys", "vaswani train --help-keys")
     parser = CommandParser(
         prog=f"vaswani {name}",
         description=f"{help[:1].upper()}{help[1:]}.",
@@ -74,7 +75,7 @@ def recipe_keys() -> dict[str, bool]:
     """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the value of
     the key is boolean, else False.
     """
-    return {place: row["type"].startswith("true or false") for place, row in read_rows().items()}
+    return {place: row["is_boolean"] for place, row in read_rows().items()}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -112,15 +113,7 @@ class CommandParser(argparse.ArgumentParser):
         message = f"there is no {kind} {option}"
         if found is not None:
             return f"{message}; the most similar name is --{found}"
-        if keys and option in (
-            "--gpus",
-            "--gpu",
-            "--cuda",
-            "--use_cuda",
-            "--num_gpus",
-            "--device",
-            "--devices",
-        ):
+        if keys and option in _GPU_OPTIONS:
             return (
                 f"{message}; use CUDA_VISIBLE_DEVICES to choose GPUs, and accelerate launch to use several "
                 "GPUs"
@@ -186,7 +179,7 @@ def values_of(field: FieldInfo) -> str | None:
 def _help_of(field: FieldInfo) -> str:
     """Return the help text of a field on one line, followed by the default value in parentheses."""
     words = " ".join((field.description or "").split())
-    if field.is_required() or field.default in (None, False, []) or f"({field.default}" in words:
+    if field.is_required() or field.default in (None, False, []):
         return words
     return f"{words} ({field.default})"
 

@@ -45,7 +45,7 @@ def run(options: CompletionOptions) -> None:
     for name, command in COMMANDS.items():
         fields = command.options.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
-        if "overrides" in command.options.model_fields:
+        if command.options.field_of_recipe_keys() is not None:
             names += [f"--{key}" for key in recipe_keys()]
         words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
     if options.shell == "fish":

@@ -1,22 +1,17 @@
 """`vaswani figures`: draws the pictures of a checkpoint."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
-from .options import DeviceOptions, ModelOptions, check_file, on_command_line
+from .options import ModelOptions, PrecisionOptions, check_file, on_command_line
 from .recorded_split import test_split
 
-if TYPE_CHECKING:
-    from ..pictures.figures import RunRecord
-    from ..recipe import Recipe
 
-
-class FiguresOptions(DeviceOptions, ModelOptions):
+class FiguresOptions(PrecisionOptions, ModelOptions):
     """The options of `vaswani figures`."""
 
     output: str = on_command_line(positional=True)
@@ -58,7 +53,7 @@ def run(options: FiguresOptions) -> None:
     from ..checkpoint.languages import recorded_languages
     from ..checkpoint.loading import checkpoint_folder
     from ..data.lines import read_lines, refuse_blank
-    from ..pictures.figures import draw_figures
+    from ..pictures.figures import draw_figures, read_run
     from ..recipe.published import recorded_recipe
     from ..translation.translator import Translator
 
@@ -70,6 +65,8 @@ def run(options: FiguresOptions) -> None:
     else:
         texts = list(read_lines(options.texts))
         refuse_blank(texts, "--texts", options.texts)
+    training = None if recipe is None else recipe.training
+    record = read_run(folder, training, translator.model.config.d_model)
     language = (recorded_languages(folder) or ("", ""))[0]
     draw_figures(
         translator,
@@ -80,7 +77,7 @@ def run(options: FiguresOptions) -> None:
         least_distance=options.least_distance,
         text=options.text,
         layer=options.layer,
-        record=_record(folder, recipe, translator.model.config.d_model),
+        record=record,
     )
 
 
@@ -88,24 +85,3 @@ def _partners(
     given: list[str], default: Mapping[str, frozenset[str]] | None
 ) -> Mapping[str, frozenset[str]] | None:
     return read_partners(given, "") if given else default
-
-
-def _record(folder: Path, recipe: "Recipe | None", d_model: int) -> "RunRecord | None":
-    """Return the log, the schedule and the learning rates of the run that trained a checkpoint; None if the
-    checkpoint has no recipe or no log.
-    """
-    from ..checkpoint.files import METRICS_FILE, read_metrics, recipe_file
-    from ..optimization.schedules import scheduled_rate
-    from ..pictures.figures import RunRecord
-
-    place = recipe_file(folder)
-    metrics = [] if place is None else read_metrics(place.parent / METRICS_FILE)
-    if recipe is None or not metrics:
-        return None
-    training = recipe.training
-    num_steps = training.max_steps or metrics[-1]["step"]
-
-    def rate(step: int) -> float:
-        return scheduled_rate(step, training, d_model, num_steps)
-
-    return RunRecord(metrics, training.lr_scheduler_type, rate)

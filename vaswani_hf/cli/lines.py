@@ -1,21 +1,16 @@
-"""Functions that `translate`, `parse`, `score` and `distill` share. The functions translate lines, report
-invalid lines and progress, and write JSON.
+"""Functions that `translate`, `parse`, `score` and `distill` share. The functions report invalid lines
+and progress, and write JSON.
 """
 
-import functools
 import json
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from dataclasses import replace
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, TranslationOptions, has_text
-from .options import WorkerOptions
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
@@ -41,59 +36,6 @@ class CountedRequests:
             self.num_read += 1
             self.num_texts += isinstance(request, InvalidInput) or has_text(request)
             yield request
-
-
-def translate_remaining(
-    load: Callable[..., Any],
-    work: WorkerOptions,
-    requests: Iterable[Any],
-    options: TranslationOptions,
-    done: int,
-) -> Generator[Any, None, None]:
-    """Yield the translations of all requests after the first `done` requests.
-
-    A window is a group of requests that are read and sorted together; `options.window` is the size of a
-    window. If the remaining requests fit into one window, this process translates the requests, because
-    starting worker processes would take longer than the translation.
-
-    The caller must close the generator to end the worker processes.
-    """
-    window = options.window
-    if work.workers > 1 and options.seed is None:
-        window = -(-window // work.workers)
-    # If a seed is given, the window size must not depend on the number of processes, because the sampled
-    # tokens depend on the window size. A resumed run translates a whole window again, because the rounding
-    # errors of a sentence depend on the other sentences of its batch.
-    begin = done - done % window
-    translator = None
-    if work.workers == 1 or work.dtype == "auto":
-        translator = load()
-        # Choose the dtype from the first requests of the input, also in a resumed run, so that all processes
-        # and runs use the same dtype.
-        requests = translator.after_choosing_dtype(requests, options)
-    options = replace(options, window=window)
-    remaining: Iterator[Any] = islice(requests, begin, None)
-    starts_processes = False
-    if work.workers > 1:
-        # Read `window + 1` requests to find out whether the input is longer than one window. Worker processes
-        # are started only for such an input.
-        first = list(islice(remaining, window + 1))
-        remaining = chain(first, remaining)
-        starts_processes = len(first) > window
-    translations: Any
-    if starts_processes:
-        from ..translation.workers import translate_in_processes
-
-        if translator is not None:
-            load = functools.partial(load, dtype=translator.model.dtype)
-        translations = translate_in_processes(
-            load, remaining, options, num_workers=work.workers, first_line=begin + 1
-        )
-    else:
-        translator = translator or load()
-        translations = translator.translate_requests(remaining, options, begin + 1)
-    with closing(translations):
-        yield from islice(translations, done - begin, None)
 
 
 def report_bad_lines(

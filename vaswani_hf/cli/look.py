@@ -6,14 +6,14 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import SCORING, ModelOptions, on_command_line, translation_options
+from .options import SCORING, DeviceOptions, ModelOptions, translation_options
 from .output import check_output
 
 _SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))
 _SearchFields: Any = translation_options(*_SEARCH)
 
 
-class LookOptions(_SearchFields, ModelOptions):
+class LookOptions(_SearchFields, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
     text: str
@@ -22,8 +22,6 @@ class LookOptions(_SearchFields, ModelOptions):
     """explain this translation; by default the page explains the translation that the search finds"""
     output: str
     """a new HTML file"""
-    device: str | None = on_command_line(None, group="computing")
-    """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
 
     @model_validator(mode="after")
     def _check_texts_and_output(self) -> Self:

@@ -7,12 +7,13 @@ model, a recipe or a repository. The translation options come from the dataclass
 `TranslationOptions`, because `Translator` and the pipeline have the same options.
 """
 
+import argparse
 import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -56,8 +57,20 @@ class Options(Settings):
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:
         """Return the fields that are options on the command line."""
+        found = {}
+        for name, field in cls.model_fields.items():
+            settings = command_line_settings(field)
+            if not settings.get("hidden") and not settings.get("recipe_keys"):
+                found[name] = field
+        return found
+
+    @classmethod
+    def field_of_recipe_keys(cls) -> str | None:
+        """Return the name of the field that receives recipe keys, or None if the command accepts no recipe
+        keys.
+        """
         fields = cls.model_fields.items()
-        return {name: field for name, field in fields if not command_line_settings(field).get("hidden")}
+        return next((name for name, field in fields if command_line_settings(field).get("recipe_keys")), None)
 
     @classmethod
     def of_command_line(cls, values: dict[str, Any]) -> "Options":
@@ -76,25 +89,42 @@ class Options(Settings):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
+class CommandLine(TypedDict, total=False):
+    """Describes the option of a field on the command line."""
+
+    group: str
+    """The group in which the help lists the option, such as "computing"; by default "input and output"."""
+    positional: bool
+    """True if the field is a positional argument."""
+    option: str
+    """The name of the option, if this name differs from the name of the field. For example, the field of
+    `--json` is `as_json`, because a field `json` would hide a method of pydantic."""
+    metavar: str
+    """The placeholder for the value in the help."""
+    action: str | type[argparse.Action]
+    """The action that argparse executes when the option occurs on the command line."""
+    hidden: bool
+    """True if the field is not an option on the command line."""
+    recipe_keys: bool
+    """True if the field is not an option, but receives all recipe keys on the command line with their values,
+    such as `["--max_steps", "500"]`."""
+
+
 def on_command_line(
-    default: Any = ..., *, ge: float | None = None, gt: float | None = None, **settings: Any
+    default: Any = ..., *, ge: float | None = None, gt: float | None = None, **settings: Unpack[CommandLine]
 ) -> Any:
-    """Declare a field of an options class, and specify the option for this field on the command line.
+    """Declare a field of an options class, and describe its option on the command line.
 
-    `ge` (inclusive) and `gt` (exclusive) are lower limits of the value. `group` is the group in which the
-    help lists the option, such as "computing"; by default "input and output". `positional=True` makes the
-    field a positional argument. `metavar` is the placeholder for the value in the help. If `hidden` is True, the field is not an option on the command line. `action` is an
-    `argparse.Action` that argparse calls when the option occurs on the command line. `option` is the name of
-    the option, if this name differs from the field name. For example, the field of `--json` is `as_json`,
-    because a field `json` would hide a method of pydantic.
+    `ge` (inclusive) and `gt` (exclusive) are lower limits of the value.
     """
-    return Field(default, ge=ge, gt=gt, json_schema_extra=settings)
+    extra: Any = settings
+    return Field(default, ge=ge, gt=gt, json_schema_extra=extra)
 
 
-def command_line_settings(field: FieldInfo) -> dict[str, Any]:
+def command_line_settings(field: FieldInfo) -> CommandLine:
     """Return the settings that `on_command_line` stored in a field."""
-    settings: Any = field.json_schema_extra
-    return settings or {}
+    settings: Any = field.json_schema_extra or {}
+    return settings
 
 
 def check_file(option: str, path: str) -> None:
@@ -156,12 +186,19 @@ def translation_options(*names: str) -> Any:
         # config of the checkpoint.
         default = None if name in _SEARCH_NAMES else field.default
         limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
-        settings = {"group": declared["group"]}
+        settings: Any = CommandLine(group=declared["group"])
         fields[name] = (
             value_type | None,
             Field(default, description=declared["help"], json_schema_extra=settings, **limits),
         )
     return create_model("TranslationFields", __base__=_TranslationFields, **fields)
+
+
+class RecipeKeyOptions(Options):
+    """The options of a command that accepts recipe keys as `--key value`."""
+
+    overrides: list[str] = on_command_line([], recipe_keys=True)
+    """options of the form `--key value`, where `key` is a key of the recipe"""
 
 
 class CodeOptions(Options):
@@ -189,10 +226,15 @@ class ModelOptions(CodeOptions):
 
 
 class DeviceOptions(Options):
-    """The options for the device and the dtype of a model."""
+    """The option for the device of a model."""
 
     device: str | None = on_command_line(None, group="computing")
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
+
+
+class PrecisionOptions(DeviceOptions):
+    """The options for the device and the dtype of a model."""
+
     dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = on_command_line(None, group="computing")
     """the dtype of the computation; by default the dtype of the checkpoint; auto chooses bfloat16 if the
     processor or GPU has bfloat16 instructions and the first texts have the same translations as in float32;
@@ -200,7 +242,7 @@ class DeviceOptions(Options):
     """
 
 
-class ComputingOptions(DeviceOptions):
+class ComputingOptions(PrecisionOptions):
     """The options for the device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = on_command_line(None, group="computing")

@@ -5,7 +5,7 @@ bracket notation or as JSON.
 from typing import Any
 
 from .options import SCORING, translation_options
-from .translate import TextOptions, requests_of, settings_of, text_request, translate_texts
+from .texts import TextOptions, requests_of, settings_of, text_request, translate_texts
 
 _SearchFields: Any = translation_options(*SCORING, "num_beams", "max_new_tokens", "window", "on_error")
 

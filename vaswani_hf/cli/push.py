@@ -1,7 +1,6 @@
 """Defines `vaswani push`, the command that uploads a checkpoint or an export to the Hub."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -54,7 +53,7 @@ class PushOptions(CodeOptions):
 def run(options: PushOptions) -> None:
     """Upload the checkpoint."""
     from ..convert.push_export import is_export, push_export
-    from ..demo.space import check_space, export_page, push_space
+    from ..demo.space import push_with_space
     from ..publish.push import push
 
     arguments = options.given()
@@ -63,7 +62,7 @@ def run(options: PushOptions) -> None:
     checkpoint = arguments.pop("checkpoint")
     repository = arguments.pop("repository")
     space = arguments.pop("space", None)
-    arguments.pop("space_sdk", None)
+    sdk = arguments.pop("space_sdk", "gradio")
     if is_export(Path(checkpoint)):
         if options.license is not None:
             raise InvalidValueError(
@@ -75,20 +74,7 @@ def run(options: PushOptions) -> None:
                 f"`--space` is for a checkpoint, but '{checkpoint}' is an export; leave `--space` out."
             )
         push_export(checkpoint, repository, **arguments)
-        return
-    if space is None:
+    elif space is None:
         push(checkpoint, repository, **arguments)
-        return
-    check_space(checkpoint, space)
-    with TemporaryDirectory() as folder:
-        page = None
-        if options.space_sdk == "static":
-            # Export the page before the push, so that nothing is uploaded if the page does not support the
-            # model.
-            page = export_page(checkpoint, repository, Path(folder))
-        url = push(checkpoint, repository, **arguments)
-        # The address of a commit ends in /user/name/commit/COMMIT.
-        user, name, _, commit = url.split("/")[-4:]
-        push_space(checkpoint, f"{user}/{name}", commit, space, page=page, private=options.private)
-    if options.private and page is None:
-        print("the Space needs the secret HF_TOKEN in its settings, because the model is private", flush=True)
+    else:
+        push_with_space(checkpoint, repository, space, sdk, **arguments)

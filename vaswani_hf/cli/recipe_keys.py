@@ -62,7 +62,7 @@ def describe_key(name: str) -> str:
     return "\n\n".join(_describe(place, rows[place]) for place in found)
 
 
-def _describe(place: str, row: dict[str, str]) -> str:
+def _describe(place: str, row: dict[str, Any]) -> str:
     lines = [place]
     for fact in ("type", "default", "unit", "range", "meaning"):
         indent = f"  {fact:<9}"
@@ -71,10 +71,9 @@ def _describe(place: str, row: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def read_rows() -> dict[str, dict[str, str]]:
+def read_rows() -> dict[str, dict[str, Any]]:
     """Return a dictionary from the name of each key (`section.key`, or `key` for a key without a section) to
     its description.
     """
     rows = json.loads(_FILE.read_text(encoding="utf-8"))
-    plain = [{name: text.replace("`", "") for name, text in row.items()} for row in rows]
-    return {f"{row['section']}.{row['key']}".lstrip("."): row for row in plain}
+    return {f"{row['section']}.{row['key']}".lstrip("."): row for row in rows}

@@ -2,8 +2,6 @@
 
 import ipaddress
 import os
-import shlex
-import socket
 import sys
 from functools import cached_property
 from importlib.util import find_spec
@@ -15,7 +13,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..serving.limits import Limits
-from ..serving.server import listening_socket, run_server
+from ..serving.server import API_KEY, listening_socket, run_server
 from ..version import install_command
 from .options import (
     SEARCH,
@@ -31,7 +29,6 @@ from .options import (
 if TYPE_CHECKING:
     from ..serving.app import Service
 
-_API_KEY = "VASWANI_API_KEY"
 _SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
 
@@ -91,10 +88,10 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
         # Read the glossaries before the models are loaded, so that an invalid line of a glossary is reported
         # early.
         _ = self.glossaries
-        if not _is_loopback(self.host) and not os.environ.get(_API_KEY):
+        if not _is_loopback(self.host) and not os.environ.get(API_KEY):
             raise InvalidValueError(
                 f"`--host` {self.host} can be reached from other machines and needs an API key; set the "
-                f"environment variable {_API_KEY} to a secret text, or leave `--host` out."
+                f"environment variable {API_KEY} to a secret text, or leave `--host` out."
             )
         return self
 
@@ -114,7 +111,7 @@ def run(options: ServeOptions) -> None:
             )
     with listening_socket(options.host, options.port) as listening:
         service = _load_service(options)
-        run_server(service, listening, lambda: _announce(service, listening))
+        run_server(service, listening)
     print("vaswani: the service has ended", file=sys.stderr)
 
 
@@ -138,24 +135,8 @@ def _load_service(options: ServeOptions) -> "Service":
         load_detector() if needs_detector or has_detector() else None,
     )
     settings = TranslationOptions.of(**options.translation_settings())
-    key = os.environ.get(_API_KEY) or None
+    key = os.environ.get(API_KEY) or None
     return Service(directions, settings, options, key, options.glossaries, options.language_check)
-
-
-def _announce(service: "Service", listening: socket.socket) -> None:
-    """Print the address of the service and an example of a request."""
-    host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    directions = service.directions
-    pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
-    print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
-    print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
-    if directions.detector is None and len(directions.sources()) > 1:
-        print(
-            "each request must name its source language, because py3langid is not installed; install py3langid "
-            f"with `{install_command('language_check')}`",
-            file=sys.stderr,
-        )
 
 
 def _is_loopback(host: str) -> bool:
@@ -163,12 +144,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _curl_line(address: str, needs_key: bool, direction: Any) -> str:
-    data = {"q": "Hello, world!", "source": direction.source, "target": direction.target}
-    words = ["curl", f"{address}/translate"]
-    for name, value in data.items():
-        words += ["--data-urlencode", f"{name}={value}"]
-    line = shlex.join(words)
-    return f'{line} -H "Authorization: Bearer ${_API_KEY}"' if needs_key else line

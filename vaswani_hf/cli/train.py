@@ -8,11 +8,11 @@ from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe, similar_recipes
-from .options import Options, on_command_line
+from .options import RecipeKeyOptions, on_command_line
 from .recipe_keys import PrintKeys
 
 
-class RecipeOptions(Options):
+class RecipeOptions(RecipeKeyOptions):
     """The options that name a recipe and replace values of keys in the recipe."""
 
     recipe: str = on_command_line(positional=True)
@@ -22,8 +22,6 @@ class RecipeOptions(Options):
     help_key: str | None = on_command_line(None, action=PrintKeys, metavar="KEY")
     """print the description of one key of a recipe, such as training.warmup_steps or warmup_steps, and exit
     """
-    overrides: list[str] = on_command_line([], hidden=True)
-    """options of the form `--key value`, where `key` is a key of the recipe"""
 
     @model_validator(mode="after")
     def _check_recipe(self) -> Self:

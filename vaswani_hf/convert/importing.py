@@ -28,7 +28,7 @@ from .eole import EOLE
 from .fairseq import FAIRSEQ
 from .formats import TOLERANCE, alternatives, are_installed, largest_difference, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
-from .import_formats import Imported, ImportFormat, Logits, ReadOptions
+from .import_formats import Imported, ImportFormat, Logits, ReadOptions, UnsupportedError
 from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
 from .marian_npz import MARIAN_NPZ_IMPORT
@@ -54,6 +54,9 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
         TENSOR2TENSOR,
     )
 }
+# A pointer of git-lfs begins with these bytes. If git-lfs is not installed, a clone has pointers in place of
+# large files.
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class ImportReport(NamedTuple):
@@ -123,9 +126,16 @@ def import_checkpoint(
         path = _local_path(source, format)
         _refuse_ctranslate2(path, source)
         _refuse_own_checkpoint(path, source)
-        entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
-        _check(entry, options)
-        imported = _read(entry, path, source, options)
+        try:
+            entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
+            _check(entry, options)
+            imported = _read(entry, path, source, options)
+        except (InvalidValueError, UnsupportedError):
+            raise
+        except Exception:
+            # If the checkpoint has a pointer of git-lfs, report the pointer as the cause of the error.
+            _refuse_lfs_pointers(path)
+            raise
         imported.facts = {**_facts_of_card(path), **imported.facts}
         imported.config.validate_architecture()
         _write(imported, folder, source)
@@ -186,6 +196,22 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
         f"'{source}' is not recognised as a checkpoint of a format that can be imported ({titles}); check "
         "the name, or name the format with `--from`."
     )
+
+
+def _refuse_lfs_pointers(path: Path) -> None:
+    """Raise a ValueError if a file of a checkpoint is a pointer of git-lfs: a short text in place of the
+    content of the file.
+    """
+    for file in [path] if path.is_file() else sorted(path.iterdir()):
+        if not file.is_file():
+            continue
+        with file.open("rb") as opened:
+            is_pointer = opened.read(len(_LFS_POINTER)) == _LFS_POINTER
+        if is_pointer:
+            raise ValueError(
+                f"'{file.name}' is a pointer of git-lfs and not the file itself; download the file with `git "
+                "lfs pull` in the clone of the repository."
+            )
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..model.errors_vaswani import InvalidValueError
 from ..publish.model_card import pipeline_of
-from ..publish.push import Destination, check_destination, only_hub_errors, refuse_tokens, send
+from ..publish.push import Destination, check_destination, only_hub_errors, push, refuse_tokens, send
 from ..publish.records import read_record, read_results
 from ..version import minimum_versions
 
@@ -71,6 +71,34 @@ launch(
     {title},
 )
 '''
+
+
+def push_with_space(
+    checkpoint: str,
+    repository: str,
+    space: str,
+    sdk: Literal["gradio", "static"],
+    *,
+    private: bool = False,
+    **options: Any,
+) -> None:
+    """Push a checkpoint, and create or update a Space with a page on which people try the pushed model.
+
+    `options` are further arguments of `push`.
+    """
+    check_space(checkpoint, space)
+    with TemporaryDirectory() as folder:
+        page = None
+        if sdk == "static":
+            # Export the page before the push, so that nothing is uploaded if the page does not support the
+            # model.
+            page = export_page(checkpoint, repository, Path(folder))
+        url = push(checkpoint, repository, private=private, **options)
+        # The address of a commit ends in /user/name/commit/COMMIT.
+        user, name, _, commit = url.split("/")[-4:]
+        push_space(checkpoint, f"{user}/{name}", commit, space, page=page, private=private)
+    if private and page is None:
+        print("the Space needs the secret HF_TOKEN in its settings, because the model is private", flush=True)
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:

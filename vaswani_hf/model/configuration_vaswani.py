@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import Field, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
@@ -73,38 +73,47 @@ def _names_of(registry: Registry) -> str:
     return f"{names} or a name that `{registry.function}` has added"
 
 
-# A rule is a test of the value of a field, and the words that follow "must be" in the error message.
-_A_SIZE = (partial(is_int, least=1), "a positive integer")
-_A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or None")
-_A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
-_A_POSITIVE_NUMBER = (_is_positive, "a positive number")
-_A_POSITIVE_NUMBER_OR_NONE = (_is_none_or(_is_positive), "a positive number or None")
-_A_SWITCH = (_is_bool, "True or False")
-_A_SWITCH_OR_NONE = (_is_none_or(_is_bool), "True, False or None")
-_ALWAYS_TRUE = (lambda value: value is True, "True, because the model always has an encoder and a decoder")
-_A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
-_TOKENS_OR_NONE = (
+class Rule(NamedTuple):
+    """The rule for the values of a field: a test, and the words that follow "must be" in the error message."""
+
+    accepts: Callable[[Any], bool]
+    words: str
+
+
+_A_SIZE = Rule(partial(is_int, least=1), "a positive integer")
+_A_SIZE_OR_NONE = Rule(_is_none_or(partial(is_int, least=1)), "a positive integer or None")
+_A_RATE = Rule(lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
+_A_POSITIVE_NUMBER = Rule(_is_positive, "a positive number")
+_A_POSITIVE_NUMBER_OR_NONE = Rule(_is_none_or(_is_positive), "a positive number or None")
+_A_SWITCH = Rule(_is_bool, "True or False")
+_A_SWITCH_OR_NONE = Rule(_is_none_or(_is_bool), "True, False or None")
+_ALWAYS_TRUE = Rule(
+    lambda value: value is True, "True, because the model always has an encoder and a decoder"
+)
+_A_TOKEN_OR_NONE = Rule(_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
+_TOKENS_OR_NONE = Rule(
     _is_none_or(_are_ints),
     "a token id (an integer of 0 or more), a list of token ids or None",
 )
-_AN_ACTIVATION = (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"')
-_A_NORM_POSITION = (_is_one_of("post", "pre"), '"post" or "pre"')
-_A_NORM_POSITION_OR_NONE = (_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None')
-_A_POSITION_ENCODING = (POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS))
-_TIMESCALES = (_is_one_of("paper", "tensor2tensor"), '"paper" or "tensor2tensor"')
-_AN_OFFSET = (is_int, "an integer of 0 or more (tokens)")
-_A_SCORE = (ATTENTIONS.accepts, _names_of(ATTENTIONS))
-_A_SCORE_OR_NONE = (_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None")
-_WINDOWS = (
+_AN_ACTIVATION = Rule(_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"')
+_A_NORM_POSITION = Rule(_is_one_of("post", "pre"), '"post" or "pre"')
+_A_NORM_POSITION_OR_NONE = Rule(_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None')
+_A_POSITION_ENCODING = Rule(POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS))
+_TIMESCALES = Rule(_is_one_of("paper", "tensor2tensor"), '"paper" or "tensor2tensor"')
+_AN_OFFSET = Rule(is_int, "an integer of 0 or more (tokens)")
+_A_SCORE = Rule(ATTENTIONS.accepts, _names_of(ATTENTIONS))
+_A_SCORE_OR_NONE = Rule(_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None")
+_WINDOWS = Rule(
     partial(_are_ints, may_be_none=True),
     "an integer of 0 or more (tokens), a list with one entry per layer or None",
 )
-_A_SMOOTHING_FORM = (_is_one_of("t2t", "torch"), '"t2t" or "torch"')
+_A_SMOOTHING_FORM = Rule(_is_one_of("t2t", "torch"), '"t2t" or "torch"')
 
 
 def _field(
     default: Any,
-    rule: tuple[Callable[[Any], bool], str],
+    help: str,
+    rule: Rule,
     *,
     unit: str = "",
     is_recipe_key: bool = True,
@@ -116,7 +125,8 @@ def _field(
 
     Args:
         default (Any): The default value.
-        rule (tuple): A test of the value, and the words that follow "must be" in the error message.
+        help (str): The meaning of the field, for the docstring of `VaswaniConfig` and for the manual.
+        rule (Rule): The rule for the values of the field.
         unit (str): The unit of a count or a size.
         is_recipe_key (bool): True if the field is a key of the section `model` of a recipe. False if the
             tokenizer or another section of the recipe determines the value.
@@ -125,6 +135,7 @@ def _field(
         needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
     """
     properties = {
+        "help": help,
         "rule": rule,
         "unit": unit,
         "is_recipe_key": is_recipe_key,
@@ -141,102 +152,6 @@ class VaswaniConfig(PreTrainedConfig):
     Fields have the names that MarianMT and BART use. If MarianMT and BART lack a field, the name is the
     symbol in the paper, such as `d_k`. Each assignment to a field checks the value. The constructors of
     configs and models check the combination of all fields.
-
-    Args:
-        vocab_size (int): Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings
-            are shared.
-        decoder_vocab_size (int, optional): Number of tokens in the target vocabulary; by default
-            `vocab_size`.
-        d_model (int): Width of embeddings, sub-layer outputs and residuals (Section 3.1).
-        encoder_layers (int): Number N of encoder layers (Section 3.1).
-        decoder_layers (int): Number N of decoder layers (Section 3.1).
-        encoder_attention_heads (int): Number h of heads of the encoder's self-attention (Section 3.2.2).
-        decoder_attention_heads (int): Number h of heads of the decoder's self-attention and cross-attention
-            (Section 3.2.2).
-        encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
-        decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
-        d_k (int, optional): Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The
-            default is `d_model` divided by the number of heads. If the encoder and the decoder have different
-            numbers of heads, the field stays None, and each stack divides `d_model` by its own number of
-            heads.
-        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). `d_v` has the same
-            default as `d_k`.
-        dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
-            (Section 5.4).
-        attention_dropout (float): Dropout rate of attention weights. Values above 0 differ from the paper,
-            because the paper has no dropout of attention weights.
-        activation_dropout (float): Dropout rate after the activation function of the feed-forward networks.
-            Values above 0 differ from the paper, because the paper has no dropout after the activation
-            function.
-        activation_function (str): Activation of the feed-forward networks (Section 3.3, Equation 2).
-        norm_position (str): "post" computes LayerNorm(x + Sublayer(x)), as Section 3.1 does. "pre" computes x
-            + Sublayer(LayerNorm(x)), and adds a LayerNorm at the end of each stack. "pre" differs from the
-            paper, but makes the training of deep stacks more stable.
-        norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
-            Different norm positions in the encoder and the decoder differ from the paper. Models converted
-            from JoeyNMT may have a "pre" encoder and a "post" decoder.
-        final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
-            "pre" stack has a final LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with
-            a final LayerNorm differs from the paper, but models of torch.nn.Transformer have such stacks.
-        layer_norm_eps (float): The epsilon that LayerNorm adds to the variance. The paper gives no value.
-            tensor2tensor uses 1e-6.
-        position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
-            without position information, or a name that `register_position_encoding` has added. "none" and
-            registered position encodings differ from the paper.
-        position_timescales (str): The formula for the timescale of the feature pair i of sinusoidal
-            positions. "paper" uses 10000^(2i/d_model) (Section 3.5). "tensor2tensor" uses
-            10000^(i/(d_model/2-1)). "tensor2tensor" differs from the paper, but models converted from
-            tensor2tensor, Marian or fairseq need "tensor2tensor". Only "sinusoidal" positions use
-            `position_timescales`.
-        position_offset (int): The position of the first token in sinusoidal position encodings. In the paper,
-            the first position is 0. A `position_offset` above 0 differs from the paper, but models converted
-            from fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use
-            `position_offset`.
-        max_position_embeddings (int): Number of learned positions. A model with learned positions cannot read
-            a sequence with more tokens. Sinusoidal positions ignore `max_position_embeddings`.
-        scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
-        share_encoder_decoder_embeddings (bool): True if the source embedding and the target embedding share
-            one matrix (Section 3.4).
-        tie_word_embeddings (bool): True if the output projection and the target embedding share one matrix
-            (Section 3.4).
-        lm_head_bias (bool): True if the output projection has a bias. A bias differs from the paper, but
-            models converted from Marian and other libraries have an output bias.
-        zero_start_embedding (bool): True if decoding starts with `<pad>`, and the embedding of `<pad>` is a
-            vector of zeros that training does not change. `zero_start_embedding` requires equal
-            `pad_token_id` and `decoder_start_token_id`, and gives `<pad>` the probability 0 in the
-            label-smoothed loss. `zero_start_embedding` differs from the paper, but models converted from
-            Marian or tensor2tensor have such an embedding.
-        attention_score (str): The function that computes an attention score from a query and a key. The paper
-            uses "scaled_dot" (Equation 1). The names "dot", "dot_mean", "general", "additive_linear",
-            "additive" (see attention_vaswani), and the names that `register_attention` has added, differ from
-            the paper.
-        cross_attention_score (str, optional): The score function of cross-attention; by default
-            `attention_score`.
-        attention_window (int or list, optional): The number r of neighbouring tokens to which a token may
-            attend. A token of the encoder attends to r tokens on each side. A token of the decoder attends to
-            the r tokens before the token. None means no limit. The paper mentions such restricted
-            self-attention in Section 4, but does not use restricted self-attention. A window of r tokens
-            needs time and memory O(r n d) for n tokens of width d. The maximum path length between two tokens
-            is O(n/r) layers. A list of windows contains r or None for each layer. A list of windows either
-            applies to both stacks, or contains first the windows of the encoder layers and then the windows
-            of the decoder layers.
-        attention_bias (bool): True if the projections of attention layers have biases. Biases differ from the
-            paper.
-        initializer_range (float, optional): Standard deviation of the initial weights, which are then drawn
-            as in GPT-2. If None, the initial weights are drawn as in tensor2tensor.
-        label_smoothing (float): Probability that label smoothing takes from the reference token and gives to
-            other tokens in training (Section 5.4). The paper uses 0.1. The default 0 turns label smoothing
-            off.
-        label_smoothing_form (str): The formula for the target probabilities of a label smoothing e with V
-            tokens in the vocabulary. "t2t" gives 1-e to the reference token and e/(V-1) to each other token,
-            as tensor2tensor does. "torch" gives 1-e+e/V to the reference token and e/V to each other token,
-            as PyTorch does.
-        use_cache (bool): True to cache keys and values during decoding.
-        bos_token_id (int, optional): The id of `<s>`.
-        pad_token_id (int, optional): The id of `<pad>`.
-        eos_token_id (int or list, optional): The id of `</s>`.
-        decoder_start_token_id (int, optional): The id of the first token in the decoder's input. If None,
-            `bos_token_id` is used.
 
     Raises:
         ValueError: If a field has an invalid value, two fields contradict each other, or a keyword argument
@@ -258,52 +173,281 @@ class VaswaniConfig(PreTrainedConfig):
         "num_hidden_layers": "encoder_layers",
     }
 
-    vocab_size: int = _field(37000, _A_SIZE, is_recipe_key=False)
+    # The help texts of the fields become the section "Args" of the docstring.
+    vocab_size: int = _field(
+        37000,
+        "Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings are shared.",
+        _A_SIZE,
+        is_recipe_key=False,
+    )
     decoder_vocab_size: int | None = _field(
-        None, _A_SIZE_OR_NONE, is_recipe_key=False, needs_encoder_decoder=True
+        None,
+        "Number of tokens in the target vocabulary; by default `vocab_size`.",
+        _A_SIZE_OR_NONE,
+        is_recipe_key=False,
+        needs_encoder_decoder=True,
     )
-    d_model: int = _field(512, _A_SIZE, unit="components of a vector")
-    encoder_layers: int = _field(6, _A_SIZE, unit="layers")
-    decoder_layers: int = _field(6, _A_SIZE, unit="layers")
-    encoder_attention_heads: int = _field(8, _A_SIZE, unit="heads")
-    decoder_attention_heads: int = _field(8, _A_SIZE, unit="heads")
-    encoder_ffn_dim: int = _field(2048, _A_SIZE, unit="components of a vector")
-    decoder_ffn_dim: int = _field(2048, _A_SIZE, unit="components of a vector")
-    d_k: int | None = _field(None, _A_SIZE_OR_NONE, unit="components of a vector")
-    d_v: int | None = _field(None, _A_SIZE_OR_NONE, unit="components of a vector")
-    dropout: float | int = _field(0.1, _A_RATE, changes_outputs=False)
-    attention_dropout: float | int = _field(0.0, _A_RATE, changes_outputs=False)
-    activation_dropout: float | int = _field(0.0, _A_RATE, changes_outputs=False)
-    activation_function: str = _field("relu", _AN_ACTIVATION)
-    norm_position: str = _field("post", _A_NORM_POSITION)
-    norm_position_of_decoder: str | None = _field(None, _A_NORM_POSITION_OR_NONE, needs_encoder_decoder=True)
-    final_norm: bool | None = _field(None, _A_SWITCH_OR_NONE)
-    layer_norm_eps: float = _field(1e-5, _A_POSITIVE_NUMBER)
-    position_embedding: str = _field("sinusoidal", _A_POSITION_ENCODING)
-    position_timescales: str = _field("paper", _TIMESCALES)
-    position_offset: int = _field(0, _AN_OFFSET, unit="tokens")
-    max_position_embeddings: int = _field(1024, _A_SIZE, unit="tokens")
-    scale_embedding: bool = _field(True, _A_SWITCH)
+    d_model: int = _field(
+        512,
+        "Width of embeddings, sub-layer outputs and residuals (Section 3.1).",
+        _A_SIZE,
+        unit="components of a vector",
+    )
+    encoder_layers: int = _field(
+        6,
+        "Number N of encoder layers (Section 3.1).",
+        _A_SIZE,
+        unit="layers",
+    )
+    decoder_layers: int = _field(
+        6,
+        "Number N of decoder layers (Section 3.1).",
+        _A_SIZE,
+        unit="layers",
+    )
+    encoder_attention_heads: int = _field(
+        8,
+        "Number h of heads of the encoder's self-attention (Section 3.2.2).",
+        _A_SIZE,
+        unit="heads",
+    )
+    decoder_attention_heads: int = _field(
+        8,
+        "Number h of heads of the decoder's self-attention and cross-attention (Section 3.2.2).",
+        _A_SIZE,
+        unit="heads",
+    )
+    encoder_ffn_dim: int = _field(
+        2048,
+        "Inner width d_ff of the encoder's feed-forward networks (Section 3.3).",
+        _A_SIZE,
+        unit="components of a vector",
+    )
+    decoder_ffn_dim: int = _field(
+        2048,
+        "Inner width d_ff of the decoder's feed-forward networks (Section 3.3).",
+        _A_SIZE,
+        unit="components of a vector",
+    )
+    d_k: int | None = _field(
+        None,
+        "Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The default is `d_model` "
+        "divided by the number of heads. If the encoder and the decoder have different numbers of heads, "
+        "the field stays None, and each stack divides `d_model` by its own number of heads.",
+        _A_SIZE_OR_NONE,
+        unit="components of a vector",
+    )
+    d_v: int | None = _field(
+        None,
+        "Width of the values of a head (Section 3.2.2, Table 3 row A). `d_v` has the same default as `d_k`.",
+        _A_SIZE_OR_NONE,
+        unit="components of a vector",
+    )
+    dropout: float | int = _field(
+        0.1,
+        "Dropout rate of sub-layer outputs and of the sums of embeddings and positions (Section 5.4).",
+        _A_RATE,
+        changes_outputs=False,
+    )
+    attention_dropout: float | int = _field(
+        0.0,
+        "Dropout rate of attention weights. Values above 0 differ from the paper, because the paper has "
+        "no dropout of attention weights.",
+        _A_RATE,
+        changes_outputs=False,
+    )
+    activation_dropout: float | int = _field(
+        0.0,
+        "Dropout rate after the activation function of the feed-forward networks. Values above 0 differ "
+        "from the paper, because the paper has no dropout after the activation function.",
+        _A_RATE,
+        changes_outputs=False,
+    )
+    activation_function: str = _field(
+        "relu",
+        "Activation of the feed-forward networks (Section 3.3, Equation 2).",
+        _AN_ACTIVATION,
+    )
+    norm_position: str = _field(
+        "post",
+        '"post" computes LayerNorm(x + Sublayer(x)), as Section 3.1 does. "pre" computes x + '
+        'Sublayer(LayerNorm(x)), and adds a LayerNorm at the end of each stack. "pre" differs from the '
+        "paper, but makes the training of deep stacks more stable.",
+        _A_NORM_POSITION,
+    )
+    norm_position_of_decoder: str | None = _field(
+        None,
+        '"post" or "pre" for the decoder; by default `norm_position`. Different norm positions in the '
+        'encoder and the decoder differ from the paper. Models converted from JoeyNMT may have a "pre" '
+        'encoder and a "post" decoder.',
+        _A_NORM_POSITION_OR_NONE,
+        needs_encoder_decoder=True,
+    )
+    final_norm: bool | None = _field(
+        None,
+        'True if a LayerNorm follows the last layer of each stack. By default a "pre" stack has a final '
+        'LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with a final LayerNorm '
+        "differs from the paper, but models of torch.nn.Transformer have such stacks.",
+        _A_SWITCH_OR_NONE,
+    )
+    layer_norm_eps: float = _field(
+        1e-5,
+        "The epsilon that LayerNorm adds to the variance. The paper gives no value. tensor2tensor uses 1e-6.",
+        _A_POSITIVE_NUMBER,
+    )
+    position_embedding: str = _field(
+        "sinusoidal",
+        '"sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model without position '
+        'information, or a name that `register_position_encoding` has added. "none" and registered '
+        "position encodings differ from the paper.",
+        _A_POSITION_ENCODING,
+    )
+    position_timescales: str = _field(
+        "paper",
+        'The formula for the timescale of the feature pair i of sinusoidal positions. "paper" uses '
+        '10000^(2i/d_model) (Section 3.5). "tensor2tensor" uses 10000^(i/(d_model/2-1)). "tensor2tensor" '
+        "differs from the paper, but models converted from tensor2tensor, Marian or fairseq need "
+        '"tensor2tensor". Only "sinusoidal" positions use `position_timescales`.',
+        _TIMESCALES,
+    )
+    position_offset: int = _field(
+        0,
+        "The position of the first token in sinusoidal position encodings. In the paper, the first "
+        "position is 0. A `position_offset` above 0 differs from the paper, but models converted from "
+        'fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use '
+        "`position_offset`.",
+        _AN_OFFSET,
+        unit="tokens",
+    )
+    max_position_embeddings: int = _field(
+        1024,
+        "Number of learned positions. A model with learned positions cannot read a sequence with more "
+        "tokens. Sinusoidal positions ignore `max_position_embeddings`.",
+        _A_SIZE,
+        unit="tokens",
+    )
+    scale_embedding: bool = _field(
+        True,
+        "True if embeddings are multiplied by sqrt(d_model) (Section 3.4).",
+        _A_SWITCH,
+    )
     share_encoder_decoder_embeddings: bool = _field(
-        True, _A_SWITCH, is_recipe_key=False, needs_encoder_decoder=True
+        True,
+        "True if the source embedding and the target embedding share one matrix (Section 3.4).",
+        _A_SWITCH,
+        is_recipe_key=False,
+        needs_encoder_decoder=True,
     )
-    tie_word_embeddings: bool = _field(True, _A_SWITCH)
-    lm_head_bias: bool = _field(False, _A_SWITCH)
-    zero_start_embedding: bool = _field(False, _A_SWITCH, needs_encoder_decoder=True)
-    attention_score: str = _field("scaled_dot", _A_SCORE)
-    cross_attention_score: str | None = _field(None, _A_SCORE_OR_NONE, needs_encoder_decoder=True)
-    attention_window: int | list[int | None] | None = _field(None, _WINDOWS, unit="tokens")
-    attention_bias: bool = _field(False, _A_SWITCH)
-    initializer_range: float | None = _field(None, _A_POSITIVE_NUMBER_OR_NONE)
-    label_smoothing: float | int = _field(0.0, _A_RATE, changes_outputs=False)
-    label_smoothing_form: str = _field("t2t", _A_SMOOTHING_FORM, changes_outputs=False)
-    use_cache: bool = _field(True, _A_SWITCH, is_recipe_key=False)
-    is_encoder_decoder: bool = _field(True, _ALWAYS_TRUE, is_recipe_key=False, needs_encoder_decoder=True)
-    bos_token_id: int | None = _field(0, _A_TOKEN_OR_NONE, is_recipe_key=False)
-    pad_token_id: int | None = _field(1, _A_TOKEN_OR_NONE, is_recipe_key=False)
-    eos_token_id: int | list[int] | None = _field(2, _TOKENS_OR_NONE, is_recipe_key=False)
+    tie_word_embeddings: bool = _field(
+        True,
+        "True if the output projection and the target embedding share one matrix (Section 3.4).",
+        _A_SWITCH,
+    )
+    lm_head_bias: bool = _field(
+        False,
+        "True if the output projection has a bias. A bias differs from the paper, but models converted "
+        "from Marian and other libraries have an output bias.",
+        _A_SWITCH,
+    )
+    zero_start_embedding: bool = _field(
+        False,
+        "True if decoding starts with `<pad>`, and the embedding of `<pad>` is a vector of zeros that "
+        "training does not change. `zero_start_embedding` requires equal `pad_token_id` and "
+        "`decoder_start_token_id`, and gives `<pad>` the probability 0 in the label-smoothed loss. "
+        "`zero_start_embedding` differs from the paper, but models converted from Marian or tensor2tensor "
+        "have such an embedding.",
+        _A_SWITCH,
+        needs_encoder_decoder=True,
+    )
+    attention_score: str = _field(
+        "scaled_dot",
+        "The function that computes an attention score from a query and a key. The paper uses "
+        '"scaled_dot" (Equation 1). The names "dot", "dot_mean", "general", "additive_linear", "additive" '
+        "(see attention_vaswani), and the names that `register_attention` has added, differ from the "
+        "paper.",
+        _A_SCORE,
+    )
+    cross_attention_score: str | None = _field(
+        None,
+        "The score function of cross-attention; by default `attention_score`.",
+        _A_SCORE_OR_NONE,
+        needs_encoder_decoder=True,
+    )
+    attention_window: int | list[int | None] | None = _field(
+        None,
+        "The number r of neighbouring tokens to which a token may attend. A token of the encoder attends "
+        "to r tokens on each side. A token of the decoder attends to the r tokens before the token. None "
+        "means no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
+        "restricted self-attention. A window of r tokens needs time and memory O(r n d) for n tokens of "
+        "width d. The maximum path length between two tokens is O(n/r) layers. A list of windows contains "
+        "r or None for each layer. A list of windows either applies to both stacks, or contains first the "
+        "windows of the encoder layers and then the windows of the decoder layers.",
+        _WINDOWS,
+        unit="tokens",
+    )
+    attention_bias: bool = _field(
+        False,
+        "True if the projections of attention layers have biases. Biases differ from the paper.",
+        _A_SWITCH,
+    )
+    initializer_range: float | None = _field(
+        None,
+        "Standard deviation of the initial weights, which are then drawn as in GPT-2. If None, the "
+        "initial weights are drawn as in tensor2tensor.",
+        _A_POSITIVE_NUMBER_OR_NONE,
+    )
+    label_smoothing: float | int = _field(
+        0.0,
+        "Probability that label smoothing takes from the reference token and gives to other tokens in "
+        "training (Section 5.4). The paper uses 0.1. The default 0 turns label smoothing off.",
+        _A_RATE,
+        changes_outputs=False,
+    )
+    label_smoothing_form: str = _field(
+        "t2t",
+        "The formula for the target probabilities of a label smoothing e with V tokens in the vocabulary. "
+        '"t2t" gives 1-e to the reference token and e/(V-1) to each other token, as tensor2tensor does. '
+        '"torch" gives 1-e+e/V to the reference token and e/V to each other token, as PyTorch does.',
+        _A_SMOOTHING_FORM,
+        changes_outputs=False,
+    )
+    use_cache: bool = _field(
+        True,
+        "True to cache keys and values during decoding.",
+        _A_SWITCH,
+        is_recipe_key=False,
+    )
+    is_encoder_decoder: bool = _field(
+        True,
+        "True, because the model always has an encoder and a decoder.",
+        _ALWAYS_TRUE,
+        is_recipe_key=False,
+        needs_encoder_decoder=True,
+    )
+    bos_token_id: int | None = _field(
+        0,
+        "The id of `<s>`.",
+        _A_TOKEN_OR_NONE,
+        is_recipe_key=False,
+    )
+    pad_token_id: int | None = _field(
+        1,
+        "The id of `<pad>`.",
+        _A_TOKEN_OR_NONE,
+        is_recipe_key=False,
+    )
+    eos_token_id: int | list[int] | None = _field(
+        2,
+        "The id of `</s>`.",
+        _TOKENS_OR_NONE,
+        is_recipe_key=False,
+    )
     decoder_start_token_id: int | None = _field(
-        0, _A_TOKEN_OR_NONE, is_recipe_key=False, needs_encoder_decoder=True
+        0,
+        "The id of the first token in the decoder's input. If None, `bos_token_id` is used.",
+        _A_TOKEN_OR_NONE,
+        is_recipe_key=False,
+        needs_encoder_decoder=True,
     )
 
     # The config fields that a subclass defines: maps the name of each field to its type.
@@ -316,10 +460,10 @@ class VaswaniConfig(PreTrainedConfig):
     def __setattr__(self, name: str, value: Any) -> None:
         own_name = self.attribute_map.get(name, name)
         if own_name in CONFIG_FIELDS:
-            is_possible, words = CONFIG_FIELDS[own_name].metadata["rule"]
-            if not is_possible(value):
+            rule = CONFIG_FIELDS[own_name].metadata["rule"]
+            if not rule.accepts(value):
                 remedy = _remedy(own_name, value)
-                raise InvalidValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
+                raise InvalidValueError(f"`{name}` must be {rule.words}, but is {value!r}{remedy}.")
         elif own_name in self.added_fields:
             value = checked_value(self, own_name, value)
         if name == "decoder_vocab_size" and value is None:
@@ -543,6 +687,21 @@ ENCODER_DECODER_FIELDS = frozenset(
     name for name, declared in CONFIG_FIELDS.items() if declared.metadata["needs_encoder_decoder"]
 )
 
+
+def _document_fields() -> None:
+    """Insert the section "Args" into the docstring of `VaswaniConfig`."""
+    lines = []
+    for name, declared in CONFIG_FIELDS.items():
+        kinds = [kind.__name__ for kind in get_args(declared.type) or (declared.type,)]
+        optional = ", optional" if "NoneType" in kinds else ""
+        words = " or ".join(kind for kind in kinds if kind != "NoneType")
+        lines.append(f"    {name} ({words}{optional}): {declared.metadata['help']}\n")
+    # With the option `-OO` of Python, the class has no section "Raises", and the docstring does not change.
+    description = inspect.cleandoc(VaswaniConfig.__doc__ or "")
+    VaswaniConfig.__doc__ = description.replace("Raises:\n", f"Args:\n{''.join(lines)}\nRaises:\n")
+
+
+_document_fields()
 # After this call transformers saves the code files of the model together with each config.
 VaswaniConfig.register_for_auto_class()
 

@@ -305,12 +305,12 @@ class TranslationOptions:
 
     window: int = option(
         1000,
-        "number of lines that are read and translated together (1000; 1 if the input is a terminal)",
+        "number of lines that are read and translated together; 1 if the input is a terminal",
         least=1,
         group="computing",
     )
     tokens_per_batch: int = option(
-        4096, "number of source tokens per batch, including padding (4096)", least=1, group="computing"
+        4096, "number of source tokens per batch, including padding", least=1, group="computing"
     )
     batch_size: int | None = option(
         None,

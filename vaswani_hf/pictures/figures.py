@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-from ..checkpoint.files import new_folder, write_whole
+from ..checkpoint.files import METRICS_FILE, new_folder, read_metrics, recipe_file, write_whole
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import sinusoids
+from ..optimization.schedules import scheduled_rate
+from ..optimization.section import AnyTraining
 from ..translation.translator import Translator
 from .attention import draw_sheets, pair_attention, read_tokens
 from .attention_lines import ModelStatistics, draw_relation, draw_two_heads
@@ -43,6 +45,22 @@ class RunRecord:
     def num_steps(self) -> int:
         """The number of the last step in the log."""
         return max((row["step"] for row in self.metrics), default=0)
+
+
+def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
+    """Return the record of the run that trained the checkpoint in `folder`. `training` is the section
+    `training` of its recipe. Return None if the checkpoint has no recipe or no log.
+    """
+    recipe = recipe_file(folder)
+    metrics = [] if recipe is None else read_metrics(recipe.parent / METRICS_FILE)
+    if training is None or not metrics:
+        return None
+    num_steps = training.max_steps or metrics[-1]["step"]
+
+    def rate(step: int) -> float:
+        return scheduled_rate(step, training, d_model, num_steps)
+
+    return RunRecord(metrics, training.lr_scheduler_type, rate)
 
 
 def draw_figures(

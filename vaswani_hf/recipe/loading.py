@@ -15,10 +15,10 @@ import yaml
 
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe, similar_recipes
-from ..settings.base import Settings, as_yaml
+from ..settings.base import as_yaml
 from ..settings.names import SYNONYMS, suggestion
 from ..user_code import run_user_code
-from .recipe import Recipe, make_recipe, recipe_classes, task_of
+from .recipe import SECTIONS, Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
@@ -78,12 +78,12 @@ def load_recipe(
     content = _extended(find_recipe(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    # Replace a section that is null by an empty section, because YAML reads a section without keys as null.
-    content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
-    _refuse_unknown_keys(content, task_of(content), is_record=is_record)
+    task = task_of(content)
+    _refuse_unknown_keys(content, task)
     if not is_record:
-        _run_code(content.get("model"))
-    recipe = make_recipe(content)
+        _refuse_keys_of_other_tasks(content, task)
+        _run_code(content)
+    recipe = make_recipe(_without_keys_of_other_tasks(content, task))
     if needs_data:
         recipe.data.require_source()
     if not is_record:
@@ -91,15 +91,15 @@ def load_recipe(
     return recipe
 
 
-def _run_code(model: Any) -> None:
+def _run_code(content: dict[str, Any]) -> None:
     """Execute the Python file of the key `model.code`, because the file registers names for other keys, such
     as `model.attention_score`.
     """
-    if not isinstance(model, dict) or not isinstance(model.get("code"), str):
-        return
-    # Make the path absolute, because a path from the command line is relative to the current folder.
-    model["code"] = os.path.abspath(model["code"])
-    run_user_code(model["code"], "model.code")
+    model = content.get("model", {})
+    if isinstance(model.get("code"), str):
+        # Make the path absolute, because a path from the command line is relative to the current folder.
+        model["code"] = os.path.abspath(model["code"])
+        run_user_code(model["code"], "model.code")
 
 
 def load_record(path: Path) -> Recipe:
@@ -127,15 +127,7 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     `extending` is a chain of files. Each file of the chain extends the next file, and the last file extends
     the file `path`.
     """
-    content = read_mapping(path, extending[-1] if extending else None)
-    model = content.get("model")
-    if isinstance(model, dict) and isinstance(model.get("code"), str):
-        model["code"] = os.path.abspath(path.parent / model["code"])
-    for section in SECTIONS if extending else ():
-        if not isinstance(content.get(section, {}), dict | None):
-            raise InvalidValueError(
-                f"`{section}` in '{path}' must be a mapping of keys to values, but is {content[section]!r}."
-            )
+    content = _read_recipe(path, extending[-1] if extending else None)
     if "extends" not in content:
         return content
     name = content.pop("extends")
@@ -154,7 +146,29 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     return _merged(_extended(base, files), content)
 
 
-def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool = True) -> dict[str, Any]:
+def _read_recipe(path: Path, extending: Path | None) -> dict[str, Any]:
+    """Return the content of one recipe file. Each section in the file is a dict.
+
+    The path of the Python file in `model.code` becomes absolute. `extending` is as in `read_mapping`.
+    """
+    content = read_mapping(path, extending)
+    for section in SECTIONS:
+        if section not in content:
+            continue
+        if content[section] is None:
+            # YAML reads a section without keys as null.
+            content[section] = {}
+        if not isinstance(content[section], dict):
+            raise InvalidValueError(
+                f"`{section}` in '{path}' must be a mapping of keys to values, but is {content[section]!r}."
+            )
+    model = content.get("model", {})
+    if isinstance(model.get("code"), str):
+        model["code"] = os.path.abspath(path.parent / model["code"])
+    return content
+
+
+def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     """Merge the keys of a recipe with the keys of the recipe that it extends.
 
     Values of `content` override values of `base`. Nested mappings are merged key by key.
@@ -162,12 +176,10 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # Replace a section that is null by an empty section, because YAML reads a section without keys as
-        # null.
-        own = {} if has_sections and value is None and isinstance(earlier, dict) else value
-        if isinstance(earlier, dict) and isinstance(own, dict):
-            own = _merged(earlier, own, has_sections=False)
-        merged[key] = own
+        if isinstance(earlier, dict) and isinstance(value, dict):
+            merged[key] = _merged(earlier, value)
+        else:
+            merged[key] = value
     return merged
 
 
@@ -197,75 +209,81 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
     return content
 
 
-def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
-    annotations = {name: field.annotation for name, field in recipe.model_fields.items()}
-    return {
-        name: kind
-        for name, kind in annotations.items()
-        if isinstance(kind, type) and issubclass(kind, Settings)
-    }
-
-
-def _key_types(recipe: type[Recipe]) -> dict[str, Any]:
-    """Return a dict that maps each key of a recipe class to the type of its value. Keys in a section have the
-    form `section.key`.
+def _key_types() -> dict[str, dict[str, Any]]:
+    """Return a dict that maps each task to the keys of its recipes, and each key to the type of its value. A
+    key in a section has the form `section.key`.
     """
-    sections = _sections_of(recipe)
-    places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
-    for section, kind in sections.items():
-        places |= {f"{section}.{name}": field.annotation for name, field in kind.model_fields.items()}
-    return places
-
-
-SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", "publishing")
-
-
-def _key_types_of_tasks() -> dict[str, dict[str, Any]]:
-    """Return a dict that maps each task to the keys of its recipe class and the types of their values."""
-    return {task: _key_types(recipe) for task, recipe in recipe_classes().items()}
+    types_of_tasks = {}
+    for task, recipe in recipe_classes().items():
+        kinds: dict[str, Any] = {}
+        for name, field in recipe.model_fields.items():
+            if name in SECTIONS:
+                section: Any = field.annotation
+                kinds |= {f"{name}.{key}": entry.annotation for key, entry in section.model_fields.items()}
+            else:
+                kinds[name] = field.annotation
+        types_of_tasks[task] = kinds
+    return types_of_tasks
 
 
 def _key_types_of_all_tasks() -> dict[str, Any]:
     """Return a dict that maps each key (`section.key`) of any task to the type of its value."""
-    places: dict[str, Any] = {}
-    for of_task in _key_types_of_tasks().values():
-        places |= of_task
-    return places
+    kinds: dict[str, Any] = {}
+    for of_task in _key_types().values():
+        kinds |= of_task
+    return kinds
 
 
-def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
-    """Raise an `InvalidValueError` if a recipe has an unknown key or a key of another task.
-
-    Delete keys of other tasks whose values are null or empty. In a recipe.yaml that a run has written, delete
-    all keys of other tasks.
+def _values_of(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict that maps each key in the content of a recipe to its value. A key in a section has the
+    form `section.key`.
     """
-    of_tasks = _key_types_of_tasks()
-    places = of_tasks[task]
-    for section in SECTIONS:
-        keys: Any = content.get(section)
-        for key in [*keys] if isinstance(keys, dict) else ():
-            place = f"{section}.{key}"
-            if place in places:
-                continue
-            owners = " and ".join(f"`task: {name}`" for name, of_task in of_tasks.items() if place in of_task)
-            if not owners:
-                raise InvalidValueError(_unknown_key(place, keys[key], places, places))
-            if not is_record and keys[key] not in (None, "", []):
-                raise InvalidValueError(
-                    f"`{place}` belongs to {owners}, but is {as_yaml(keys[key])} in a recipe of `task: "
-                    f"{task}`; leave the key out."
-                )
-            del keys[key]
-    at_the_top = [*SECTIONS, "output_dir", "task", "seed", "extends"]
-    for key in content:
-        if key not in places and key not in SECTIONS:
-            raise InvalidValueError(_unknown_key(str(key), content[key], places, at_the_top))
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        if name in SECTIONS:
+            values |= {f"{name}.{key}": of_key for key, of_key in value.items()}
+        else:
+            values[str(name)] = value
+    return values
 
 
-def _unknown_key(
-    place: str, value: Any, places: typing.Iterable[str], candidates: typing.Iterable[str]
-) -> str:
-    """Return the error message for an unknown key.
+def _refuse_unknown_keys(content: dict[str, Any], task: str) -> None:
+    """Raise an `InvalidValueError` if a recipe has a key that the recipes of no task have."""
+    known = _key_types_of_all_tasks()
+    for place, value in _values_of(content).items():
+        if place not in known:
+            raise InvalidValueError(_unknown_key(place, value, _key_types()[task]))
+
+
+def _refuse_keys_of_other_tasks(content: dict[str, Any], task: str) -> None:
+    """Raise an `InvalidValueError` if a recipe has a key of another task, except if the value of the key is
+    null or empty.
+    """
+    of_tasks = _key_types()
+    for place, value in _values_of(content).items():
+        if place in of_tasks[task] or value in (None, "", []):
+            continue
+        owners = " and ".join(f"`task: {name}`" for name, of_task in of_tasks.items() if place in of_task)
+        raise InvalidValueError(
+            f"`{place}` belongs to {owners}, but is {as_yaml(value)} in a recipe of `task: {task}`; leave the "
+            "key out."
+        )
+
+
+def _without_keys_of_other_tasks(content: dict[str, Any], task: str) -> dict[str, Any]:
+    """Return the content of a recipe without the keys that recipes of the task do not have."""
+    known = _key_types()[task]
+    kept: dict[str, Any] = {}
+    for name, value in content.items():
+        if name in SECTIONS:
+            kept[name] = {key: of_key for key, of_key in value.items() if f"{name}.{key}" in known}
+        else:
+            kept[name] = value
+    return kept
+
+
+def _unknown_key(place: str, value: Any, places: typing.Iterable[str]) -> str:
+    """Return the error message for an unknown key. `places` are the keys that the recipe may have.
 
     The message names the sections that have a key with the same name, or else a similar key.
     """
@@ -277,6 +295,7 @@ def _unknown_key(
         # Look for a synonym first, because the key of another toolkit, such as `training.lr`, may have a very
         # different spelling.
         section = place.rpartition(".")[0]
+        candidates = [*places, *SECTIONS, "extends"]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
         similar = similar or _similar_key(key, places)
@@ -333,11 +352,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
     """Set a key in the content of a recipe to a value from the command line."""
     place = _full_name(key)
     section, _, name = place.rpartition(".")
-    target = content
-    if section:
-        target = content[section] = content.get(section) or {}
-        if not isinstance(target, dict):
-            raise InvalidValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
+    target = content.setdefault(section, {}) if section else content
     target[name] = _value_of(key, text, _key_types_of_all_tasks()[place])
 
 

@@ -35,7 +35,7 @@ class Recipe(Settings):
     training: AnyTraining
     decoding: Any
     evaluation: Any
-    publishing: PublishingSettings = PublishingSettings()
+    publishing: PublishingSettings
 
     def __reduce__(self) -> Any:
         # Pickle the values of the recipe instead of the object, because pickle cannot import a class that
@@ -127,24 +127,32 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
+def _sections_of(task: Task) -> dict[str, type[Settings]]:
+    """Return the settings class of each section of a recipe for a task."""
+    return {
+        "data": task.data_settings,
+        "tokenizer": task.tokenizer_settings,
+        "model": model_settings(task.stacks),
+        "training": training_settings(task.stacks),
+        "decoding": task.decoding_settings,
+        "evaluation": task.evaluation_settings,
+        "publishing": PublishingSettings,
+    }
+
+
+# The names of all sections. The recipes of all tasks have the same sections.
+SECTIONS = tuple(_sections_of(TASKS["translation"]))
+# A recipe must have these sections. If one of the other sections is missing, all its keys have their defaults.
+_REQUIRED_SECTIONS = ("data", "training")
+
+
 @cache
 def recipe_class(task: Task) -> type[Recipe]:
     """Return the subclass of `Recipe` for a task."""
-    optional: dict[str, Any] = {
-        "tokenizer": task.tokenizer_settings,
-        "model": model_settings(task.stacks),
-        "decoding": task.decoding_settings,
-        "evaluation": task.evaluation_settings,
-    }
-    fields: dict[str, Any] = {
-        "task": (
-            Literal[task.name],
-            Field("translation", description=Recipe.model_fields["task"].description),
-        ),
-        "data": (task.data_settings, ...),
-        "training": (training_settings(task.stacks), ...),
-        **{name: (kind, kind()) for name, kind in optional.items()},
-    }
+    help_of_task = Recipe.model_fields["task"].description
+    fields: dict[str, Any] = {"task": (Literal[task.name], Field("translation", description=help_of_task))}
+    for name, settings in _sections_of(task).items():
+        fields[name] = (settings, ... if name in _REQUIRED_SECTIONS else settings())
     return create_model(f"{task.name}_recipe", __base__=Recipe, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 

@@ -3,16 +3,20 @@
 import errno
 import logging
 import os
+import shlex
 import signal
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors_vaswani import InvalidValueError
+from ..version import install_command
 
 if TYPE_CHECKING:
     from .app import Service
 
+# The environment variable that contains the API key of the service.
+API_KEY = "VASWANI_API_KEY"
 # Limit the number of connections, because each connection needs a file descriptor. Further connections are
 # refused with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
@@ -45,8 +49,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run_server(service: "Service", listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until the process receives the signal SIGINT or SIGTERM. Call `on_ready` when the
+def run_server(service: "Service", listening: socket.socket) -> None:
+    """Answer requests until the process receives the signal SIGINT or SIGTERM. Print the address when the
     service accepts requests.
     """
     # Import uvicorn and the application here, because the import takes seconds, and the command opens the
@@ -58,7 +62,7 @@ def run_server(service: "Service", listening: socket.socket, on_ready: Callable[
     # Turn off the logs of uvicorn, because the access log contains queries and the error log contains
     # tracebacks.
     config = uvicorn.Config(
-        make_app(service, on_ready),
+        make_app(service, lambda: _announce(service, listening)),
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -76,3 +80,28 @@ def run_server(service: "Service", listening: socket.socket, on_ready: Callable[
     for name in ("vaswani_hf.model", "python_multipart"):
         logging.getLogger(name).setLevel(logging.ERROR)
     server.run(sockets=[listening])
+
+
+def _announce(service: "Service", listening: socket.socket) -> None:
+    """Print the address of the service and an example of a request."""
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    directions = service.directions
+    pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
+    print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
+    print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
+    if directions.detector is None and len(directions.sources()) > 1:
+        print(
+            "each request must name its source language, because py3langid is not installed; install py3langid "
+            f"with `{install_command('language_check')}`",
+            file=sys.stderr,
+        )
+
+
+def _curl_line(address: str, needs_key: bool, direction: Any) -> str:
+    data = {"q": "Hello, world!", "source": direction.source, "target": direction.target}
+    words = ["curl", f"{address}/translate"]
+    for name, value in data.items():
+        words += ["--data-urlencode", f"{name}={value}"]
+    line = shlex.join(words)
+    return f'{line} -H "Authorization: Bearer ${API_KEY}"' if needs_key else line

@@ -1,7 +1,5 @@
 """Defines the sections `tokenizer`, `model`, `decoding`, `evaluation` and `publishing` of a recipe."""
 
-import inspect
-import re
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, create_model, model_validator
@@ -142,23 +140,12 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
         if declared.metadata["unit"]:
             facts["unit"] = declared.metadata["unit"]
         if not isinstance(declared.default, bool):
-            _, words = declared.metadata["rule"]
-            facts["range"] = words.replace("None", "null")
+            facts["range"] = declared.metadata["rule"].words.replace("None", "null")
         fields[key] = (
             declared.type,
-            Field(declared.default, description=_help_of_config_field(key), json_schema_extra=facts),
+            Field(declared.default, description=declared.metadata["help"], json_schema_extra=facts),
         )
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
-
-
-def _help_of_config_field(name: str) -> str:
-    """Return the help text of a config field: its entry in the section "Args" of the docstring of the config.
-
-    The help text is empty if Python has removed the docstrings (option `-OO`).
-    """
-    docstring = inspect.getdoc(VaswaniConfig) or ""
-    entry = re.search(rf"^    {name} \(.*?\): (.*(?:\n        .*)*)", docstring, re.MULTILINE)
-    return " ".join(entry.group(1).split()) if entry else ""
 
 
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", STACKS)

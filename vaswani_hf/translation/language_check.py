@@ -6,6 +6,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from ..checkpoint.languages import recorded_languages
+from ..checkpoint.loading import checkpoint_folder
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request
 from ..version import install_command
@@ -87,3 +89,13 @@ class LanguageCheck:
         raise ValueError(
             f"The text must be in the language {self._language}, but seems to be in the language {found}."
         )
+
+
+def check_of_checkpoint(name: str, action: Literal["pass", "refuse"]) -> LanguageCheck:
+    """Return the check whether texts are in the source language that the checkpoint `name` records."""
+    languages = recorded_languages(checkpoint_folder(name))
+    if languages is None:
+        raise InvalidValueError(
+            f"`--language_check` must be left out, because '{name}' does not record its languages."
+        )
+    return LanguageCheck(languages[0], action, load_detector())

@@ -1,10 +1,15 @@
-"""Translates texts in several worker processes. Each worker process loads its own translator."""
+"""Translates texts in this process or in several worker processes. Each worker process loads its own
+translator.
+"""
 
 import multiprocessing
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,6 +26,68 @@ from .translator import Translator
 # process, but not yet yielded. `_WINDOWS_PER_WORKER` is above 1, so that a worker process is not idle while
 # the iterator waits for an earlier window.
 _WINDOWS_PER_WORKER = 2
+
+
+def translate_remaining(
+    load: Callable[..., Translator],
+    requests: Iterable[Any],
+    options: TranslationOptions,
+    done: int,
+    *,
+    num_workers: int,
+    dtype: str | None,
+) -> Generator[Any, None, None]:
+    """Yield the translations of all requests after the first `done` requests.
+
+    A window is a group of requests that are read and sorted together; `options.window` is the size of a
+    window. If the remaining requests fit into one window, this process translates the requests, because
+    starting worker processes would take longer than the translation.
+
+    The caller must close the generator to end the worker processes.
+
+    Args:
+        load: A picklable function that loads the translator. The argument `dtype` of `load` replaces the
+            dtype of the translator.
+        requests: All requests of the input.
+        options: The options of the translator.
+        done: The number of requests that an earlier run has translated.
+        num_workers: The number of processes.
+        dtype: The value of `--dtype`. With "auto", this process chooses the dtype for all processes.
+    """
+    window = options.window
+    if num_workers > 1 and options.seed is None:
+        window = -(-window // num_workers)
+    # If a seed is given, the window size must not depend on the number of processes, because the sampled
+    # tokens depend on the window size. A resumed run translates a whole window again, because the rounding
+    # errors of a sentence depend on the other sentences of its batch.
+    begin = done - done % window
+    translator = None
+    if num_workers == 1 or dtype == "auto":
+        translator = load()
+        # Choose the dtype from the first requests of the input, also in a resumed run, so that all processes
+        # and runs use the same dtype.
+        requests = translator.after_choosing_dtype(requests, options)
+    options = replace(options, window=window)
+    remaining: Iterator[Any] = islice(requests, begin, None)
+    starts_processes = False
+    if num_workers > 1:
+        # Read `window + 1` requests to find out whether the input is longer than one window. Worker processes
+        # are started only for such an input.
+        first = list(islice(remaining, window + 1))
+        remaining = chain(first, remaining)
+        starts_processes = len(first) > window
+    translations: Any
+    if starts_processes:
+        if translator is not None:
+            load = partial(load, dtype=translator.model.dtype)
+        translations = translate_in_processes(
+            load, remaining, options, num_workers=num_workers, first_line=begin + 1
+        )
+    else:
+        translator = translator or load()
+        translations = translator.translate_requests(remaining, options, begin + 1)
+    with closing(translations):
+        yield from islice(translations, done - begin, None)
 
 
 def translate_in_processes(

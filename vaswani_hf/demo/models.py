@@ -1,0 +1,51 @@
+"""Loads the models of `vaswani demo`.
+
+This file does not import gradio, because the import takes seconds, and an error about a model must be reported
+early.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..browser.explain import explain
+from ..browser.loading import load_translator
+from ..browser.page import page_of
+from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE
+from ..checkpoint.languages import recorded_languages
+from ..checkpoint.loading import checkpoint_folder
+from ..model.pipeline_vaswani import TranslationPipeline
+from ..publish.records import read_results
+
+
+def load_models(names: Sequence[str], device: str | None) -> list[dict[str, Any]]:
+    """Load models by name. For each model, return the arguments that create its `Direction`."""
+    models = [_load_model(name, device) for name in names]
+    labels = [model["label"] for model in models]
+    # If several models translate in the same direction, add the name of the model to their labels.
+    for model, name in zip(models, names, strict=True):
+        if labels.count(model["label"]) > 1:
+            model["label"] = f"{model['label']} ({Path(name).name})"
+    return models
+
+
+def _load_model(name: str, device: str | None) -> dict[str, Any]:
+    """Load a model, and return the arguments that create its `Direction`."""
+    translator = load_translator(name, device)
+    folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
+    languages = recorded_languages(folder)
+    pipeline = TranslationPipeline(
+        translator.model, translator.source_tokenizer, target_tokenizer=translator.target_tokenizer
+    )
+
+    def explain_translation(text: str, num_beams: int) -> str:
+        return page_of(explain(translator, text, name=Path(name).name, num_beams=num_beams))
+
+    examples = read_results(folder).get("examples") or []
+    return {
+        "label": " → ".join(languages) if languages else Path(name).name,
+        "translate": pipeline,
+        "num_beams": translator.model.generation_config.num_beams or 4,
+        "examples": [example["source"] for example in examples],
+        "explain": explain_translation,
+    }

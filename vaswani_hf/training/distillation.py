@@ -1,0 +1,209 @@
+"""Sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): a student model is
+trained on the translations that the search of a teacher model finds.
+
+`vaswani distill` writes the training pairs of the student to a file of JSON lines. Each line is one sentence
+pair. The key `pair` of a line is the number of the training pair from which the source sentence comes. The
+first line of the file also has the key `distillation`, with the names of the teachers and the search
+settings.
+"""
+
+import fnmatch
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.files import recipe_file
+from ..checkpoint.loading import checkpoint_folder
+from ..checkpoint.tokenizers import direction_tag
+from ..data.held_out import hold_out
+from ..data.lines import parse_json
+from ..data.splits import naming_split
+from ..model.errors_vaswani import InvalidValueError
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.translations_vaswani import Translation
+from ..recipe.loading import readable_record
+from ..tasks import TASKS
+from ..tasks.translation import TranslationData
+from ..translation.ctranslate2_files import CTranslate2Files
+
+# The file of the training pairs begins with these bytes. `--resume` refuses a file that begins with other
+# bytes.
+_BEGINNING = b'{"distillation": '
+
+
+def languages_of(task: str, data: Any) -> tuple[str, str]:
+    """Return the source language and the target language of a translation recipe. `data` is the section
+    `data` of the recipe.
+    """
+    if not isinstance(data, TranslationData):
+        raise InvalidValueError(
+            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {task}; give another "
+            "recipe."
+        )
+    languages = (data.source_language, data.target_language)
+    if languages[0] == languages[1]:
+        raise InvalidValueError(
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but the languages "
+            "name the two sides of a pair in `--output`; give one of the two languages another name."
+        )
+    return languages
+
+
+def check_is_no_input(output: str, data: TranslationData) -> None:
+    """Raise an error if `--output` is a training file of the recipe or matches a pattern of these files."""
+    for name in ("train_source", "train_target", "train_pairs"):
+        for path in data.listed(name):
+            if fnmatch.fnmatch(os.path.realpath(output), os.path.realpath(path)):
+                raise InvalidValueError(
+                    f"`--output` must not be a file of `--{name}`, but {output} is one of the files {path}."
+                )
+
+
+def tag_for_teachers(teachers: Sequence[str], engine: str, languages: tuple[str, str]) -> str:
+    """Return the prefix that the teachers need before each source sentence: a direction tag and a space, or
+    an empty text if the teachers need no tag.
+    """
+    tags = {_tag_for_teacher(teacher, engine, languages) for teacher in teachers}
+    if len(tags) > 1:
+        raise ValueError(
+            "The models of `--teacher` must either all be trained in both directions or all in one "
+            f"direction, but {', '.join(teachers)} are of both kinds; leave some models out."
+        )
+    return tags.pop()
+
+
+def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
+    """Return the direction tag that one teacher needs before each source sentence, or an empty text. Raise an
+    error if the languages of the teacher differ from the languages of the recipe.
+    """
+    if engine == "ctranslate2":
+        folder = Path(teacher)
+        CTranslate2Files.read(folder)
+    else:
+        folder = checkpoint_folder(teacher, option="--teacher")
+    record = readable_record(recipe_file(folder))
+    if record is None:
+        print(
+            f"'{teacher}' does not record its languages; therefore the languages are not compared with the "
+            "recipe",
+            file=sys.stderr,
+        )
+        return ""
+    recorded = (record.data.source_language, record.data.target_language)
+    if recorded == languages:
+        return ""
+    remedy = "give a recipe for the languages of the teacher"
+    if recorded == languages[::-1]:
+        if record.data.both_directions:
+            return f"{direction_tag(recorded[0])} "
+        remedy = "exchange the source and the target (languages and files) in the recipe"
+    raise InvalidValueError(
+        f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
+        f"{languages[0]!r} to {languages[1]!r}; give another teacher, or {remedy}."
+    )
+
+
+def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | None) -> tuple[Any, str | None]:
+    """Return the training pairs of a recipe, and the commit of the dataset. If an earlier run was
+    interrupted, `record` is the value of the key `distillation` in its output file, else None.
+    """
+    earlier = None
+    if record is not None:
+        # Read the same commit of the dataset as the earlier run, because each training pair must have the
+        # same number in both runs.
+        earlier = data.replace(dataset_revision=record.get("dataset_revision"))
+    task = TASKS["translation"]
+    pinned = task.pin_data(data, earlier)
+    used = _without_unused_corpora(pinned)
+    with naming_split("train"):
+        pairs: Any = task.load_split(used, "train", seed)
+    if pinned.held_out_sizes:
+        # Leave out the validation and test pairs, because the student must not be trained on sentences that
+        # are used to score the student.
+        pairs = hold_out(pairs, pinned.held_out_sizes)["train"]
+    return pairs, pinned.dataset_revision
+
+
+def _without_unused_corpora(data: Any) -> Any:
+    """Return the section `data` of the recipe without the training corpora of weight 0, because training
+    never uses these corpora.
+    """
+    if not data.train_weights:
+        return data
+    if data.held_out_sizes:
+        # Do not leave out the corpora of weight 0 here, because the choice of the held-out pairs depends on
+        # all corpora.
+        keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
+        raise InvalidValueError(
+            f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
+            "`data.train_weights` out."
+        )
+    kept: dict[str, Any] = {}
+    for name in ("train_source", "train_target", "train_pairs"):
+        if paths := data.listed(name):
+            kept[name] = [path for path, weight in zip(paths, data.train_weights, strict=True) if weight]
+    return data.replace(train_weights=[], **kept)
+
+
+def finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
+    """Return three facts about an output file: the number of finished training pairs, the size in bytes of
+    their lines, and the value of the key `distillation` in the first line.
+
+    The last training pair is not counted, because an interrupted run may have written only some lines of this
+    pair.
+    """
+    record = None
+    pair = 0
+    start_of_pair = 0
+    size = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
+                raise InvalidValueError(
+                    f"`--resume` continues a file that `vaswani distill` wrote, but {path} does not begin "
+                    "like a file of `vaswani distill`; give another name, or delete the file."
+                )
+            if not line.endswith(b"\n"):
+                break
+            row = parse_json(line.decode(errors="replace"), dict, f"Line {number:,} of {path}")
+            record = record or row["distillation"]
+            if row.get("pair", pair) != pair:
+                pair = row["pair"]
+                start_of_pair = size
+            size += len(line)
+    return max(0, pair - 1), start_of_pair, record
+
+
+def record_of_distillation(
+    teachers: Sequence[str], chosen: TranslationOptions, dataset_revision: str | None
+) -> dict[str, Any]:
+    """Return the value of the key `distillation` in the first line of the output: the teachers, the search
+    settings, the languages that the user gives, and the commit of the dataset.
+
+    If a teacher is a local folder, the value contains only the last part of its path, because the output may
+    be published.
+    """
+    names = []
+    for teacher in teachers:
+        names.append(os.path.basename(os.path.abspath(teacher)) if Path(teacher).is_dir() else teacher)
+    languages = {"src_lang": chosen.src_lang, "tgt_lang": chosen.tgt_lang}
+    given = {option: language for option, language in languages.items() if language is not None}
+    record = {"teachers": names, **chosen.generate, **given}
+    return record if dataset_revision is None else record | {"dataset_revision": dataset_revision}
+
+
+def targets_of(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
+    """Return the target sentences for the source of a training pair, without duplicates and empty sentences.
+    If the translation was skipped because of an error, return no target.
+    """
+    if getattr(translation, "error", None) or not pair["source"].strip():
+        return []
+    if isinstance(translation, str):
+        targets = [translation]
+    else:
+        targets = [translation.text, *(other.text for other in translation.alternatives or ())]
+    if keep_references:
+        targets.append(pair["target"])
+    return [target for target in dict.fromkeys(targets) if target.strip()]
