@@ -12,6 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE
 from ..checkpoint.hub import explained, with_retries
+from ..checkpoint.results import read_record
 from ..publish.push import (
     Destination,
     check_destination,
@@ -20,7 +21,6 @@ from ..publish.push import (
     refuse_tokens,
     send,
 )
-from ..publish.records import read_record
 from .export import FORMATS
 from .formats import Format
 

@@ -40,7 +40,6 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     RECORD_FILES,
     REQUIREMENTS_FILE,
-    RESULTS_FILE,
     TOKENIZER_FILES,
     UNCHANGED_RECORDS,
     recipe_file,
@@ -48,6 +47,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import HubError, InvalidHubValueError, explained, has_token, sentence_of, with_retries
 from ..checkpoint.loading import KINDS, check_config, load_model
+from ..checkpoint.results import Results, read_results, write_results
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
@@ -60,7 +60,6 @@ from ..translation.translator import Translator
 from ..version import minimum_versions
 from .license_text import license_text
 from .model_card import check_card, model_card, pipeline_of
-from .records import read_results
 
 # Patterns of files. If a file in the repository matches a pattern and the new checkpoint does not contain
 # this file, a push deletes the file.
@@ -266,7 +265,7 @@ def _copy_record(
     same, _, _ = filecmp.cmpfiles(origin, folder, weights, shallow=False)
     if len(same) < len(weights):
         if recipe is not None:
-            (folder / RESULTS_FILE).write_text('{"weights_changed": true}')
+            write_results(folder, Results(weights_changed=True))
         return
     for file in RECORD_FILES:
         if (origin / file).is_file() and (keeps_card or file != CARD_FILE):
@@ -371,9 +370,11 @@ def _is_card_of_import(folder: Path) -> bool:
     A push replaces the card of an import by a card for the repository, because the code examples in the card
     of an import load the local folder.
     """
-    origin = read_results(folder).get("origin") or {}
+    origin = read_results(folder).origin
+    if origin is None or origin.imported_as is None:
+        return False
     text = (folder / CARD_FILE).read_text(encoding="utf-8")
-    return bool(origin) and text == str(model_card(folder, origin["imported_as"]))
+    return text == str(model_card(folder, origin.imported_as))
 
 
 def link_file(path: Path, link: Path) -> None:

@@ -12,6 +12,7 @@ recipe_model.py (the untrained model), initialization.py (weights of other model
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
@@ -38,12 +39,14 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..checkpoint.results import Results, TrainingRecord, read_results
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory, limit_primitive_cache
 from ..exit_codes import FAILURE, INTERRUPTED, RunError
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
+from ..publish.model_card import data_record
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe
 from ..recipe.loading import load_record
@@ -131,7 +134,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
             _publish_again(recipe, earlier)
-        return results.results_of_finished_run(folder)
+        return read_results(folder).as_json()
     checkpoint = _prepare_run(recipe, fault, processes)
 
     # 2. Load the data, and make the model and the trainer.
@@ -146,11 +149,10 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.run_on_main(finish_run, recipe, trainer)
-    processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
         # Only the first process pushes the checkpoint. The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
-    return results.results_of_finished_run(folder)
+    return read_results(folder).as_json()
 
 
 # 1. The earlier run in the output folder
@@ -496,43 +498,74 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
-    recorded = finished.read_final_record(folder)
+    final_record = finished.read_final_record(folder)
+    model, averaged_steps = _final_model(recipe, trainer, final_record)
+    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
+        if final_record:
+            finished.repair_run(
+                folder, model, corpus, final_record, lambda: results.score_test_split(trainer, recipe.data)
+            )
+        else:
+            recorded = results.recorded_training(folder, trainer)
+            finished.save_model(model, corpus, folder, recorded)
+            training = results.training_record(trainer, model, averaged_steps, recorded)
+            found = _results_of_run(recipe, trainer, model, training)
+            checkpoints.refuse_vanished_folder(folder)
+            recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
+            finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
+    results.say_end(trainer)
+
+
+def _final_model(
+    recipe: Recipe, trainer: VaswaniTrainer, final_record: dict[str, Any]
+) -> tuple[PreTrainedModel, list[int]]:
+    """Return a model with the final weights, and the steps of the checkpoints whose average is the final
+    weights. The list is empty if the recipe averages no checkpoints, or if the run is finished.
+    """
+    folder = Path(recipe.output_dir)
+    training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
     model = build_model(
-        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
+        recipe.model,
+        TASKS[recipe.task].model_class,
+        trainer.corpus,
+        recipe.decoding.settings(),
+        recipe.seed,
     )
-    steps: list[int] = []
-    if recorded and verify_manifest(folder, [WEIGHTS_FILE]) is None:
+    if final_record and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
-    else:
-        step = trainer.state.global_step or trainer.start_step
-        averaged = checkpoints.final_checkpoints(folder, recipe.training, step)
-        steps = [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
-        if recipe.training.average_checkpoints:
-            say(f"averaging the last {len(averaged)} checkpoints")
-        model.load_state_dict(average_checkpoints(averaged, checkpoints.final_weights_file(recipe.training)))
-    before = results.recorded_cost(folder, trainer)
-    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
-        if recorded:
-            finished.repair_run(
-                folder, model, corpus, recorded, lambda: results.score_test_split(trainer, recipe.data)
-            )
-            return
-        finished.save_model(model, corpus, folder, before)
-        text = results.results_of_run(
-            trainer,
-            model,
-            recipe.data,
-            _changeable_values(recipe),
-            recipe.decoding.settings(),
-            steps=steps,
-            before=before,
-            publishing=recipe.publishing,
-        )
-        checkpoints.refuse_vanished_folder(folder)
-        finished.write_final_record(
-            folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), text, corpus.digest
-        )
+        return model, []
+    chosen = checkpoints.final_checkpoints(folder, training, trainer.last_step)
+    if training.average_checkpoints:
+        say(f"averaging the last {len(chosen)} checkpoints")
+    model.load_state_dict(average_checkpoints(chosen, checkpoints.final_weights_file(training)))
+    averaged = chosen if training.average_checkpoints else []
+    return model, [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
+
+
+def _results_of_run(
+    recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, training: TrainingRecord
+) -> Results:
+    """Score the saved checkpoint, draw its pictures, and return the content of results.json."""
+    folder = Path(recipe.output_dir)
+    corpus = trainer.corpus
+    scores = results.score_test_split(trainer, recipe.data)
+    examples = results.card_examples(trainer, recipe.data, recipe.publishing)
+    results.draw_attention(folder, examples)
+    results.say_counts_of_stream(corpus)
+    results.draw_curve(folder, trainer.last_step)
+    found = Results(
+        training=training,
+        examples=examples,
+        decoding={name: getattr(model.generation_config, name) for name in recipe.decoding.settings()},
+        asked=_changeable_values(recipe),
+        data=data_record(recipe.data),
+        corpus={split: dataclasses.asdict(report) for split, report in corpus.reports.items()},
+    )
+    if scores is not None:
+        # Without a test split, results.json has no key `test`.
+        found.test = scores
+    return found
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
