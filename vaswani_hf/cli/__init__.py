@@ -225,7 +225,7 @@ def _run(words: list[str]) -> int:
     except InvalidValueError as error:
         # Do not call `report`, because the import of huggingface_hub takes time.
         print(f"vaswani: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return error.exit_code
     if options.needs_libraries:
         with leaving_busy_cores():
             _prepare_libraries(options.imports_quickly)

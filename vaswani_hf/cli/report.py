@@ -8,8 +8,7 @@ import os
 import select
 import sys
 
-from ..exit_codes import FAILURE, USAGE_ERROR, RunError
-from ..model.errors_vaswani import InvalidValueError
+from ..exit_codes import FAILURE, RunError
 
 # The maximum number of characters of a message.
 _LONGEST = 600
@@ -35,9 +34,7 @@ def report(error: Exception, is_output_lost: bool) -> int:
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} … (-v shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
-    if isinstance(error, InvalidValueError):
-        return USAGE_ERROR
-    return error.exit_code if isinstance(error, RunError) else FAILURE
+    return getattr(error, "exit_code", FAILURE)
 
 
 def _system_error_message(error: OSError, is_output_lost: bool) -> str:
