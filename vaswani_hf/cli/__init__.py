@@ -41,7 +41,8 @@ from . import (
 )
 from .arguments import parse_words
 from .options import CodeOptions, Options
-from .report import discard_lost_output, is_reader_gone, open_closed_streams, report
+from .report import report
+from .standard_streams import discard_lost_output, is_reader_gone, open_closed_streams
 from .threads import leaving_busy_cores, limit_spinning
 
 
