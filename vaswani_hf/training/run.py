@@ -41,7 +41,6 @@ from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..checkpoint.results import Results, TrainingRecord, read_results
 from ..data.corpus import Corpus
-from ..data.memory import keep_free_memory, limit_primitive_cache
 from ..exit_codes import FAILURE, INTERRUPTED, RunError
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
@@ -58,6 +57,7 @@ from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation, resolve_defaults
+from .memory import keep_free_memory, limit_primitive_cache
 from .processes import Processes, said_at_intervals, say
 from .recipe_model import build_model, planned_config, planned_model, size_warnings
 from .stopping import GracefulShutdown, ShutdownRequested
