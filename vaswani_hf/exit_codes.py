@@ -1,9 +1,9 @@
 """The exit codes of a failed command, and the class of errors that end a training run. docs/commands.md
 explains the exit codes.
 
-The class of an error decides the exit code. If the class has the attribute `exit_code`, the command ends with
-`exit_code`, else with `FAILURE`. `InvalidValueError` in model/errors_vaswani.py has `USAGE_ERROR`, and
-`InterruptedRunError` in training/run.py has `INTERRUPTED`. `report` in cli/report.py reads the attribute.
+The class of an error decides the exit code: the attribute `exit_code` of the class, or `FAILURE` if the class
+has no such attribute. `InvalidValueError` (model/errors_vaswani.py) has `USAGE_ERROR`, and
+`InterruptedRunError` (training/stopping.py) has `INTERRUPTED`. `report` in cli/report.py reads the attribute.
 """
 
 FAILURE = 1

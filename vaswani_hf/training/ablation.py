@@ -30,14 +30,8 @@ from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
-from .run import (
-    InterruptedRunError,
-    earlier_recipe,
-    has_ended,
-    refuse_another_run,
-    resolve,
-    train,
-)
+from .run import earlier_recipe, has_ended, refuse_another_run, resolve, train
+from .stopping import InterruptedRunError
 
 # Maps the name of each run in a list to its recipes: one recipe for each seed.
 Runs = dict[str, list[Recipe]]
