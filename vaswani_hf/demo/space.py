@@ -19,8 +19,10 @@ from ..checkpoint.results import read_record, read_results
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..model.errors_vaswani import InvalidValueError
+from ..publish.destination import Destination, check_destination
 from ..publish.model_card import pipeline_of
-from ..publish.push import Destination, check_destination, only_hub_errors, refuse_tokens, send
+from ..publish.push import only_hub_errors, send
+from ..publish.staging import refuse_tokens
 from ..version import minimum_versions
 
 # The page was tested with this version of gradio. The Space installs the same version.

@@ -41,9 +41,10 @@ from ..data.corpus import Corpus
 from ..exit_codes import INTERRUPTED
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
+from ..publish.destination import Destination, check_destination
 from ..publish.during_training import fetch_checkpoints
 from ..publish.model_card import data_record
-from ..publish.push import Destination, check_destination, push
+from ..publish.push import push
 from ..recipe import Recipe
 from ..recipe.loading import load_record
 from ..recipe.published import published_recipe
