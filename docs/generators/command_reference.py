@@ -31,7 +31,7 @@ Each command also accepts the following options:
 |---|---|
 | 0 | The command has done its work, or the program that reads its output, such as `head`, has ended. |
 | 1 | The work failed: a line of an input file is invalid, a file is damaged, the training diverges, the disk is full, or the Hub refuses the access. |
-| 2 | The command line or the recipe is wrong: an unknown option or key, an impossible value, a missing input file, or a model that does not exist. |
+| 2 | The command line or the recipe is wrong: an unknown option or key, an impossible value, a missing input file, a model that does not exist, or an export format that cannot express the model. |
 | 130 | The user has interrupted the command, for example with Ctrl-C. |
 
 A message about a wrong value begins with the name of the option or of the recipe key. A message about the content

@@ -8,7 +8,7 @@ from huggingface_hub.errors import HFValidationError
 from vaswani_hf.checkpoint.hub import HubError, InvalidHubValueError
 from vaswani_hf.cli.output import OutputError
 from vaswani_hf.cli.report import report
-from vaswani_hf.convert.formats import NotExpressibleValueError
+from vaswani_hf.convert.formats import NotExpressibleError
 from vaswani_hf.data.lines import MissingFileError
 from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.model.phrase_search_vaswani import PhraseError
@@ -21,7 +21,7 @@ EXIT_CODES = [
     (MissingFileError("`--x` must be an existing file."), "`--x` must be an existing file.", 2),
     (InvalidHubValueError("`tag` must be new."), "`tag` must be new.", 2),
     (HFValidationError("Cannot have -- in repo_id."), "Cannot have -- in repo_id.", 2),
-    (NotExpressibleValueError("`d_k` is 3."), "`d_k` is 3.", 2),
+    (NotExpressibleError("`d_k` is 3."), "`d_k` is 3.", 2),
     (
         PhraseError(0, [[1]], "it is long"),
         "`must_contain` has [1] for sentence 0 of the batch, but it is long.",

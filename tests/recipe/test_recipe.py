@@ -14,7 +14,7 @@ from sentences import contains, rows
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
-from vaswani_hf.publish.model_card import data_facts
+from vaswani_hf.publish.model_card import data_record
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
@@ -453,8 +453,8 @@ def test_a_published_recipe_has_no_folders_and_loads_again(loaded):
     assert loaded(text=published.to_yaml()) == published
     assert "alice/" not in published.to_yaml().replace("alice/model", "") and ".." not in published.to_yaml()
     assert published.training == recipe.training
-    assert "alice" not in yaml.safe_dump(data_facts(recipe.data))
-    assert data_facts(published.data)["train"] == {
+    assert "alice" not in yaml.safe_dump(data_record(recipe.data).as_json())
+    assert data_record(published.data).as_json()["train"] == {
         "name": "a.jsonl",
         "files": ["a.jsonl", "c*.csv", "d.json"],
     }

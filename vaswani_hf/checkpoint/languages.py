@@ -1,12 +1,12 @@
 """Reads the source language and the target language of a checkpoint from recipe.yaml or results.json."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .files import RESULTS_FILE, recipe_file
+from .files import recipe_file
+from .results import read_results
 
 
 def recorded_languages(folder: Path) -> tuple[str, str] | None:
@@ -22,8 +22,7 @@ def recorded_languages(folder: Path) -> tuple[str, str] | None:
     try:
         if recipe is not None:
             records.append(yaml.safe_load(recipe.read_text(encoding="utf-8")))
-        if (folder / RESULTS_FILE).is_file():
-            records.append(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
+        records.append(read_results(folder).as_json())
     except (ValueError, yaml.YAMLError):
         # Ignore a damaged file, because the user can name the languages in an option of the command.
         pass

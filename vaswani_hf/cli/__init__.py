@@ -41,7 +41,8 @@ from . import (
 )
 from .arguments import parse_words
 from .options import CodeOptions, Options
-from .report import discard_lost_output, is_reader_gone, open_closed_streams, report
+from .report import report
+from .standard_streams import discard_lost_output, is_reader_gone, open_closed_streams
 from .threads import leaving_busy_cores, limit_spinning
 
 
@@ -225,7 +226,7 @@ def _run(words: list[str]) -> int:
     except InvalidValueError as error:
         # Do not call `report`, because the import of huggingface_hub takes time.
         print(f"vaswani: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return error.exit_code
     if options.needs_libraries:
         with leaving_busy_cores():
             _prepare_libraries(options.imports_quickly)

@@ -13,7 +13,7 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
     """
     from ..data.held_out import hold_out
     from ..data.splits import naming_split
-    from ..publish.model_card import data_facts
+    from ..publish.model_card import data_record
     from ..tasks import TASKS
 
     if recipe is None:
@@ -33,5 +33,6 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
         ) from error
     if test is None:
         raise InvalidValueError(f"`{option}` must be given, because the recipe has no test set; {remedy}.")
-    facts = data_facts(recipe.data)["test"] or {}
-    return list(test["source"]), list(test["target"]), f"`{facts.get('name', 'the test set')}`"
+    record = data_record(recipe.data).test
+    name = record.name if record else None
+    return list(test["source"]), list(test["target"]), f"`{name or 'the test set'}`"

@@ -1,15 +1,11 @@
-"""Reports the error that ends a command: one sentence on stderr, and the exit code. Also replaces a standard
-stream by the null device if the stream is closed or if no program reads the stream.
-"""
+"""Reports the error that ends a command: one sentence on stderr, and the exit code."""
 
 import errno
 import logging
 import os
-import select
 import sys
 
-from ..exit_codes import FAILURE, USAGE_ERROR, RunError
-from ..model.errors_vaswani import InvalidValueError
+from ..exit_codes import FAILURE, RunError
 
 # The maximum number of characters of a message.
 _LONGEST = 600
@@ -35,9 +31,7 @@ def report(error: Exception, is_output_lost: bool) -> int:
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} … (-v shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
-    if isinstance(error, InvalidValueError):
-        return USAGE_ERROR
-    return error.exit_code if isinstance(error, RunError) else FAILURE
+    return getattr(error, "exit_code", FAILURE)
 
 
 def _system_error_message(error: OSError, is_output_lost: bool) -> str:
@@ -52,46 +46,3 @@ def _system_error_message(error: OSError, is_output_lost: bool) -> str:
     if is_output_lost:
         name = "Standard output"
     return f"{name} cannot be read or written ({error.strerror})."
-
-
-def open_closed_streams() -> None:
-    """Open the null device for each closed standard stream.
-
-    If a standard stream stays closed, the next file that Python opens gets the file descriptor of the stream,
-    and messages to the stream are written into this file.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:
-        # If `sys.stderr` were None, `print(..., file=sys.stderr)` would write errors to standard output.
-        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
-
-
-def is_reader_gone() -> bool:
-    """Return True if standard output is a pipe, and the program that reads from the pipe has ended."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (AttributeError, OSError):
-        # Return False if the check is not possible, because Windows has no `poll` and the output stream in a
-        # test has no file descriptor.
-        return False
-
-
-def discard_lost_output() -> bool:
-    """Flush standard output, and return True if standard output can no longer be written.
-
-    If standard output cannot be written, redirect standard output to the null device, because Python flushes
-    standard output at exit and would print another error.
-    """
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False

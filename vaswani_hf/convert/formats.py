@@ -82,14 +82,10 @@ def needs_end_token(config: VaswaniConfig) -> str | None:
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
 
-class NotExpressibleError(ValueError):
-    """Raised if a format cannot express a checkpoint, for example because of a config value or because of the
-    tokenizer.
+class NotExpressibleError(InvalidValueError):
+    """Raised if the format that the user has chosen cannot express a checkpoint, for example because of a
+    config value or because of the tokenizer.
     """
-
-
-class NotExpressibleValueError(NotExpressibleError, InvalidValueError):
-    """Raised if a format cannot express the value of a config field or of a setting."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ class Expressible:
             elif name not in self.fields | FIELDS_OF_TRAINING and value != default:
                 reason = f"{self.title} supports only {default!r}"
             if reason is not None:
-                raise NotExpressibleValueError(
+                raise NotExpressibleError(
                     f"`{name}` is {value!r}, which {self.title} cannot express: {reason}."
                 )
 

@@ -41,7 +41,6 @@ from .formats import (
     Format,
     Limit,
     NotExpressibleError,
-    NotExpressibleValueError,
     Tokenizers,
     alternatives,
     needs_end_token,
@@ -158,7 +157,7 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
     for name, value in config.to_diff_dict().items():
         has_effect = value and value != _NEUTRAL.get(name)
         if has_effect and name not in _SEARCH and name not in _IDLE:
-            raise NotExpressibleValueError(
+            raise NotExpressibleError(
                 f"`{name}` of the generation config is {value!r}, which {_TITLE} cannot express: the search of the page "
                 "has no such setting."
             )
@@ -218,7 +217,7 @@ def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     foreign = next(_foreign_parts(file, settings["split_special_tokens"]), None)
     if foreign is not None:
         name, value = foreign
-        raise NotExpressibleValueError(
+        raise NotExpressibleError(
             f"`{name}` of tokenizer.json is {json.dumps(value, ensure_ascii=False):.80}, which {_TITLE} cannot express: the "
             "page supports only byte-level BPE."
         )

@@ -2,7 +2,6 @@
 table `IMPORT_FORMATS`.
 """
 
-import json
 import os
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,15 +12,15 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from yaml import YAMLError
 
-from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder, write_whole
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, new_folder
 from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
+from ..checkpoint.results import DataRecord, OriginRecord, Results, write_results
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
-from ..publish.records import OriginRecord
 from ..version import install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .eole import EOLE
@@ -338,6 +337,5 @@ def _write_card(
         difference=difference,
         notes=imported.notes,
     )
-    record = {"origin": origin.as_json(), "data": imported.facts}
-    write_whole(folder / RESULTS_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_results(folder, Results(origin=origin, data=DataRecord(**imported.facts)))
     model_card(folder, name).save(folder / CARD_FILE)

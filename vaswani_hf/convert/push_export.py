@@ -12,15 +12,10 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE
 from ..checkpoint.hub import explained, with_retries
-from ..publish.push import (
-    Destination,
-    check_destination,
-    link_file,
-    only_hub_errors,
-    refuse_tokens,
-    send,
-)
-from ..publish.records import read_record
+from ..checkpoint.results import read_record
+from ..publish.destination import Destination, check_destination
+from ..publish.push import only_hub_errors, send
+from ..publish.staging import link_file, refuse_tokens
 from .export import FORMATS
 from .formats import Format
 

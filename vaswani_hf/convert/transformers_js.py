@@ -43,7 +43,6 @@ from .formats import (
     Format,
     Limit,
     NotExpressibleError,
-    NotExpressibleValueError,
     Tokenizers,
     needs_end_token,
     needs_start_token,
@@ -104,7 +103,7 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
             "the texts of a MarianMT model; use another format."
         )
     if source is not target and not target.init_kwargs.get(SHARED_IDS_MARK, False):
-        raise NotExpressibleValueError(
+        raise NotExpressibleError(
             "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js "
             "cannot express: it has one tokenizer per model; use another format, or train with a joint "
             "vocabulary."

@@ -1,7 +1,7 @@
-"""Controls how much memory this process keeps: pages of memory-mapped corpus files, freed memory that the C
-library does not return to the operating system, and operations that oneDNN has prepared.
+"""Controls how much memory this process keeps: pages of memory-mapped corpus files, and freed memory that
+the C library does not return to the operating system.
 
-The functions for memory pages and for the C library do nothing on systems other than Linux.
+The functions do nothing on systems other than Linux.
 """
 
 import ctypes
@@ -12,14 +12,9 @@ from typing import Any
 # The number of bytes of memory-mapped files that may stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
-# The number of primitives that oneDNN caches in a training: enough for the layers of one batch.
-_CACHED_PRIMITIVES = 16
-# Three options of `mallopt`, with the numbers of malloc.h and their values in bytes.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 2**25, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26}
 
 
-def _c_function(name: str) -> Any:
+def c_function(name: str) -> Any:
     """Return a function of the C library on Linux, or None on other systems."""
     return getattr(ctypes.CDLL(None), name, None) if os.path.exists("/proc/self/statm") else None
 
@@ -28,32 +23,9 @@ def return_free_memory() -> None:
     """Return freed memory to the operating system. For example, the training of a tokenizer frees half a
     gigabyte.
     """
-    trim = _c_function("malloc_trim")
+    trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
-
-
-def keep_free_memory() -> None:
-    """Let the C library keep freed memory for the next training step, because all steps allocate memory
-    blocks of the same sizes. Otherwise the operating system provides 20,000 new memory pages in each step,
-    and a step of a small model takes 4 % longer.
-    """
-    set_option = _c_function("mallopt")
-    if set_option is not None:
-        for option, value in _MALLOC_OPTIONS.items():
-            set_option(option, value)
-
-
-def limit_primitive_cache() -> None:
-    """Let oneDNN cache few primitives. A primitive is an operation that oneDNN has prepared for tensors of one
-    shape.
-
-    By default, oneDNN caches 1,024 primitives. The batches of a training have many shapes, so the primitives of
-    one batch are useless for the next batch. In bfloat16, the cache let a small training grow from 0.9 GiB to
-    4.5 GiB (scripts/benchmarks/training.md). oneDNN reads the environment variable when it prepares its first
-    primitive. If the user has set the variable, its value stays.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))
 
 
 class MappedFiles:
@@ -63,7 +35,7 @@ class MappedFiles:
 
     def __init__(self) -> None:
         self._shared_bytes_after_release = 0
-        self._advise = _c_function("madvise")
+        self._advise = c_function("madvise")
 
     def release(self) -> None:
         """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`. At the

@@ -14,8 +14,8 @@ from ..browser.page import page_of
 from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
+from ..checkpoint.results import read_results
 from ..model.pipeline_vaswani import TranslationPipeline
-from ..publish.records import read_results
 
 
 def load_models(names: Sequence[str], device: str | None) -> list[dict[str, Any]]:
@@ -41,11 +41,11 @@ def _load_model(name: str, device: str | None) -> dict[str, Any]:
     def explain_translation(text: str, num_beams: int) -> str:
         return page_of(explain(translator, text, name=Path(name).name, num_beams=num_beams))
 
-    examples = read_results(folder).get("examples") or []
+    examples = read_results(folder).examples or []
     return {
         "label": " → ".join(languages) if languages else Path(name).name,
         "translate": pipeline,
         "num_beams": translator.model.generation_config.num_beams or 4,
-        "examples": [example["source"] for example in examples],
+        "examples": [example.source for example in examples],
         "explain": explain_translation,
     }

@@ -15,12 +15,14 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
+from ..checkpoint.results import read_record, read_results
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..model.errors_vaswani import InvalidValueError
+from ..publish.destination import Destination, check_destination
 from ..publish.model_card import pipeline_of
-from ..publish.push import Destination, check_destination, only_hub_errors, push, refuse_tokens, send
-from ..publish.records import read_record, read_results
+from ..publish.push import only_hub_errors, push, send
+from ..publish.staging import refuse_tokens
 from ..version import minimum_versions
 
 # The page was tested with this version of gradio. The Space installs the same version.
@@ -166,13 +168,13 @@ def push_space(
 def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) -> None:
     """Write the files of a Space with the SDK "gradio" into the folder `staged`."""
     languages = recorded_languages(checkpoint)
-    examples = read_results(checkpoint).get("examples") or []
+    examples = read_results(checkpoint).examples or []
     generation = read_record(checkpoint / "generation_config.json")
     title = repository.split("/")[-1]
     values: dict[str, Any] = {
         "model": repository,
         "commit": commit,
-        "examples": [example["source"] for example in examples],
+        "examples": [example.source for example in examples],
         "label": " → ".join(languages) if languages else title,
         "num_beams": generation.get("num_beams") or 1,
         "title": title,

@@ -7,6 +7,7 @@ This file is saved with every checkpoint because the config, the model and the s
 class InvalidValueError(ValueError):
     """Raised if the user has given an invalid value: an option, an argument, a recipe key, the name of a file
     or the name of a model. The error message begins with the name of the option, argument or key.
-
-    The command `vaswani` ends with exit code 2 after this error: see `report` in cli/report.py.
     """
+
+    # The exit code of the command `vaswani` after this error, see vaswani_hf/exit_codes.py.
+    exit_code = 2

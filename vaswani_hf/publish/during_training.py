@@ -38,7 +38,9 @@ from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.section import AnyTraining
 from ..settings.sections import PublishingSettings
-from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens, stage_repository, upload
+from .destination import Destination, check_destination
+from .push import REPLACED_FILES, upload
+from .staging import refuse_tokens, stage_repository
 
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"

@@ -28,6 +28,16 @@ from ..checkpoint.files import (
     LICENSE_FILE,
     weight_files,
 )
+from ..checkpoint.results import (
+    DataRecord,
+    ExampleRecord,
+    OriginRecord,
+    Results,
+    SplitRecord,
+    check_scores,
+    read_record,
+    read_results,
+)
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.inputs_vaswani import DECODING_SETTINGS
 from ..packaged import packaged_folder
@@ -37,7 +47,6 @@ from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
 from .certificate import certificate_table, hashes_of_weights
-from .records import DataRecord, SplitRecord, check_scores, read_record, read_results
 
 # The maximum number of example texts in the metadata of a card.
 NUM_WIDGETS = 3
@@ -56,20 +65,20 @@ def model_card(
     if base_model is not None:
         validate_repo_id(base_model)
     recipe, results, data = _record(folder)
+    test = _scores(results)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
     begun_with = recipe.model.bases() if recipe else []
-    origin = results.get("origin") or {}
     certificate = _certificate(folder)
     facts: dict[str, Any] = {
         **_checkpoint_facts(folder),
-        "origin": origin,
-        "training": results.get("training") or {},
-        "test": results.get("test") or {},
-        "examples": results.get("examples") or [],
-        "decoding": results.get("decoding") or {},
-        "corpus": results.get("corpus") or {},
-        "weights_changed": results.get("weights_changed") or {},
+        "origin": results.origin,
+        "training": results.training,
+        "test": test,
+        "examples": results.examples or [],
+        "decoding": results.decoding or {},
+        "corpus": results.corpus or {},
+        "weights_changed": results.weights_changed,
         "data": data,
         "repo_id": repo_id,
         "install": INSTALL_INSTRUCTION,
@@ -77,20 +86,20 @@ def model_card(
         "name": repo_id.split("/")[-1],
         "license": chosen or data.get("license"),
         "is_chosen": chosen is not None,
-        "is_recorded": bool(recipe or results.keys() - {"origin", "data"}),
-        "is_finished": bool(results.keys() - {"average_of", "origin", "data"})
-        and results.get("asked", {}) is not None,
-        "average_of": results.get("average_of"),
-        "base_model": base_model or _base_repositories(begun_with) or _repository_of(origin),
+        "is_recorded": bool(recipe or results.model_fields_set - {"origin", "data"}),
+        "is_finished": bool(results.model_fields_set - {"average_of", "origin", "data"})
+        and results.asked is not None,
+        "average_of": results.average_of,
+        "base_model": base_model or _base_repositories(begun_with) or _repository_of(results.origin),
         "base_name": " and ".join(last_part(name) for name in begun_with) or None,
         "recipe": recipe,
         "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
         "certificate": certificate,
         "certificate_table": certificate_table(certificate) if certificate else None,
     }
-    task = _task_of(folder, recipe, facts["test"])
-    check_scores(folder, facts["test"], task.test_scores)
-    words = task.card_words(data, recipe.data if recipe else None, facts["test"], repo_id)
+    task = _task_of(folder, recipe, test)
+    check_scores(folder, test, task.test_scores)
+    words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
     facts |= {
         "words": words,
         "example": json.dumps(words.example, ensure_ascii=False),
@@ -132,12 +141,17 @@ def check_card(path: Path) -> None:
             check_license(license, data.get("license"), "license")
 
 
-def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the saved recipe (or None), the results (empty if missing), and the information about the data."""
+def _record(folder: Path) -> tuple[Any, Results, dict[str, Any]]:
+    """Return the saved recipe (or None), the results, and the information about the data."""
     recipe = recorded_recipe(folder)
     results = read_results(folder)
-    data = data_facts(recipe.data) if recipe else results.get("data") or {}
-    return recipe, results, data
+    data = data_record(recipe.data) if recipe else results.data
+    return recipe, results, data.as_json() if data else {}
+
+
+def _scores(results: Results) -> dict[str, Any]:
+    """Return the scores on the test split as a dict, because the names of the scores depend on the task."""
+    return results.test.as_json() if results.test else {}
 
 
 def _certificate(folder: Path) -> dict[str, Any]:
@@ -165,7 +179,7 @@ def pipeline_of(folder: Path) -> str | None:
     the model.
     """
     recipe, results, data = _record(folder)
-    test = results.get("test") or {}
+    test = _scores(results)
     task = _task_of(folder, recipe, test)
     check_scores(folder, test, task.test_scores)
     return task.card_words(data, recipe.data if recipe else None, test, "").pipeline
@@ -181,11 +195,11 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
     return names or None
 
 
-def _repository_of(origin: dict[str, Any]) -> str | None:
+def _repository_of(origin: OriginRecord | None) -> str | None:
     """Return the repository from which the weights were imported, without the revision. Return None for a
     local folder.
     """
-    return origin["name"].partition("@")[0] if origin.get("is_on_hub") else None
+    return origin.name.partition("@")[0] if origin and origin.is_on_hub else None
 
 
 def _template() -> str:
@@ -227,7 +241,9 @@ def _tags(facts: dict[str, Any], task: Task, words: CardWords) -> list[str]:
     tags = [words.task_type, "vaswani", "transformer"]
     if len(task.stacks) == 2:
         tags.append("seq2seq")
-    return [*tags, *(facts["training"].get("model_tags") or [])]
+    training = facts["training"]
+    added = training.model_tags if training else None
+    return [*tags, *(added or [])]
 
 
 def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[EvalResult]:
@@ -262,15 +278,15 @@ def _dataset_id(test_set: dict[str, Any]) -> str:
     return test_set.get("stated_dataset") or test_set.get("dataset") or test_set.get("name") or "unknown"
 
 
-def _widget(examples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+def _widget(examples: list[ExampleRecord]) -> list[dict[str, Any]] | None:
     """Return example texts and outputs for the metadata of the card. The page of the repository on the Hub
     shows the example texts and their outputs.
     """
     shown = [
         {
             "example_title": f"Example {number}",
-            "text": example["source"],
-            "output": {"text": example["output"]},
+            "text": example.source,
+            "output": {"text": example.output},
         }
         for number, example in enumerate(examples[:NUM_WIDGETS], 1)
     ]
@@ -331,13 +347,13 @@ def _count_parameters(folder: Path) -> int:
     return total
 
 
-def data_facts(data: DataSettings) -> dict[str, Any]:
+def data_record(data: DataSettings) -> DataRecord:
     """Describe the data of a run for the model card and results.json. The description contains the names of
     the files without their folders.
     """
     # Use `getattr`, because the recipe has either one language key or two language keys, depending on the
     # task.
-    record = DataRecord(
+    return DataRecord(
         source_language=getattr(data, "source_language", ""),
         target_language=getattr(data, "target_language", ""),
         language=getattr(data, "language", ""),
@@ -347,7 +363,6 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
         validation=_split_record(data, "validation"),
         test=_test_record(data),
     )
-    return record.as_json()
 
 
 def _test_record(data: DataSettings) -> SplitRecord | None:

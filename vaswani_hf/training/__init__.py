@@ -1,5 +1,6 @@
 """Training: from a recipe to a scored checkpoint."""
 
-from .run import InterruptedRunError, train
+from .run import train
+from .stopping import InterruptedRunError
 
 __all__ = ["InterruptedRunError", "train"]

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
+from ..checkpoint.results import read_results
 from ..exit_codes import RunError
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
@@ -29,15 +30,8 @@ from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
-from .results import results_of_finished_run
-from .run import (
-    InterruptedRunError,
-    earlier_recipe,
-    has_ended,
-    refuse_another_run,
-    resolve,
-    train,
-)
+from .run import earlier_recipe, has_ended, refuse_another_run, resolve, train
+from .stopping import InterruptedRunError
 
 # Maps the name of each run in a list to its recipes: one recipe for each seed.
 Runs = dict[str, list[Recipe]]
@@ -213,7 +207,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
     # Read the results of finished trainings first, so that the table contains these results even if a
     # training is interrupted.
     results: Results = {
-        recipe.output_dir: results_of_finished_run(Path(recipe.output_dir))
+        recipe.output_dir: read_results(Path(recipe.output_dir)).as_json()
         for _, recipe in trainings
         if _has_ended(recipe)
     }

@@ -4,7 +4,6 @@ checkpoints that a run averages at its end.
 Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.loading import KINDS, check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import verify_manifest
+from ..checkpoint.results import Results, write_results
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..recipe.loading import readable_record
@@ -151,8 +151,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
     if not recorded:
         return
     write_whole(output / RECIPE_FILE, recorded[0].to_yaml())
-    content = {"average_of": [_shown(name) for name in names]}
-    write_whole(output / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_results(output, Results(average_of=[_shown(name) for name in names]))
 
 
 def _shown(name: str | Path) -> str:

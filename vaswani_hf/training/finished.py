@@ -6,7 +6,6 @@ steps, the run deletes the manifest.
 """
 
 import filecmp
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from ..checkpoint.files import (
     write_whole,
 )
 from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_manifest, write_manifest
+from ..checkpoint.results import Results, TrainingRecord, read_results, write_results
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
 from ..tasks import TASKS
@@ -87,7 +87,7 @@ def restore_records(folder: Path) -> None:
     for name in texts.keys() & faults.keys():
         write_whole(folder / name, texts[name])
     if CURVE_FILE in faults:
-        draw_curve(folder, json.loads(recorded["results"])["training"]["steps"])
+        draw_curve(folder, read_results(folder).as_json()["training"]["steps"])
     restored = [fault for name, fault in faults.items() if verify_manifest(folder, [name]) is None]
     if restored:
         say(f"restored in '{folder}': {'; '.join(restored)}")
@@ -132,18 +132,18 @@ def move_into_place(staging: Path, folder: Path) -> None:
     shutil.rmtree(staging)
 
 
-def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
+def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: TrainingRecord | None) -> None:
     """Write the model and the tokenizers of a run into a folder. Each file is written completely or not at
     all.
 
-    `before` is the recorded cost of the training, such as its seconds, or an empty dict. The function writes
-    the cost into results.json now, so that the cost is not lost if the scoring is interrupted.
+    `recorded` is the record of the training, such as its seconds, from an earlier results.json. The function
+    writes the record into results.json now, so that the record is not lost if the scoring is interrupted.
     """
     staging = stage_model(model, corpus, folder)
     # Remove the scores from results.json, because the scores belong to earlier final weights.
-    if before:
-        facts = {key: value for key, value in before.items() if key != "averaged_steps"}
-        write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
+    if recorded is not None:
+        training = recorded.model_copy(update={"averaged_steps": None})
+        write_results(folder, Results(training=training, asked=None))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):

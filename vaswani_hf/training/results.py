@@ -1,12 +1,10 @@
-"""Writes the results of a run: results.json, the outputs on the test split, and the training curve.
+"""Computes the results of a run: the record of the training, the scores, the examples of the model card and
+the pictures. Also writes recipe.yaml at the beginning of a run.
 
-The task computes the scores. publish/records.py defines the parts of results.json.
+`_results_of_run` in run.py calls the functions. checkpoint/results.py declares and writes results.json.
 """
 
-import dataclasses
-import json
 import platform
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import islice
@@ -22,16 +20,13 @@ from ..checkpoint.files import (
     CURVE_FILE,
     METRICS_FILE,
     RECIPE_FILE,
-    RESULTS_FILE,
-    finite,
     read_metrics,
     write_whole,
 )
+from ..checkpoint.results import ExampleRecord, ScoresRecord, TrainingRecord, read_results
 from ..data.corpus import Corpus
 from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
-from ..publish.model_card import data_facts
-from ..publish.records import TrainingRecord
 from ..recipe.licenses import RESEARCH_ONLY, data_license
 from ..settings.data import DataSettings
 from ..settings.sections import PublishingSettings
@@ -44,11 +39,6 @@ from .trainer import VaswaniTrainer
 # at most `LONGEST_EXAMPLE` characters.
 NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
-
-
-def results_of_finished_run(folder: Path) -> dict[str, Any]:
-    """Return the content of the results.json of a finished run."""
-    return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
@@ -88,60 +78,60 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
 
 
-def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """Return the recorded cost of the training (such as its time) from results.json. Return an empty dict if
-    the run has trained more steps since results.json was written.
+def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
+    """Return the record of the training, such as its time, from results.json. Return None if the run has
+    trained more steps since results.json was written.
     """
     try:
-        facts = dict(results_of_finished_run(folder)["training"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}
-    return facts if not trainer.state.global_step and facts.get("steps") == trainer.start_step else {}
+        training = read_results(folder).training
+    except ValueError:
+        return None
+    if training is None or trainer.state.global_step or training.steps != trainer.start_step:
+        return None
+    return training
 
 
-def results_of_run(
+def training_record(
     trainer: VaswaniTrainer,
     model: PreTrainedModel,
-    data: DataSettings,
-    asked: dict[str, Any],
-    search: Iterable[str],
-    steps: list[int],
-    before: dict[str, Any],
-    publishing: PublishingSettings,
-) -> str:
-    """Score the saved checkpoint, draw the training curve, and return the text of results.json.
+    averaged_steps: list[int],
+    recorded: TrainingRecord | None,
+) -> TrainingRecord:
+    """Return the record of the training.
 
-    `steps` are the steps of the checkpoints from which the final weights were computed. `before` is the cost
-    of the training that an earlier results.json records, or an empty dict.
+    `model` has the final weights. `averaged_steps` are the steps of the checkpoints whose average is the
+    final weights. `recorded` is the result of `recorded_training`.
     """
+    record = recorded or _new_training_record(trainer)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return record.model_copy(update={"averaged_steps": averaged_steps, "parameters": parameters})
+
+
+def _new_training_record(trainer: VaswaniTrainer) -> TrainingRecord:
     folder = Path(trainer.args.output_dir)
-    corpus = trainer.corpus
-    step = trainer.state.global_step or trainer.start_step
-    results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}
-    results["training"] |= before
-    results["training"]["averaged_steps"] = steps if trainer.training.average_checkpoints else []
-    results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    scores = score_test_split(trainer, data)
-    if scores is not None:
-        results["test"] = scores
-    examples = _card_examples(trainer, data, publishing)
-    results["examples"] = examples
-    (folder / ATTENTION_FILE).unlink(missing_ok=True)
-    if examples:
-        attention_picture(str(folder), examples[0]["source"], folder / ATTENTION_FILE)
-    results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
-    results["asked"] = asked
-    results["data"] = data_facts(data)
-    if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # Print the number of pairs in a stream after the training, because the run counts the pairs while it
-        # reads the stream. The printed number includes the pairs of all epochs.
-        say(f"train, as far as the stream was read: {corpus.reports['train']}")
-    results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
-    draw_curve(folder, step)
-    return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    metrics = _metrics_until(folder, trainer.last_step)
+    last = metrics[-1] if metrics else {}
+    versions = {"vaswani_hf": __version__, "python": platform.python_version()}
+    for library in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu"):
+        versions[library] = version(library)
+    return TrainingRecord(
+        date=datetime.now(UTC).date().isoformat(),
+        seed=trainer.args.seed,
+        dtype="bfloat16" if trainer.training.bf16 is True else "float32",
+        steps=trainer.last_step,
+        epochs=last.get("epoch"),
+        target_tokens=int(trainer.target_tokens_seen),
+        seconds=last.get("seconds", 0.0),
+        resumed_at_step=trainer.start_step or None,
+        hardware=hardware_name(trainer.args.device, trainer.args.world_size),
+        processes=trainer.args.world_size,
+        threads=torch.get_num_threads(),
+        model_tags=list(getattr(trainer.model, "model_tags", None) or []),
+        versions=versions,
+    )
 
 
-def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, Any] | None:
+def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecord | None:
     """Score the saved checkpoint on the test split, write the outputs, and print the scores. Return the
     scores, or None if the corpus has no test split.
     """
@@ -156,18 +146,20 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
         (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
     for line in found.lines:
         say(line, is_result=True)
-    return found.scores
+    return ScoresRecord(**found.scores)
 
 
-def _card_examples(
+def card_examples(
     trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
-) -> list[dict[str, Any]]:
+) -> list[ExampleRecord]:
+    """Return the examples of the model card: a few texts, and the outputs of the saved checkpoint."""
     texts = publishing.examples
     if texts is None:
         texts = _shareable_texts(trainer, data)
     if not texts:
         return []
-    return trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
+    outputs = trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
+    return [ExampleRecord(**output) for output in outputs]
 
 
 def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
@@ -181,40 +173,34 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
     return list(islice(fitting, NUM_EXAMPLES))
 
 
-def end_in_words(trainer: VaswaniTrainer) -> str:
-    """Describe the end of a run: the last step, the last losses, and the folder of the checkpoint."""
+def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
+    """Draw the attention of the saved checkpoint to the first example. If there is no example, delete the
+    picture of earlier weights.
+    """
+    (folder / ATTENTION_FILE).unlink(missing_ok=True)
+    if examples:
+        attention_picture(str(folder), examples[0].source, folder / ATTENTION_FILE)
+
+
+def say_counts_of_stream(corpus: Corpus) -> None:
+    """Print the numbers of kept and removed pairs of a streamed corpus. The numbers include the pairs of all
+    epochs, because the run counts the pairs while the run reads the stream.
+    """
+    if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
+        say(f"train, as far as the stream was read: {corpus.reports['train']}")
+
+
+def say_end(trainer: VaswaniTrainer) -> None:
+    """Print a line about the end of a run: the last step, the last losses, and the checkpoint folder."""
     folder = Path(trainer.args.output_dir)
-    step = trainer.state.global_step or trainer.start_step
-    rows = _metrics_until(folder, step)
-    parts = [f"finished at step {step:,}"]
+    rows = _metrics_until(folder, trainer.last_step)
+    parts = [f"finished at step {trainer.last_step:,}"]
     for key, name in (("loss", f"last {trainer.loss_name}"), ("eval_loss", "last validation loss")):
         losses = [row[key] for row in rows if row.get(key) is not None]
         if losses:
             parts.append(f"{name} {losses[-1]:.4f}")
-    return " · ".join([*parts, f"the checkpoint is in '{folder}'"])
-
-
-def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    last = metrics[-1] if metrics else {}
-    versions = {"vaswani_hf": __version__, "python": platform.python_version()}
-    for library in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu"):
-        versions[library] = version(library)
-    record = TrainingRecord(
-        date=datetime.now(UTC).date().isoformat(),
-        seed=trainer.args.seed,
-        dtype="bfloat16" if trainer.training.bf16 is True else "float32",
-        steps=trainer.state.global_step or trainer.start_step,
-        epochs=last.get("epoch"),
-        target_tokens=int(trainer.target_tokens_seen),
-        seconds=last.get("seconds", 0.0),
-        resumed_at_step=trainer.start_step or None,
-        hardware=hardware_name(trainer.args.device, trainer.args.world_size),
-        processes=trainer.args.world_size,
-        threads=torch.get_num_threads(),
-        model_tags=list(getattr(trainer.model, "model_tags", None) or []),
-        versions=versions,
-    )
-    return record.as_json()
+    parts.append(f"the checkpoint is in '{folder}'")
+    say(" · ".join(parts), is_result=True)
 
 
 def draw_curve(folder: Path, step: int) -> None:

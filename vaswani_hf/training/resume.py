@@ -17,13 +17,13 @@ from ..checkpoint.files import (
     step_of,
 )
 from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
 from .checkpoints import reason_to_stop
 from .processes import say
-from .results import results_of_finished_run
 
 # The recipe keys that may have other values in a resumed run, because the keys do not change the result of a
 # training step. `gradient_accumulation_steps` may change together with the number of processes.
@@ -49,16 +49,15 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
     try:
-        results = results_of_finished_run(folder)
-        # If results.json has the entry `average_of`, `vaswani average` has written the file, and the folder
-        # contains no finished run. If the entry `asked` is null, the scoring was interrupted, and the run is
-        # not finished.
-        if "average_of" in results or results.get("asked", {}) is None:
-            return False
-        before = recorded | results.get("asked", {})
-    except (ValueError, AttributeError, TypeError):
+        results = read_results(folder)
+    except ValueError:
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
+    # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
+    # finished run. If `asked` is null, the scoring was interrupted, and the run is not finished.
+    if results.average_of is not None or results.asked is None:
+        return False
+    before = recorded | results.asked
     # Ignore null values of keys about the test split, because a recipe without a test split needs no new
     # scores.
     wanted = {

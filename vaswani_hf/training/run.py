@@ -5,15 +5,15 @@ which `_train` calls them. Functions in run.py receive the whole recipe. Functio
 training/, except ablation.py, receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
-data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), trainer.py and
-model/modeling_vaswani.py. To understand how a model is trained, you need not read resume.py (earlier runs),
-recipe_model.py (the untrained model), initialization.py (weights of other models), finished.py and results.py
-(the end of a run), stopping.py and processes.py (signals, several processes).
+data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), loop.py and trainer.py (training
+steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not read resume.py
+(earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other models),
+finished.py and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
+import dataclasses
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from transformers import PreTrainedModel, PrinterCallback, TrainerState
+from transformers import PreTrainedModel, TrainerState
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import (
@@ -30,21 +30,21 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     STATE_FILE,
     WEIGHTS_FILE,
-    checkpoints_in,
     naming_the_folder,
-    step_of,
     write_whole,
 )
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
-from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..checkpoint.manifest import verify_manifest
+from ..checkpoint.results import Results, TrainingRecord, read_results
 from ..data.corpus import Corpus
-from ..data.memory import keep_free_memory, limit_primitive_cache
-from ..exit_codes import FAILURE, INTERRUPTED, RunError
+from ..exit_codes import INTERRUPTED
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
-from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
-from ..publish.push import Destination, check_destination, push
+from ..publish.destination import Destination, check_destination
+from ..publish.during_training import fetch_checkpoints
+from ..publish.model_card import data_record
+from ..publish.push import push
 from ..recipe import Recipe
 from ..recipe.loading import load_record
 from ..recipe.published import published_recipe
@@ -53,28 +53,18 @@ from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
-from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
-from .hardware import describe_computation, resolve_defaults
+from .hardware import resolve_defaults
+from .loop import add_callbacks, is_trained, run_training
 from .processes import Processes, said_at_intervals, say
 from .recipe_model import build_model, planned_config, planned_model, size_warnings
-from .stopping import GracefulShutdown, ShutdownRequested
-from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
-
-# Matches the error messages of gloo and NCCL if another process of the run has ended.
-_LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
-
-
-class LostProcessError(RunError):
-    """Raised if another process of the run has ended."""
-
-
-class InterruptedRunError(RunError):
-    """Raised if a signal ended the training after a checkpoint was saved. The error message says how to
-    continue.
-    """
-
-    # The exit code of `vaswani train` is the exit code after Ctrl-C.
-    exit_code = INTERRUPTED
+from .stopping import (
+    GracefulShutdown,
+    InterruptedRunError,
+    ShutdownRequested,
+    interruption_message,
+    naming_lost_processes,
+)
+from .trainer import VaswaniTrainer, training_arguments
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
@@ -108,49 +98,71 @@ def train(recipe: Recipe) -> dict[str, Any]:
     try:
         with (
             stop.listening(processes),
-            stop.ending_at_once(lambda: _interruption(folder)),
-            _naming_lost_processes(folder, stop),
+            stop.ending_at_once(lambda: interruption_message(folder)),
+            naming_lost_processes(folder, stop),
             _locked(folder, processes),
         ):
             return _train(recipe, processes, stop)
     except ShutdownRequested:
         if not processes.is_first:
             sys.exit(INTERRUPTED)
-        raise InterruptedRunError(_interruption(folder)) from None
+        raise InterruptedRunError(interruption_message(folder)) from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, processes: Processes) -> Iterator[None]:
+    """Lock the output folder against other runs. The first process holds the lock for all processes."""
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> None:
+            with naming_the_folder(folder):
+                stack.enter_context(locked_run(folder))
+
+        processes.run_on_main(lock)
+        yield
 
 
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
     """Call the functions of a run one after the other. All processes of a run call `_train`."""
     folder = Path(recipe.output_dir)
 
-    # 1. Continue an earlier run in the output folder, if there is one.
+    # 1. Find an earlier run in the output folder. If the run is finished, only publish its checkpoint.
     recipe, earlier = _resolve_with_earlier_run(recipe, processes)
-    has_results = processes.run_on_main(has_ended, recipe, earlier)
-    fault = processes.run_on_main(finished.find_damage, folder) if has_results else ""
-    if has_results and not fault:
+    is_finished = processes.run_on_main(has_ended, recipe, earlier)
+    damage = processes.run_on_main(finished.find_damage, folder) if is_finished else ""
+    if is_finished and not damage:
         processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
             _publish_again(recipe, earlier)
-        return results.results_of_finished_run(folder)
-    checkpoint = _prepare_run(recipe, fault, processes)
+        return read_results(folder).as_json()
 
-    # 2. Load the data, and make the model and the trainer.
+    # 2. Check the recipe, find the checkpoint to continue from, and prepare the output folder.
+    _check_recipe(recipe, processes)
+    if damage and processes.is_first:
+        say(
+            f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints"
+        )
+    checkpoint = _find_checkpoint(recipe, processes)
+    processes.run_on_main(_prepare_folder, recipe)
+
+    # 3. Load the data, and make the model and the trainer.
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
         corpus = processes.main_process_first(_load_corpus, recipe, processes, checkpoint)
     model = _initial_model(recipe, corpus, checkpoint, processes)
     _warn(size_warnings(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
-    processes.run_on_main(_record_beginning, recipe, trainer, checkpoint, is_mended=has_results)
+    processes.run_on_main(_record_beginning, recipe, trainer, checkpoint, is_finished=is_finished)
 
-    # 3. Train the model. Then score and publish the final checkpoint.
-    if not _is_trained(checkpoint, trainer):
+    # 4. Train the model.
+    if not is_trained(trainer, checkpoint):
         run_training(trainer, checkpoint)
+
+    # 5. Compute the final weights, score them, write results.json, and publish the checkpoint.
     processes.run_on_main(finish_run, recipe, trainer)
-    processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
         # Only the first process pushes the checkpoint. The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
-    return results.results_of_finished_run(folder)
+    return read_results(folder).as_json()
 
 
 # 1. The earlier run in the output folder
@@ -268,23 +280,31 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     push_result(recipe.output_dir, recipe.publishing)
 
 
-def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
-    """Check the recipe, prepare the output folder, and return the checkpoint from which the run continues.
-    `fault` is a text about damaged files of a finished run, or an empty string.
+# 2. The check of the recipe, and the output folder
+
+
+def _check_recipe(recipe: Recipe, processes: Processes) -> None:
+    """Print warnings about the recipe. Before the data is loaded, raise an error for values that the model or
+    the optimizer does not accept.
     """
-    folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.training_warnings), processes)
-    if fault and processes.is_first:
-        say(
-            f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
-        )
     planned = _planned_model(recipe)
-    # Check `training.frozen` before the data is loaded: `frozen_weights` raises an error if the model has no
-    # module or parameter with a given name.
+    # `frozen_weights` raises an error if the model has no module or parameter with a name in
+    # `training.frozen`.
     initialization.frozen_weights(planned, recipe.training.frozen)
-    # Build an optimizer before the data is loaded, because the optimizer may need a library that is not
-    # installed.
+    # Build an optimizer, because the optimizer may need a library that is not installed.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
+
+
+def _warn(sentences: list[str], processes: Processes) -> None:
+    if processes.is_first:
+        for sentence in sentences:
+            say(f"warning: {sentence}")
+
+
+def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
+    """Return the checkpoint from which the run continues, or None for a new run."""
+    folder = Path(recipe.output_dir)
 
     def newest_checkpoint() -> Path | None:
         with naming_the_folder(folder):
@@ -294,11 +314,11 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
     checkpoint = processes.run_on_main(newest_checkpoint)
     if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
-    processes.run_on_main(_prepare_folder, recipe)
     return checkpoint
 
 
 def _prepare_folder(recipe: Recipe) -> None:
+    """Check the reporters and the permission to push, and create the output folder."""
     publishing = recipe.publishing
     _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
@@ -328,13 +348,7 @@ def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> No
             )
 
 
-def _warn(sentences: list[str], processes: Processes) -> None:
-    if processes.is_first:
-        for sentence in sentences:
-            say(f"warning: {sentence}")
-
-
-# 2. Data -> model -> trainer
+# 3. Data -> model -> trainer
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
@@ -409,25 +423,15 @@ def _build_trainer(
     return trainer
 
 
-def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
-    """Add the callbacks of a run to a trainer, and remove the `PrinterCallback` of transformers."""
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(RunLogCallback(trainer))
-    if publishing.push_to_hub and publishing.hub_strategy != "end":
-        trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
-    if trainer.training.stops_early:
-        trainer.add_callback(EarlyStoppingCallback(trainer.training))
-
-
 def _record_beginning(
-    recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool
+    recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_finished: bool
 ) -> None:
     folder = Path(recipe.output_dir)
     if checkpoint is not None:
         resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
-        if not (is_mended and finished.read_final_record(folder)):
+        if not (is_finished and finished.read_final_record(folder)):
             # Delete the manifest of a finished run, because the run continues and will write other final
             # files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -441,51 +445,7 @@ def _record_beginning(
             checkpoints.rotate_checkpoints(folder, recipe.training, state)
 
 
-# 3. Train, score and publish
-
-
-def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
-    if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
-        return False
-    return step_of(checkpoint) >= trainer.args.max_steps or resume.stopped_early(checkpoint, trainer.training)
-
-
-def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
-    """Train from the checkpoint, or from the initial weights, until the last step or until a signal arrives."""
-    folder = Path(trainer.args.output_dir)
-    trainer.add_callback(StopCallback(trainer, checkpoint))
-    if trainer.is_world_process_zero():
-        parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-        device = trainer.args.device
-        means = describe_computation(trainer.training, device)
-        if trainer.max_part_positions is not None:
-            means += f", batches of more than {trainer.max_part_positions:,} positions per side are computed in parts"
-        say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
-    keep_free_memory()
-    limit_primitive_cache()
-    try:
-        with (
-            trainer.stop.saving_first(),
-            checkpoints.naming_a_vanished_folder(folder),
-            naming_the_folder(folder),
-        ):
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except NoStepsLeftError:
-        pass
-    except DivergedRunError:
-        if trainer.processes.is_first:
-            raise
-        # All processes end if the loss diverges. Only the first process prints the error.
-        sys.exit(FAILURE)
-    # All processes wait at `gather`, because the first process may still push a checkpoint, and because a
-    # launcher ends all processes if one process ends. A signal may also have arrived after the last step.
-    if any(trainer.processes.gather(trainer.stop.received)):
-        if not trainer.processes.is_first:
-            sys.exit(INTERRUPTED)
-        raise InterruptedRunError(
-            f"Interrupted after step {trainer.state.global_step}, which is saved in "
-            f"'{trainer.args.output_dir}'; continue with `--resume true`."
-        )
+# 5. Final weights, scores and publishing
 
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
@@ -496,43 +456,74 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
-    recorded = finished.read_final_record(folder)
+    final_record = finished.read_final_record(folder)
+    model, averaged_steps = _final_model(recipe, trainer, final_record)
+    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
+        if final_record:
+            finished.repair_run(
+                folder, model, corpus, final_record, lambda: results.score_test_split(trainer, recipe.data)
+            )
+        else:
+            recorded = results.recorded_training(folder, trainer)
+            finished.save_model(model, corpus, folder, recorded)
+            training = results.training_record(trainer, model, averaged_steps, recorded)
+            found = _results_of_run(recipe, trainer, model, training)
+            checkpoints.refuse_vanished_folder(folder)
+            recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
+            finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
+    results.say_end(trainer)
+
+
+def _final_model(
+    recipe: Recipe, trainer: VaswaniTrainer, final_record: dict[str, Any]
+) -> tuple[PreTrainedModel, list[int]]:
+    """Return a model with the final weights, and the steps of the checkpoints whose average is the final
+    weights. The list is empty if the recipe averages no checkpoints, or if the run is finished.
+    """
+    folder = Path(recipe.output_dir)
+    training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
     model = build_model(
-        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
+        recipe.model,
+        TASKS[recipe.task].model_class,
+        trainer.corpus,
+        recipe.decoding.settings(),
+        recipe.seed,
     )
-    steps: list[int] = []
-    if recorded and verify_manifest(folder, [WEIGHTS_FILE]) is None:
+    if final_record and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
-    else:
-        step = trainer.state.global_step or trainer.start_step
-        averaged = checkpoints.final_checkpoints(folder, recipe.training, step)
-        steps = [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
-        if recipe.training.average_checkpoints:
-            say(f"averaging the last {len(averaged)} checkpoints")
-        model.load_state_dict(average_checkpoints(averaged, checkpoints.final_weights_file(recipe.training)))
-    before = results.recorded_cost(folder, trainer)
-    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
-        if recorded:
-            finished.repair_run(
-                folder, model, corpus, recorded, lambda: results.score_test_split(trainer, recipe.data)
-            )
-            return
-        finished.save_model(model, corpus, folder, before)
-        text = results.results_of_run(
-            trainer,
-            model,
-            recipe.data,
-            _changeable_values(recipe),
-            recipe.decoding.settings(),
-            steps=steps,
-            before=before,
-            publishing=recipe.publishing,
-        )
-        checkpoints.refuse_vanished_folder(folder)
-        finished.write_final_record(
-            folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), text, corpus.digest
-        )
+        return model, []
+    chosen = checkpoints.final_checkpoints(folder, training, trainer.last_step)
+    if training.average_checkpoints:
+        say(f"averaging the last {len(chosen)} checkpoints")
+    model.load_state_dict(average_checkpoints(chosen, checkpoints.final_weights_file(training)))
+    averaged = chosen if training.average_checkpoints else []
+    return model, [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
+
+
+def _results_of_run(
+    recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, training: TrainingRecord
+) -> Results:
+    """Score the saved checkpoint, draw its pictures, and return the content of results.json."""
+    folder = Path(recipe.output_dir)
+    corpus = trainer.corpus
+    scores = results.score_test_split(trainer, recipe.data)
+    examples = results.card_examples(trainer, recipe.data, recipe.publishing)
+    results.draw_attention(folder, examples)
+    results.say_counts_of_stream(corpus)
+    results.draw_curve(folder, trainer.last_step)
+    found = Results(
+        training=training,
+        examples=examples,
+        decoding={name: getattr(model.generation_config, name) for name in recipe.decoding.settings()},
+        asked=_changeable_values(recipe),
+        data=data_record(recipe.data),
+        corpus={split: dataclasses.asdict(report) for split, report in corpus.reports.items()},
+    )
+    if scores is not None:
+        # Without a test split, results.json has no key `test`.
+        found.test = scores
+    return found
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
@@ -549,44 +540,3 @@ def push_result(folder: str, publishing: PublishingSettings) -> None:
         raise HubError(
             f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`."
         ) from error
-
-
-# Locks, signals and lost processes
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """Lock the output folder against other runs. The first process holds the lock for all processes."""
-    with contextlib.ExitStack() as stack:
-
-        def lock() -> None:
-            with naming_the_folder(folder):
-                stack.enter_context(locked_run(folder))
-
-        processes.run_on_main(lock)
-        yield
-
-
-@contextlib.contextmanager
-def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Context manager that replaces an error of gloo or NCCL about a lost process. The new error message says
-    how to continue the run.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if not re.search(_LOST_PROCESS, str(error)):
-            raise
-        if stop.received:
-            # If this process has received a signal, the same signal has probably ended the other process.
-            raise ShutdownRequested from error
-        raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "
-            "in the output of the other process, and continue with `--resume true`."
-        ) from error
-
-
-def _interruption(folder: Path) -> str:
-    newest = checkpoints_in(folder)[-1:]
-    place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
-    return f"The run was interrupted, {place}; continue with `--resume true`."

@@ -9,6 +9,7 @@ quickly, because launchers and schedulers kill a process about half a minute aft
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -20,7 +21,8 @@ from typing import Any, NoReturn
 
 import multiprocess
 
-from ..exit_codes import INTERRUPTED
+from ..checkpoint.files import checkpoints_in
+from ..exit_codes import INTERRUPTED, RunError
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -35,6 +37,8 @@ SECONDS_TO_END = 5.0
 # If a process still runs `SECONDS_TO_SAVE` seconds after a signal, the process is killed.
 # `GracefulShutdown` never kills a process while the process saves a checkpoint.
 SECONDS_TO_SAVE = 22.0
+# Matches the error messages of gloo and NCCL if another process of the run has ended.
+_LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
 class ShutdownRequested(BaseException):
@@ -43,6 +47,16 @@ class ShutdownRequested(BaseException):
     `ShutdownRequested` does not inherit from Exception, because an `except Exception` in a library must not
     catch it.
     """
+
+
+class InterruptedRunError(RunError):
+    """Raised if a signal ended a run. The error message says how to continue the run."""
+
+    exit_code = INTERRUPTED
+
+
+class LostProcessError(RunError):
+    """Raised if another process of the run has ended."""
 
 
 class GracefulShutdown:
@@ -197,6 +211,32 @@ class GracefulShutdown:
         for child in (*multiprocessing.active_children(), *multiprocess.active_children()):
             child.kill()
         os._exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
+    """Context manager that replaces an error of gloo or NCCL about a lost process. The new error message says
+    how to continue the run.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.search(_LOST_PROCESS, str(error)):
+            raise
+        if stop.received:
+            # If this process has received a signal, the same signal has probably ended the other process.
+            raise ShutdownRequested from error
+        raise LostProcessError(
+            f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "
+            "in the output of the other process, and continue with `--resume true`."
+        ) from error
+
+
+def interruption_message(folder: Path) -> str:
+    """Return the error message if a signal ends a run that has nothing to save."""
+    newest = checkpoints_in(folder)[-1:]
+    place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
+    return f"The run was interrupted, {place}; continue with `--resume true`."
 
 
 def _machine() -> str:

@@ -166,6 +166,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     @property
+    def last_step(self) -> int:
+        """The last step that was trained. If no step was trained, the step of the checkpoint."""
+        return self.state.global_step or self.start_step
+
+    @property
     def loss_name(self) -> str:
         """The name of the training loss in the log.
 

@@ -15,8 +15,9 @@ from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.hardware import describe_computation
+from vaswani_hf.training.loop import add_callbacks, run_training
 from vaswani_hf.training.recipe_model import build_model
-from vaswani_hf.training.run import add_callbacks, resolve, run_training
+from vaswani_hf.training.run import resolve
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 

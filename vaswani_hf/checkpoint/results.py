@@ -1,8 +1,12 @@
-"""Defines the content of results.json, and reads the JSON files of a run that a model card describes.
+"""Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
-The parts `training`, `data` and `origin` are written as objects of their classes. The tasks write `test` and
-`examples` as dicts, because each task has other scores. `read_results` validates all parts with the classes,
-because a user may have edited the file.
+`Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a part, and
+set the field where the value is computed:
+
+- `vaswani train` writes the results of a run (`_results_of_run` in training/run.py).
+- `vaswani import` writes `origin` and `data`.
+- `vaswani average` writes `average_of` if the averaged checkpoints have different recipes.
+- The push of a pipeline writes `weights_changed` if the weights differ from the weights of the run.
 """
 
 import json
@@ -11,20 +15,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
-from ..checkpoint.files import RESULTS_FILE
 from ..settings.base import explain_invalid
+from .files import RESULTS_FILE, finite, write_whole
 
 
 class Record(BaseModel):
-    """Base class of the parts of results.json. A part may have other keys, because a later version of the
+    """Base class of `Results` and its parts. An object may have other keys, because a later version of the
     package may write other keys.
     """
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON, with the keys that were given."""
-        return self.model_dump(exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True)
 
 
 class TrainingRecord(Record):
@@ -45,15 +49,23 @@ class TrainingRecord(Record):
     # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
     model_tags: list[str] | None = None
     versions: dict[str, str] | None = None
+    # The steps of the checkpoints whose average is the final weights.
     averaged_steps: list[int] | None = None
+    # The number of parameters of the model.
+    parameters: int | None = None
 
 
 class ScoresRecord(Record):
-    """The scores of all tasks on the test split. The tasks write the scores, see `Task.score_test_split`."""
+    """The scores on the test split. The task of the run computes the scores, see `Task.score_test_split`.
+
+    The fields are the scores that the model card shows. A task may return other scores in addition.
+    """
 
     bleu: float | None = None
     chrf: float | None = None
     exact_match: float | None = None
+    bleu_signature: str | None = None
+    chrf_signature: str | None = None
     perplexity: float | None = None
     accuracy: float | None = None
     bits_per_byte: float | None = None
@@ -115,33 +127,50 @@ class OriginRecord(Record):
     notes: list[str] = []
 
 
-class _Results(Record):
+class Results(Record):
+    """The content of results.json."""
+
     training: TrainingRecord | None = None
     test: ScoresRecord | None = None
     examples: list[ExampleRecord] | None = None
+    # The search settings of the scores.
     decoding: dict[str, Any] | None = None
+    # The recipe keys that a user may change after the run has finished, with the values for which the run was
+    # scored. None if the scoring was interrupted.
+    asked: dict[str, Any] | None = {}
+    data: DataRecord | None = None
     # Maps the name of each split to the number of kept examples, and to the number of removed examples for
     # each reason.
     corpus: dict[str, dict[str, int]] | None = None
-    data: DataRecord | None = None
     origin: OriginRecord | None = None
+    # The names of the checkpoints whose average is the model.
     average_of: list[str] | None = None
+    # True if the weights differ from the weights that the run has scored.
+    weights_changed: bool | None = None
+
+    def as_text(self) -> str:
+        """Return the text of results.json. Infinite and NaN numbers become null."""
+        return json.dumps(finite(self.as_json()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    """Read the results.json of a checkpoint. If the file is missing, return an empty dict. Raise a ValueError
-    if a value has another type than the values that `vaswani train` and `vaswani import` write.
+def write_results(folder: Path, results: Results) -> None:
+    """Write the results.json of a checkpoint."""
+    write_whole(folder / RESULTS_FILE, results.as_text())
+
+
+def read_results(folder: Path) -> Results:
+    """Read the results.json of a checkpoint. If the file is missing, return an object without keys. Raise a
+    ValueError if a value has another type than the values that `vaswani train` and `vaswani import` write.
     """
     path = folder / RESULTS_FILE
     content = read_record(path)
     try:
-        _Results.model_validate(content)
+        return Results.model_validate(content)
     except ValidationError as error:
         raise ValueError(
             f"The record '{path}' must hold what `vaswani train` writes, but does not "
             f"({explain_invalid(error).removesuffix('.')}); restore it or remove it."
         ) from None
-    return content
 
 
 def check_scores(folder: Path, test: dict[str, Any], names: tuple[str, ...]) -> None:

@@ -1,0 +1,48 @@
+"""Replaces a standard stream by the null device if the stream is closed or if no program reads the stream."""
+
+import os
+import select
+import sys
+
+
+def open_closed_streams() -> None:
+    """Open the null device for each closed standard stream.
+
+    If a standard stream stays closed, the next file that Python opens gets the file descriptor of the stream,
+    and messages to the stream are written into this file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        # If `sys.stderr` were None, `print(..., file=sys.stderr)` would write errors to standard output.
+        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+
+
+def is_reader_gone() -> bool:
+    """Return True if standard output is a pipe, and the program that reads from the pipe has ended."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (AttributeError, OSError):
+        # Return False if the check is not possible, because Windows has no `poll` and the output stream in a
+        # test has no file descriptor.
+        return False
+
+
+def discard_lost_output() -> bool:
+    """Flush standard output, and return True if standard output can no longer be written.
+
+    If standard output cannot be written, redirect standard output to the null device, because Python flushes
+    standard output at exit and would print another error.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -1,0 +1,160 @@
+"""Writes the files of a repository into a staging folder: the model and its code, the tokenizers, the recipe,
+the model card, the licence and the handler.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+from transformers import GenerationConfig
+
+from ..checkpoint.files import (
+    CARD_FILE,
+    GENERATION_FILE,
+    HANDLER_FILE,
+    LICENSE_FILE,
+    RECIPE_FILE,
+    REQUIREMENTS_FILE,
+    TOKENIZER_FILES,
+    UNCHANGED_RECORDS,
+    weight_files,
+)
+from ..checkpoint.hub import has_token
+from ..checkpoint.loading import KINDS, check_config
+from ..checkpoint.results import read_results
+from ..checkpoint.tokenizers import load_tokenizers
+from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.errors_vaswani import InvalidValueError
+from ..model.extension_vaswani import source_for_checkpoint
+from ..recipe.published import published_yaml
+from ..version import minimum_versions
+from .license_text import license_text
+from .model_card import check_card, model_card, pipeline_of
+
+# The keys of tokenizer_config.json that are not pushed. In these keys, transformers stores the place from
+# which the tokenizer was loaded, such as a local path.
+_ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
+
+
+def stage_repository(
+    folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
+) -> None:
+    """Write all files of the future commit into the folder `staged`. Weight files are linked instead of
+    copied if possible.
+
+    Optimizer states, logs and other files in the folder of the checkpoint are left out.
+    """
+    # Save the config and the model code again, because an older checkpoint may not have the code files.
+    model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
+    config = model_class.config_class.from_pretrained(folder)
+    for kind in config.user_classes():
+        # Raise an error for a class that cannot be published, because `save_pretrained` would only log a
+        # warning.
+        source_for_checkpoint(kind)
+    config.save_pretrained(staged)
+    if not (folder / GENERATION_FILE).is_file():
+        GenerationConfig.from_model_config(config).save_pretrained(staged)
+    for name in (GENERATION_FILE, *UNCHANGED_RECORDS, *weight_files(folder)):
+        if (folder / name).is_file():
+            link_file(folder / name, staged / name)
+    source_tokenizer, target_tokenizer = load_tokenizers(folder)
+    _stage_tokenizer(folder, staged)
+    if target_tokenizer is not source_tokenizer:
+        (staged / TARGET_FOLDER).mkdir()
+        _stage_tokenizer(folder / TARGET_FOLDER, staged / TARGET_FOLDER)
+    recipe = published_yaml(folder, license)
+    if recipe is not None:
+        (staged / RECIPE_FILE).write_text(recipe, encoding="utf-8")
+    _stage_card(folder, staged, repo_id, license=license, base_model=base_model)
+    _stage_license(folder, staged)
+    _stage_handler(folder, staged)
+    refuse_tokens(staged)
+
+
+def _stage_tokenizer(folder: Path, staged: Path) -> None:
+    for name in TOKENIZER_FILES:
+        if not (folder / name).is_file():
+            continue
+        if name != "tokenizer_config.json":
+            link_file(folder / name, staged / name)
+            continue
+        settings = json.loads((folder / name).read_text(encoding="utf-8"))
+        settings = {key: value for key, value in settings.items() if key not in _ORIGIN_OF_TOKENIZER}
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        (staged / name).write_text(text, encoding="utf-8")
+
+
+def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -> None:
+    path = folder / CARD_FILE
+    if not path.is_file() or _is_card_of_import(folder):
+        (staged / CARD_FILE).write_text(str(model_card(folder, repo_id, **facts)), encoding="utf-8")
+        return
+    for name, value in facts.items():
+        if value is not None:
+            raise InvalidValueError(
+                f"`{name}` is for a new model card, but is {value!r}, and '{path}' is used unchanged; write "
+                f"the value into '{path}', or move the file away."
+            )
+    check_card(path)
+    link_file(path, staged / CARD_FILE)
+    print("the model card is the README.md of the checkpoint, without changes", flush=True)
+
+
+def _stage_license(folder: Path, staged: Path) -> None:
+    """Link the LICENSE file of the checkpoint folder, or write a new LICENSE file if the folder has none."""
+    if (folder / LICENSE_FILE).is_file():
+        link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
+        return
+    text = license_text(ModelCard.load(staged / CARD_FILE).data.to_dict())
+    (staged / LICENSE_FILE).write_text(text, encoding="utf-8")
+
+
+def _stage_handler(folder: Path, staged: Path) -> None:
+    """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
+    handler.py, use this handler.py and the requirements.txt of the folder instead. If no pipeline can load
+    the model, for example a parser, write no handler.
+    """
+    if (folder / HANDLER_FILE).is_file():
+        names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
+        for name in names:
+            link_file(folder / name, staged / name)
+    elif pipeline_of(folder) is not None:
+        shutil.copyfile(Path(__file__).with_name(HANDLER_FILE), staged / HANDLER_FILE)
+        (staged / REQUIREMENTS_FILE).write_text(minimum_versions("torch", "transformers"), encoding="utf-8")
+
+
+def _is_card_of_import(folder: Path) -> bool:
+    """Return True if README.md is the card that `vaswani import` wrote.
+
+    A push replaces the card of an import by a card for the repository, because the code examples in the card
+    of an import load the local folder.
+    """
+    origin = read_results(folder).origin
+    if origin is None or origin.imported_as is None:
+        return False
+    text = (folder / CARD_FILE).read_text(encoding="utf-8")
+    return text == str(model_card(folder, origin.imported_as))
+
+
+def link_file(path: Path, link: Path) -> None:
+    """Create a link to a file, or copy the file if links cannot be created."""
+    try:
+        link.symlink_to(path.absolute())
+    except OSError:
+        # If the link cannot be created, copy the file, because on Windows only administrators can create
+        # links.
+        shutil.copyfile(path, link)
+
+
+def refuse_tokens(folder: Path) -> None:
+    """Raise an error if a text file in the folder contains an access token of the Hub."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in (".md", ".yaml", ".json", ".jsonl", ".py"):
+            continue
+        if has_token(path.read_text(encoding="utf-8", errors="replace")):
+            name = path.relative_to(folder).as_posix()
+            raise ValueError(
+                f"{name} must not contain an access token of the Hub, but contains one; remove the access "
+                "token, make a new access token and push again."
+            )

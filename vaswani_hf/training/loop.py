@@ -1,0 +1,80 @@
+"""Runs the training steps of a run: from a checkpoint, or from the initial weights, until the last step."""
+
+import sys
+from pathlib import Path
+
+from transformers import PrinterCallback
+
+from ..checkpoint.files import naming_the_folder, step_of
+from ..checkpoint.manifest import metadata_of
+from ..exit_codes import FAILURE, INTERRUPTED
+from ..publish.during_training import PushCheckpointsCallback
+from ..settings.sections import PublishingSettings
+from . import checkpoints, resume
+from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
+from .hardware import describe_computation
+from .memory import keep_free_memory, limit_primitive_cache
+from .processes import say
+from .stopping import InterruptedRunError
+from .trainer import DivergedRunError, VaswaniTrainer
+
+
+def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
+    """Add the callbacks of a run to a trainer, and remove the `PrinterCallback` of transformers."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(RunLogCallback(trainer))
+    if publishing.push_to_hub and publishing.hub_strategy != "end":
+        trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
+    if trainer.training.stops_early:
+        trainer.add_callback(EarlyStoppingCallback(trainer.training))
+
+
+def is_trained(trainer: VaswaniTrainer, checkpoint: Path | None) -> bool:
+    """Return True if no training step is left after the checkpoint."""
+    if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
+        return False
+    return step_of(checkpoint) >= trainer.args.max_steps or resume.stopped_early(checkpoint, trainer.training)
+
+
+def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
+    """Train from the checkpoint, or from the initial weights, until the last step or until a signal arrives."""
+    folder = Path(trainer.args.output_dir)
+    trainer.add_callback(StopCallback(trainer, checkpoint))
+    if trainer.is_world_process_zero():
+        _say_beginning(trainer)
+    keep_free_memory()
+    limit_primitive_cache()
+    try:
+        with (
+            trainer.stop.saving_first(),
+            checkpoints.naming_a_vanished_folder(folder),
+            naming_the_folder(folder),
+        ):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except NoStepsLeftError:
+        pass
+    except DivergedRunError:
+        if trainer.processes.is_first:
+            raise
+        # All processes end if the loss diverges. Only the first process prints the error.
+        sys.exit(FAILURE)
+    # All processes wait at `gather`, because the first process may still push a checkpoint, and because a
+    # launcher ends all processes if one process ends. A signal may also have arrived after the last step.
+    if any(trainer.processes.gather(trainer.stop.received)):
+        if not trainer.processes.is_first:
+            sys.exit(INTERRUPTED)
+        raise InterruptedRunError(
+            f"Interrupted after step {trainer.state.global_step}, which is saved in "
+            f"'{trainer.args.output_dir}'; continue with `--resume true`."
+        )
+
+
+def _say_beginning(trainer: VaswaniTrainer) -> None:
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    device = trainer.args.device
+    means = describe_computation(trainer.training, device)
+    if trainer.max_part_positions is not None:
+        means += (
+            f", batches of more than {trainer.max_part_positions:,} positions per side are computed in parts"
+        )
+    say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
