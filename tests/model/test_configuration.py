@@ -68,17 +68,13 @@ INVALID = {
     "position_offset": ([-1, 1.0, None, True], "an integer of 0 or more (tokens)"),
     "lm_head_bias": ([1, None], "True or False"),
     "zero_start_embedding": ([1, None], "True or False"),
-    "activation_function": (
-        ["rellu", None],
-        'the name of an activation of transformers, such as "relu" or "gelu"',
-    ),
+    "activation_function": (["rellu", None],
+        'the name of an activation of transformers, such as "relu" or "gelu"'),
     "layer_norm_eps": ([0, -1e-5, float("inf"), float("nan"), "1e-5"], "a positive number"),
     "attention_score": (["scaled", None, 3, ["dot"]], SCORES),
     "cross_attention_score": (["Additive", 3, True], f"{SCORES}, or None"),
-    "attention_window": (
-        [-1, "8", 1.5, [], True, [1, -2], [None, "3"]],
-        "an integer of 0 or more (tokens), a list with one entry per layer or None",
-    ),
+    "attention_window": ([-1, "8", 1.5, [], True, [1, -2], [None, "3"]],
+        "an integer of 0 or more (tokens), a list with one entry per layer or None"),
     "attention_bias": ([0, "False"], "True or False"),
     "initializer_range": ([0, -0.02, "0.02", float("nan"), True], "a positive number or None"),
     "scale_embedding": ([1], "True or False"),
@@ -90,7 +86,7 @@ INVALID = {
     "pad_token_id": ([-1], "a token id (an integer of 0 or more) or None"),
     "eos_token_id": ([-1, [], [2, "3"]], "a token id (an integer of 0 or more), a list of token ids or None"),
     "decoder_start_token_id": ([True], "a token id (an integer of 0 or more) or None"),
-}
+}  # fmt: skip
 
 
 def test_every_field_is_known_here():
@@ -128,36 +124,22 @@ TWO_TABLES = {"share_encoder_decoder_embeddings": False}
 MULTIPLE = "unless `d_k` and `d_v` are given, but"
 # The first words of the message for fields.
 COMBINATIONS = [
-    (
-        {"d_model": 500},
-        f"`d_model` must be a multiple of `encoder_attention_heads` {MULTIPLE} 500 is no multiple of 8.",
-    ),
-    (
-        {"decoder_attention_heads": 7, "d_k": 64},
-        f"`d_model` must be a multiple of `decoder_attention_heads` {MULTIPLE} 512 is no multiple of 7.",
-    ),
+    ({"d_model": 500},
+     f"`d_model` must be a multiple of `encoder_attention_heads` {MULTIPLE} 500 is no multiple of 8."),
+    ({"decoder_attention_heads": 7, "d_k": 64},
+     f"`d_model` must be a multiple of `decoder_attention_heads` {MULTIPLE} 512 is no multiple of 7."),
     ({"d_model": 511, "d_k": 64, "d_v": 64}, "`d_model` must be even for sinusoidal positions, but is 511; "),
-    (
-        {"decoder_vocab_size": 9},
-        "`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is 9 ",
-    ),
-    (
-        {"attention_window": [1, 2, 3], "encoder_layers": 4},
-        "`attention_window` must have one entry per layer: 6 entries that both stacks use, or 10 entries for the encoder layers",
-    ),
-    (
-        {"vocab_size": 99, "eos_token_id": [2, 99]},
-        "`eos_token_id` must be smaller than the target vocabulary of 99 ",
-    ),
-    (
-        TWO_TABLES | {"decoder_vocab_size": 9, "bos_token_id": 9},
-        "`bos_token_id` must be smaller than the target vocabulary of 9 classes, but is 9.",
-    ),
-    (
-        TWO_TABLES | {"vocab_size": 9, "decoder_vocab_size": 99, "pad_token_id": 10},
-        "`pad_token_id` must be smaller than the source vocabulary of 9 classes, but is 10.",
-    ),
-]
+    ({"decoder_vocab_size": 9},
+     "`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is 9 "),
+    ({"attention_window": [1, 2, 3], "encoder_layers": 4},
+     "`attention_window` must have one entry per layer: 6 entries that both stacks use, or 10 entries for the encoder layers"),
+    ({"vocab_size": 99, "eos_token_id": [2, 99]},
+     "`eos_token_id` must be smaller than the target vocabulary of 99 "),
+    (TWO_TABLES | {"decoder_vocab_size": 9, "bos_token_id": 9},
+     "`bos_token_id` must be smaller than the target vocabulary of 9 classes, but is 9."),
+    (TWO_TABLES | {"vocab_size": 9, "decoder_vocab_size": 99, "pad_token_id": 10},
+     "`pad_token_id` must be smaller than the source vocabulary of 9 classes, but is 10."),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "message"), COMBINATIONS)

@@ -1,6 +1,4 @@
-"""Contradicting settings give an error that names both settings, or the best translation with the missing
-phrases. In float32.
-"""
+"""Contradicting settings give an error with both settings, or the best translation without phrases."""
 
 import logging
 import math
@@ -37,33 +35,18 @@ ROOM = "tokens, and the translation has room for at most"
 @pytest.mark.parametrize(
     ("phrases", "options", "message"),
     [
-        (
-            [[9], [5, 6, 7]],
-            {"bad_words_ids": [[4], [6, 7]]},
-            "`bad_words_ids` forbids the tokens [6, 7] in this phrase; remove",
-        ),
-        (
-            [[5, 6]],
-            {"suppress_tokens": [3, 6]},
-            "`suppress_tokens` forbids the token 6 in this phrase; remove the phrase or the setting.",
-        ),
-        (
-            [[5, 6, 5, 6]],
-            {"no_repeat_ngram_size": 2},
-            "`no_repeat_ngram_size` is 2 and forbids [5, 6] twice, as in",
-        ),
-        (
-            [[5, 6], [7, 8]],
-            {"max_new_tokens": 3},
-            f"these phrases have 4 {ROOM} 3; give a larger `max_new_tokens` or fewer",
-        ),
-        (
-            [[5, 6, 7]],
-            {"max_new_tokens": 3, "forced_eos_token_id": EOS},
-            f"these phrases have 3 {ROOM} 2 before `forced_eos_token_id`; give a larger `max_new_tokens` or fewer phrases.",
-        ),
+        ([[9], [5, 6, 7]], {"bad_words_ids": [[4], [6, 7]]},
+         "`bad_words_ids` forbids the tokens [6, 7] in this phrase; remove"),
+        ([[5, 6]], {"suppress_tokens": [3, 6]},
+         "`suppress_tokens` forbids the token 6 in this phrase; remove the phrase or the setting."),
+        ([[5, 6, 5, 6]], {"no_repeat_ngram_size": 2},
+         "`no_repeat_ngram_size` is 2 and forbids [5, 6] twice, as in"),
+        ([[5, 6], [7, 8]], {"max_new_tokens": 3},
+         f"these phrases have 4 {ROOM} 3; give a larger `max_new_tokens` or fewer"),
+        ([[5, 6, 7]], {"max_new_tokens": 3, "forced_eos_token_id": EOS},
+         f"these phrases have 3 {ROOM} 2 before `forced_eos_token_id`; give a larger `max_new_tokens` or fewer phrases."),
     ],
-)
+)  # fmt: skip
 def test_a_certain_contradiction_names_both_sides(model, phrases, options, message):
     named = ", ".join(map(str, phrases[-1:] if "bad_words_ids" in options else phrases))
     for num_beams in (1, 3):
@@ -143,12 +126,10 @@ EVERY = list(range(23))
     ("settings", "words"),
     [
         ({"suppress_tokens": EVERY}, "`suppress_tokens` = [0, 1, 2"),
-        (
-            {"no_repeat_ngram_size": 1, "min_new_tokens": 40, "max_new_tokens": 50},
-            "`no_repeat_ngram_size` = 1, `min_new_tokens` = 40; change these settings.",
-        ),
+        ({"no_repeat_ngram_size": 1, "min_new_tokens": 40, "max_new_tokens": 50},
+         "`no_repeat_ngram_size` = 1, `min_new_tokens` = 40; change these settings."),
     ],
-)
+)  # fmt: skip
 def test_settings_that_forbid_every_translation_are_named(model, search, asked, settings, words):
     torch.manual_seed(0)
     with pytest.raises(NoTranslationError) as raised:

@@ -262,12 +262,10 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
         ("x = 1; from vaswani_hf import VaswaniConfig", "because of line 4"),
         ("from vaswani_hf import Translator", "because it imports `Translator` from vaswani_hf; import only"),
         ("import helper_of_user", "because it imports helper_of_user; put all code that CosineAttention"),
-        (
-            '"""\nfrom .helpers import x\n"""',
-            "because it imports .helpers; put all code that CosineAttention",
-        ),
+        ('"""\nfrom .helpers import x\n"""',
+         "because it imports .helpers; put all code that CosineAttention"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_travel_is_named(module, tiny_checkpoint, repo_id, vaswani, caplog, line, reason):
     Path(module.__file__).with_name("helper_of_user.py").touch()
     Path(module.__file__).write_text(CODE.replace("import torch\n", f"import torch\n{line}\n", 1))
@@ -342,9 +340,7 @@ def test_encodings_of_another_shape_are_refused_although_they_broadcast(module):
 
 
 def test_another_class_of_the_same_name_is_refused(module, tmp_path, monkeypatch):
-    """A copy of the file may register the class again. The registry refuses a file that has another class of
-    this name.
-    """
+    """A copy of the file may register the class again. A file with another class of this name is refused."""
     (tmp_path / "user" / "copy_of_user.py").write_text(CODE)
     assert importlib.import_module("copy_of_user").CosineAttention is ATTENTIONS.classes["cosine"]
     (tmp_path / "user" / "other_of_user.py").write_text(CODE.replace("self.temperature * query", "query"))
