@@ -24,11 +24,7 @@ overflows_in_torchao = not (torch._int_mm(LARGEST, LARGEST) == 16 * 127 * 127).a
 without_overflow = pytest.mark.skipif(
     overflows_in_torchao, reason="torch._int_mm overflows on this processor"
 )
-KERNELS = [
-    quantization._with_fbgemm,
-    quantization._with_onednn,
-    pytest.param(None, marks=without_overflow),
-]
+KERNELS = [quantization._with_fbgemm, quantization._with_onednn, pytest.param(None, marks=without_overflow)]
 
 
 def named(kernel) -> str:
@@ -195,16 +191,12 @@ def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_p
     ("options", "sentence"),
     [
         ({"quantization": "int4"}, "`quantization` must be \"int8\", but is 'int4'."),
-        (
-            {"quantization": "int8", "dtype": "auto"},
-            "`quantization` int8 needs `dtype` float32 for all other operations, but `dtype` is auto; leave `dtype` out.",
-        ),
-        (
-            {"quantization": "int8", "device": "cuda:1"},
-            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 on this device.",
-        ),
+        ({"quantization": "int8", "dtype": "auto"},
+         "`quantization` int8 needs `dtype` float32 for all other operations, but `dtype` is auto; leave `dtype` out."),
+        ({"quantization": "int8", "device": "cuda:1"},
+         "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 on this device."),
     ],
-)
+)  # fmt: skip
 def test_what_int8_is_not_for_is_refused(options, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         Translator.from_pretrained("not loaded yet", **options)

@@ -1,6 +1,4 @@
-"""Translation of streams of lines: order, windows, over-long lines, constraints, records, loops, ensembles,
-and evaluation.
-"""
+"""Streams of lines: order, windows, over-long lines, constraints, records, loops, ensembles, evaluation."""
 
 import copy
 import itertools
@@ -10,11 +8,11 @@ from itertools import count, islice
 import pytest
 import sacrebleu
 import torch
-from factories import tiny_config, tiny_model, tiny_tokenizer
+from factories import save_checkpoint, stacks, tiny_config, tiny_model, tiny_tokenizer
+from sentences import refused
 from transformers import set_seed
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
 from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
 from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
@@ -29,13 +27,7 @@ LINES = ["one two three", "", "four five three two one four five three", "two", 
 def translator():
     set_seed(0)
     tokenizer = tiny_tokenizer(["one two three four five", "eins zwei drei vier"], 280, model_max_length=40)
-    sizes = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32,
-    }
+    sizes = {"d_model": 32, **stacks(layers=1, ffn_dim=32)}
     # A tied random model repeats its input token.
     config = tiny_config(vocab_size=len(tokenizer), tie_word_embeddings=False, **sizes)
     model = VaswaniForSeq2SeqLM(config).eval()
@@ -48,9 +40,7 @@ def translator():
 @pytest.fixture(scope="module")
 def checkpoint(translator, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
-    translator.model.save_pretrained(folder)
-    save_tokenizers(translator.source_tokenizer, translator.target_tokenizer, folder)
-    return str(folder)
+    return str(save_checkpoint(folder, translator.model, translator.source_tokenizer))
 
 
 def alone(translator, line):
@@ -281,40 +271,27 @@ HALF = "must hold text, but holds '\\ud800', half a character, which UTF-8 canno
         (lambda t: t.translate(["seven"], target_prefixes="si"), f"`target_prefixes` {ITERABLE}"),
         (lambda t: t.score("a", ["a"]), f"`sources` {ITERABLE}"),
         (lambda t: t.score(["a"], "a"), f"`targets` {ITERABLE}"),
-        (
-            lambda t: t.translate(["a", 3], window=1),
-            "Line 2: A text to translate must be a str, but is of type int.",
-        ),
+        (lambda t: t.translate(["a", 3], window=1),
+         "Line 2: A text to translate must be a str, but is of type int."),
         (lambda t: t.translate(["a", "\ud800"], window=1), f"Line 2: A text to translate {HALF}"),
         (lambda t: t.score(["a"], [3]), "Line 1 of `targets` must be a str, but is of type int."),
         (lambda t: t.score(["a", "b"], ["c", "\ud800"]), f"Line 2 of `targets` {HALF}"),
-        (
-            lambda t: t.translate(["a", "b"], must_contain=[None, 3]),
-            "`must_contain` must hold a list of phrases per line, but for line 2 it is of type int.",
-        ),
-        (
-            lambda t: t.translate(["a"], must_contain=[torch.tensor([3])]),
-            "Line 1: A phrase of `must_contain` must be a str, but is of type Tensor.",
-        ),
-        (
-            lambda t: t.translate(["a"], must_contain=["ab"]),
-            "`must_contain` must hold a list of phrases per line, but for line 1 it is of type str.",
-        ),
-        (
-            lambda t: t.translate(["a", "b"], target_prefixes=["a"], window=1),
-            "`target_prefixes` must hold one entry per line, but ends before line 2.",
-        ),
-        (
-            lambda t: t.translate(["a", "b"], must_contain=[[]] * 3),
-            "`must_contain` must hold one entry per line, but has more entries than the 2 lines.",
-        ),
+        (lambda t: t.translate(["a", "b"], must_contain=[None, 3]),
+         "`must_contain` must hold a list of phrases per line, but for line 2 it is of type int."),
+        (lambda t: t.translate(["a"], must_contain=[torch.tensor([3])]),
+         "Line 1: A phrase of `must_contain` must be a str, but is of type Tensor."),
+        (lambda t: t.translate(["a"], must_contain=["ab"]),
+         "`must_contain` must hold a list of phrases per line, but for line 1 it is of type str."),
+        (lambda t: t.translate(["a", "b"], target_prefixes=["a"], window=1),
+         "`target_prefixes` must hold one entry per line, but ends before line 2."),
+        (lambda t: t.translate(["a", "b"], must_contain=[[]] * 3),
+         "`must_contain` must hold one entry per line, but has more entries than the 2 lines."),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_text_or_does_not_fit_the_lines_is_named(translator, call, message):
     given = []
-    with pytest.raises((TypeError, ValueError)) as raised:
+    with refused(message, (TypeError, ValueError)):
         given.extend(call(translator))
-    assert str(raised.value) == message
     # The translations of earlier lines are returned before the error.
     if message.startswith("Line 2"):
         assert len(list(islice(call(translator), 1))) == 1

@@ -1,6 +1,4 @@
-"""Phrases that other settings forbid, prefixes of blank texts, and text that is not Unicode, also on the
-command line.
-"""
+"""Phrases that other settings forbid, prefixes of blank texts, and other models, also on the command line."""
 
 import json
 import logging
@@ -8,6 +6,7 @@ import re
 
 import pytest
 import torch
+from factories import stacks
 from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import TranslationPipeline
@@ -70,21 +69,15 @@ def test_a_translation_that_does_not_exist_is_no_alternative(copier):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"must_contain": [["nein", "ja? ja?"]], "no_repeat_ngram_size": 1},
-            r"`must_contain` has 'ja\? ja\?' for the text 'eins', but `no_repeat_ngram_size` is 1 and forbids \[\d+\] twice, as "
-            "in this phrase; remove the phrase or the setting.",
-        ),
-        (
-            {"must_contain": [["der Hund läuft", "die Straße"]], "max_new_tokens": 3},
-            r"`must_contain` has 'der Hund läuft', 'die Straße' for the text 'eins', but these phrases have \d+ tokens, and the .*",
-        ),
-        (
-            {"suppress_tokens": list(range(320))},
-            r"No translation of the text 'eins' was found, because at some step every token is forbidden by `supp.*",
-        ),
+        ({"must_contain": [["nein", "ja? ja?"]], "no_repeat_ngram_size": 1},
+         r"`must_contain` has 'ja\? ja\?' for the text 'eins', but `no_repeat_ngram_size` is 1 and forbids \[\d+\] twice, as "
+         "in this phrase; remove the phrase or the setting."),
+        ({"must_contain": [["der Hund läuft", "die Straße"]], "max_new_tokens": 3},
+         r"`must_contain` has 'der Hund läuft', 'die Straße' for the text 'eins', but these phrases have \d+ tokens, and the .*"),
+        ({"suppress_tokens": list(range(320))},
+         r"No translation of the text 'eins' was found, because at some step every token is forbidden by `supp.*"),
     ],
-)
+)  # fmt: skip
 def test_a_contradiction_names_the_text_and_both_sides(copier, options, message):
     with pytest.raises(ValueError, match=f"^{message}$") as raised:
         list(copier.translate(["eins"], **{"num_beams": 2, **options}))
@@ -136,8 +129,7 @@ def test_what_is_no_list_is_one_sentence(copier):
 def marian(copier):
     config = copier.model.config
     ids = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
-    shape = {"vocab_size": config.vocab_size, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-    shape |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    shape = {"vocab_size": config.vocab_size, "d_model": 16, **stacks(layers=1, attention_heads=2)}
     torch.manual_seed(0)
     return MarianMTModel(MarianConfig(**shape, **ids)).eval()
 
