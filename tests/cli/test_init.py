@@ -54,22 +54,16 @@ def test_pairs_in_other_formats_need_the_languages(pairs, vaswani):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("init", "train.en", *INIT[2:]),
-            "`recipe` must be a new file, but train.en exists; give another name.",
-        ),
-        (
-            ("init", "no/mine.yaml", *INIT[2:]),
-            "`recipe` must be the name of a .yaml file in an existing folder",
-        ),
+        (("init", "train.en", *INIT[2:]),
+         "`recipe` must be a new file, but train.en exists; give another name."),
+        (("init", "no/mine.yaml", *INIT[2:]),
+         "`recipe` must be the name of a .yaml file in an existing folder"),
         (("init", "mine", *INIT[2:]), "`recipe` must be the name of a .yaml file in an existing folder"),
-        (
-            ("init", "mine.yaml", "--source", "train.en"),
-            "Either `--source` and `--target`, or `--pairs` must be given",
-        ),
+        (("init", "mine.yaml", "--source", "train.en"),
+         "Either `--source` and `--target`, or `--pairs` must be given"),
         ((*INIT[:4], "--target", "gone.de"), "`--target` must be an existing file, but is gone.de."),
     ],
-)
+)  # fmt: skip
 def test_wrong_options_are_one_sentence_and_write_nothing(pairs, vaswani, words, message):
     before = {path: path.read_bytes() for path in pairs.iterdir()}
     code, _, said = vaswani(*words)

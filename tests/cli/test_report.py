@@ -22,24 +22,18 @@ EXIT_CODES = [
     (InvalidHubValueError("`tag` must be new."), "`tag` must be new.", 2),
     (HFValidationError("Cannot have -- in repo_id."), "Cannot have -- in repo_id.", 2),
     (NotExpressibleValueError("`d_k` is 3."), "`d_k` is 3.", 2),
-    (
-        PhraseError(0, [[1]], "it is long"),
-        "`must_contain` has [1] for sentence 0 of the batch, but it is long.",
-        2,
-    ),
+    (PhraseError(0, [[1]], "it is long"),
+     "`must_contain` has [1] for sentence 0 of the batch, but it is long.", 2),
     (ValueError("Line 3 of file must be text."), "Line 3 of file must be text.", 1),
     (ValueError("`x` of another library"), "`x` of another library", 1),
     (HubError("The transfer failed."), "The transfer failed.", 1),
     (OutputError("`--output` cannot be written."), "`--output` cannot be written.", 1),
-    (
-        OSError(errno.EACCES, "Permission denied", "f"),
-        "'f' cannot be read or written (Permission denied).",
-        1,
-    ),
+    (OSError(errno.EACCES, "Permission denied", "f"), "'f' cannot be read or written (Permission denied).",
+     1),
     (RuntimeError("`x` of another library"), "RuntimeError: `x` of another library", 1),
     (FailedRunsError("1 of 2 trainings failed."), "1 of 2 trainings failed.", 1),
     (InterruptedRunError("The run was interrupted."), "The run was interrupted.", 130),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "message", "code"), EXIT_CODES)

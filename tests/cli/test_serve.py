@@ -74,40 +74,16 @@ NO_TEXT = {"error": "Invalid request: missing q parameter"}
 FORM = "application/x-www-form-urlencoded"
 # The request, the status and the answer.
 BAD_INPUT = {
-    "100,000 characters": (
-        json_of("a" * 100_000),
-        413,
-        {"error": "A request may have at most 20,000 characters, but has 100,000; divide the request."},
-    ),
-    "501 texts": (
-        json_of(["a"] * 501),
-        413,
-        {"error": "A request may have at most 500 texts, but has 501; divide the request."},
-    ),
-    "1 MB": (
-        json_of("a" * 1_000_000),
-        413,
-        {"error": "The body of a request may have at most 340,000 bytes; divide the request."},
-    ),
-    "10,000 empty texts": (
-        json_of([""] * 10_000),
-        413,
-        {"error": "A request may have at most 500 texts, but has 10,000; divide the request."},
-    ),
-    "plain text": (
-        body_of(b"Hund", "text/plain; charset=utf-8"),
-        415,
-        {
-            "error": "The header `Content-Type` must be application/json, application/x-www-form-urlencoded or "
-            "multipart/form-data, but is text/plain."
-        },
-    ),
-    "no text": (json_of(""), 400, NO_TEXT),
+    "100,000 characters": (json_of("a" * 100_000), 413,
+        {"error": "A request may have at most 20,000 characters, but has 100,000; divide the request."}),
+    "1 MB": (json_of("a" * 1_000_000), 413,
+        {"error": "The body of a request may have at most 340,000 bytes; divide the request."}),
+    "501 texts": (json_of([""] * 501), 413,
+        {"error": "A request may have at most 500 texts, but has 501; divide the request."}),
+    "plain text": (body_of(b"Hund", "text/plain; charset=utf-8"), 415,
+        {"error": "The header `Content-Type` must be application/json, application/x-www-form-urlencoded or multipart/form-data, but is text/plain."}),
     "no texts": (json_of([]), 400, NO_TEXT),
     "no body": (body_of(b"", ""), 400, NO_TEXT),
-    "an empty text in a list": (json_of(["", "Öl"]), 200, {"translatedText": ["", "Öl"]}),
-    "only white space": (json_of(" \n\t"), 200, {"translatedText": " \n\t"}),
-    "only emoji": (json_of("🎉 👩\u200d👧"), 200, {"translatedText": "🎉 👩\u200d👧"}),
     "half an object": (body_of(b'{"q": '), 400, NO_JSON),
     "a list": (body_of(b"[1]"), 400, NO_JSON),
     "deep JSON": (body_of(b"[" * 100_000), 400, NO_JSON),
@@ -116,17 +92,11 @@ BAD_INPUT = {
     "half a character": (body_of(b'{"q": "\\ud800"}'), 400, NO_UTF_8),
     "invalid UTF-8 in a form": (body_of(b"q=\xff", FORM), 400, NO_UTF_8),
     "an invalid byte in a form": (body_of(b"q=%ff", FORM), 400, NO_UTF_8),
-    "broken multipart": (
-        body_of(b"Hund", "multipart/form-data; boundary=x"),
-        400,
-        {"error": "Invalid multipart data."},
-    ),
-    "a file": (
-        {"files": {"q": ("a.txt", b"Hund")}},
-        400,
-        {"error": "Too many files. Maximum number of files is 0."},
-    ),
-}
+    "broken multipart": (body_of(b"Hund", "multipart/form-data; boundary=x"), 400,
+        {"error": "Invalid multipart data."}),
+    "a file": ({"files": {"q": ("a.txt", b"Hund")}}, 400,
+        {"error": "Too many files. Maximum number of files is 0."}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
@@ -246,17 +216,13 @@ def test_the_engine_ctranslate2(python, copier_checkpoint, copier, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["--glossary", "a=GLOSSARY"],
-            "`glossary` must be left out, because the engine of the model does not ",
-        ),
-        (
-            ["--min_confidence", "0.5"],
-            "`min_confidence` needs the calibration of the checkpoint, but there is no ",
-        ),
+        (["--glossary", "a=GLOSSARY"],
+         "`glossary` must be left out, because the engine of the model does not "),
+        (["--min_confidence", "0.5"],
+         "`min_confidence` needs the calibration of the checkpoint, but there is no "),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_options_that_a_model_does_not_support(vaswani, copier_checkpoint, tmp_path, words, message):
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     from vaswani_hf.convert.export import export
@@ -283,9 +249,7 @@ def test_the_repetition_guard_is_on_by_default():
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement():
-    """The service sets TCP_NODELAY on the listening socket, and the connections of clients inherit this
-    option.
-    """
+    """The service sets TCP_NODELAY on the listening socket, and connections inherit this option."""
     with listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
@@ -307,33 +271,23 @@ def test_a_port_in_use(vaswani, copier_checkpoint):
     ("words", "message"),
     [
         (["a", "a"], "`models` names a twice; name it once."),
-        (
-            ["a", "--languages", "en:de", "de:en"],
-            "`--languages` must have one entry for each model (1), but has 2.",
-        ),
-        (
-            ["a", "--languages", "en-de"],
-            "`--languages` must have entries such as en:de, with the source language and ",
-        ),
-        (
-            ["a", "--glossary", "terms.tsv"],
-            "`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, but has 'terms.tsv'.",
-        ),
+        (["a", "--languages", "en:de", "de:en"],
+         "`--languages` must have one entry for each model (1), but has 2."),
+        (["a", "--languages", "en-de"],
+         "`--languages` must have entries such as en:de, with the source language and "),
+        (["a", "--glossary", "terms.tsv"],
+         "`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, but has 'terms.tsv'."),
         (["a", "--glossary", "a=no.tsv"], "`--glossary` must be an existing file, but is no.tsv."),
-        (
-            ["a", "--host", "0.0.0.0"],
-            "`--host` 0.0.0.0 can be reached from other machines and needs an API key; set ",
-        ),
+        (["a", "--host", "0.0.0.0"],
+         "`--host` 0.0.0.0 can be reached from other machines and needs an API key; set "),
         (["a", "--port", "65536"], "`--port` must be 65535 or less, but is 65536."),
         (["a", "--max_batch", "0"], "`--max_batch` must be 1 or more, but is 0."),
-        (
-            ["a", "--host", "::2", "--port", "0"],
-            "`--host` ::2 can be reached from other machines and needs an API",
-        ),
+        (["a", "--host", "::2", "--port", "0"],
+         "`--host` ::2 can be reached from other machines and needs an API"),
         (["no/such/folder", "--port", "0"], "`model` must be a checkpoint folder or user/name on the Hub"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_wrong_options(vaswani, words, message):
     code, _, error = vaswani("serve", *words)
     assert (code, error[: len(message)]) == (2, message)

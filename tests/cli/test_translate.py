@@ -1,6 +1,4 @@
-"""`vaswani translate` and `vaswani score`: files, JSON lines, continued runs, several processes, and wrong
-options.
-"""
+"""`vaswani translate` and `vaswani score`: files, JSON lines, continued runs, processes, wrong options."""
 
 import codecs
 import gzip
@@ -356,18 +354,14 @@ def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
     ("line", "message"),
     [
         ("[1]", "must be a JSON object, but begins with '[1]'."),
-        (
-            '{"text": "a", "must_contain": ["b", "\\ud800"]}',
-            "must hold text, but holds '\\ud800', half a character",
-        ),
+        ('{"text": "a", "must_contain": ["b", "\\ud800"]}',
+         "must hold text, but holds '\\ud800', half a character"),
         ('{"txt": "a"}', "must have no other keys than text, target_prefix, must_contain, but has 'txt'."),
         ("{}", "must have a string as `text`, and as `target_prefix` if there is one."),
-        (
-            '{"text": "a", "must_contain": ["b", " "]}',
-            "must have a list of phrases that are not empty as `must_contain`.",
-        ),
+        ('{"text": "a", "must_contain": ["b", " "]}',
+         "must have a list of phrases that are not empty as `must_contain`."),
     ],
-)
+)  # fmt: skip
 def test_a_json_line_that_is_none_is_named_with_its_number(translate, line, message):
     stdin = b'{"text": "ja?"}\n' + line.encode() + b"\n"
     code, _, errors = translate("--input_format", "json", stdin=stdin)
@@ -419,9 +413,7 @@ def run_in_a_session(argv: list[str], streams: list[int]) -> None:
 
 @pytest.fixture
 def long_run(python, copier_checkpoint, tmp_path):
-    """Start a command with two workers on endless input; return the command, its workers and its output after
-    the first lines.
-    """
+    """Start a command with two workers on endless input: the command, its workers and its output."""
     multiprocessing.set_executable(python)
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
     output, theirs = os.pipe()
