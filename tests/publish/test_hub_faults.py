@@ -62,19 +62,13 @@ REFUSALS = [
     (("{repo}", "--revision", "v1"), 2, NO_BRANCH % "v1"),
     (("{repo}", "--revision", "refs/pr/9"), 2, NO_BRANCH % "refs/pr/9"),
     (("{repo}", "--private"), 2, "`private` is for a new repository, but '{repo}' exists and is public;"),
-    (
-        ("{repo}", "--license", "mit"),
-        2,
-        "`license` is for a new model card, but is 'mit', and '{folder}/README.md'",
-    ),
+    (("{repo}", "--license", "mit"), 2,
+     "`license` is for a new model card, but is 'mit', and '{folder}/README.md'"),
     (("alice/nothing", "--create-pr"), 2, "There is no repository 'alice/nothing' on {hub}"),
     (("bob/model",), 1, "403 Forbidden: You don't have the required permissions to perform this action."),
-    (
-        ("bob/new",),
-        1,
-        "There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob';",
-    ),
-]
+    (("bob/new",), 1,
+     "There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob';"),
+]  # fmt: skip
 
 
 def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
@@ -196,14 +190,10 @@ def test_a_hub_that_cannot_be_reached(cache, alice, tiny_checkpoint, vaswani, mo
         assert vaswani(*words) == (2, "", sentence)
 
 
-# Reading.
-
-
 def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, cache, vaswani, monkeypatch):
     def said(name, *words):
         code, out, sentence = vaswani("translate", name, "--text", "der Hund", *words)
-        # A name that does not exist gives the exit code 2. A missing permission or a missing file gives the
-        # exit code 1.
+        # The exit code is 2 for a name that does not exist, and 1 for a missing permission or file.
         is_unknown = sentence.startswith(("There is no repository", "404 Client Error. Revision"))
         assert (code, out) == (2 if is_unknown else 1, "")
         return sentence
@@ -222,9 +212,6 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, ca
         assert f"Access to model {name} is restricted" in said(name)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "Invalid credentials in Authorization header" in said(name)
-
-
-# Files that were changed on the disk.
 
 
 def test_files_that_were_changed_in_the_cache_are_not_loaded(published, cache, vaswani):
@@ -260,19 +247,13 @@ WEIGHTS = "/resolve/.*/model.safetensors"
 FAULTS = [
     ("push", "POST", "/commit/", {"status": 503}, ERROR, ""),
     ("push", "POST", "/api/validate-yaml", {"status": 502, "body": PAGE}, NOT_JSON, ""),
-    (
-        "push",
-        "POST",
-        "/api/validate-yaml",
-        {"status": 400, "body": METADATA},
-        "Invalid metadata in README.md. - No licence",
-        "",
-    ),
+    ("push", "POST", "/api/validate-yaml", {"status": 400, "body": METADATA},
+     "Invalid metadata in README.md. - No licence", ""),
     ("push", "PUT", "/storage/", {"cut_after": 500}, LOST, AGAIN),
     ("push with xet", "GET", "/xet-write-token/", {"status": 404}, FAILED, XET_AGAIN),
     ("translate", "GET", WEIGHTS, {"cut_after": 300}, LOST, AGAIN),
     ("translate", "GET", WEIGHTS, {"status": 503}, ERROR, ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "method", "path", "fault", "begin", "end"), FAULTS)
@@ -328,9 +309,6 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
         r"HF_HOME to another folder\. For a push, set TMPDIR instead of HF_HOME\.",
         sentence,
     )
-
-
-# The sentences themselves.
 
 
 def test_what_has_nothing_to_do_with_the_hub_is_not_explained():
