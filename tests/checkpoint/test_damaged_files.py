@@ -1,12 +1,10 @@
-"""A damaged or missing file of a checkpoint gives an error of one sentence with the file, the fault and the
-remedy.
-"""
+"""A damaged or missing file of a checkpoint gives one sentence with the file, the fault and the remedy."""
 
 import json
 import logging
 
 import pytest
-from factories import files_in
+from factories import cut, files_in
 from safetensors.torch import load, save
 
 from vaswani_hf.checkpoint.loading import load_model
@@ -30,10 +28,6 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
 def without_a_bias(content: bytes) -> bytes:
     weights = load(content)
     del weights["model.decoder.layers.1.fc2.bias"]
@@ -49,18 +43,12 @@ def with_key(**changes):
 DAMAGES = [
     (CONFIG, None, NO_CONFIG),
     (CONFIG, b"{", "The config.json of '{folder}' must name its `model_type`, but is damaged."),
-    (
-        CONFIG,
-        with_key(model_type="bert"),
-        "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.",
-    ),
+    (CONFIG, with_key(model_type="bert"),
+     "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers."),
     (CONFIG, with_key(encoder_layers=3), OTHER % "encoder.layers.2.fc1.bias and 11 more are missing"),
     (CONFIG, with_key(encoder_layers=1), OTHER % "encoder.layers.1.fc1.bias and 11 more are unexpected"),
-    (
-        CONFIG,
-        with_key(encoder_ffn_dim=24),
-        OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape",
-    ),
+    (CONFIG, with_key(encoder_ffn_dim=24),
+     OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape"),
     (WEIGHTS, None, NOT_WHOLE % WEIGHTS),
     (WEIGHTS, without_a_bias, OTHER % "decoder.layers.1.fc2.bias is missing"),
     (WEIGHTS, lambda content: content[:-100], TORN % "incomplete metadata, file not fully covered"),
@@ -81,7 +69,7 @@ DAMAGES = [
     ("tokenizer_config.json", cut, NO_OBJECT),
     ("generation_config.json", FOLDER, NO_FILE),
     ("tokenizer.json", FOLDER, NO_FILE),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "how", "sentence"), DAMAGES)

@@ -1,6 +1,4 @@
-"""The metric: values computed by hand and by sacrebleu's command line, the protocol of `evaluate`, files, and
-errors.
-"""
+"""BLEU and chrF: values by hand and by sacrebleu's command, the protocol of `evaluate`, files and errors."""
 
 import json
 import math
@@ -20,13 +18,11 @@ PREDICTIONS = [
     "Two birds sing in a tree",
 ]
 REFERENCES = [
-    [
-        "The little dog runs through the wet grass again.",
-        "A small dog is running through the wet grass, again.",
-    ],
+    ["The little dog runs through the wet grass again.",
+     "A small dog is running through the wet grass, again."],
     ["She reads a book.", "She is reading a book."],
     ["two birds sing in the tree", "Two birds are singing in a tree!"],
-]
+]  # fmt: skip
 FIRST_REFERENCES = [entry[0] for entry in REFERENCES]
 
 
@@ -147,24 +143,16 @@ def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"predictions": [], "references": []},
-            "`predictions` must hold at least one translation, but is empty.",
-        ),
-        (
-            {"predictions": ["a", "b"], "references": ["a"]},
-            "`references` must have one entry, with at least one reference, for each of the 2 predictions, but the number of such entries is 1.",
-        ),
-        (
-            {"predictions": ["a"], "references": [[]]},
-            "`references` must have one entry, with at least one reference, for each of the 1 predictions, but the number of such entries is 0.",
-        ),
-        (
-            {"predictions": ["a"], "references": ["a"], "tokenize": "14a"},
-            '`tokenize` must be one of "none", "zh", "13a", "intl", "char", ',
-        ),
+        ({"predictions": [], "references": []},
+         "`predictions` must hold at least one translation, but is empty."),
+        ({"predictions": ["a", "b"], "references": ["a"]},
+         "`references` must have one entry, with at least one reference, for each of the 2 predictions, but the number of such entries is 1."),
+        ({"predictions": ["a"], "references": [[]]},
+         "`references` must have one entry, with at least one reference, for each of the 1 predictions, but the number of such entries is 0."),
+        ({"predictions": ["a"], "references": ["a"], "tokenize": "14a"},
+         '`tokenize` must be one of "none", "zh", "13a", "intl", "char", '),
     ],
-)
+)  # fmt: skip
 def test_wrong_inputs_are_refused_and_the_metric_goes_on(metric, given, message):
     for call in (score_translations, metric.compute):
         with pytest.raises(ValueError) as caught:

@@ -101,14 +101,11 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (
-            "srt",
-            "1\n00:00 --> b\none\n\n",
-            "^The text must have the SubRip format, but has an error: .*[^.].$",
-        ),
+        ("srt", "1\n00:00 --> b\none\n\n",
+         "^The text must have the SubRip format, but has an error: .*[^.].$"),
         ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_document_is_one_sentence(kind, text, message):
     with pytest.raises(ValueError, match=message):
         translate_markup(text, kind, shout)

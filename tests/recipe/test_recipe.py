@@ -1,8 +1,4 @@
-"""Recipes: the files of the project, YAML and the command line, and sentences for wrong values.
-
-pydantic checks the types and ranges of single fields, and tests/settings shows the error messages. This file
-tests rules that concern several keys.
-"""
+"""Recipes: the files of the project, YAML, the command line, and rules that concern several keys."""
 
 import functools
 import inspect
@@ -75,9 +71,7 @@ def values(name: str) -> dict:
 
 
 def differences(name: str, base: str) -> dict:
-    """Return the values in which a recipe differs from another recipe, by `section.key`; missing keys are
-    None.
-    """
+    """The values in which a recipe differs from another recipe, by `section.key`; missing keys are None."""
     other, earlier = values(name), values(base)
     return {
         key: other.get(key) for key in other.keys() | earlier.keys() if other.get(key) != earlier.get(key)
@@ -139,8 +133,7 @@ def test_table_3_has_no_other_rows():
 def test_the_models_of_the_paper_differ_in_what_it_says():
     assert differences("wmt14/big_en_de", "wmt14/base_en_de") == BIG
     assert differences("wmt14/base_en_fr", "wmt14/base_en_de") == FRENCH
-    # For English-French, Section 6.1 says that the big model "used dropout rate P_drop = 0.1, instead of
-    # 0.3".
+    # Section 6.1: English-French "used dropout rate P_drop = 0.1, instead of 0.3".
     assert differences("wmt14/big_en_fr", "wmt14/big_en_de") == FRENCH | {"model.dropout": 0.1}
     of_the_paper = {f"{size}_en_{language}" for size in ("base", "big") for language in ("de", "fr")}
     assert {path.stem for path in recipe_files("wmt14")} == of_the_paper | {"base_en_de_long"}
@@ -328,14 +321,11 @@ VALIDATION = "--validation_source=b.en --validation_target=b.de"
 @pytest.mark.parametrize(
     ("option", "key", "remedy"),
     [
-        (
-            "--early_stopping_patience=2",
-            "training.early_stopping_patience: 2",
-            "leave `early_stopping_patience` out",
-        ),
+        ("--early_stopping_patience=2", "training.early_stopping_patience: 2",
+         "leave `early_stopping_patience` out"),
         ("--validation_bleu=true", "evaluation.validation_bleu: true", "set `validation_bleu` to false"),
     ],
-)
+)  # fmt: skip
 def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, key, remedy):
     sides = "`data.validation_source` with `data.validation_target`"
     without = {FILES: sides, f"{DATASET} --validation_split=null": "`data.validation_split`"}
@@ -411,8 +401,7 @@ def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
     assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
 
 
-# Each row has a licence of the data and a licence of a model. The data permits the licence of the model, or
-# does not say whether its licence applies to a model.
+# The licences of the data and of a model. The data permits the licence, or does not speak of models.
 PERMITTED = """
     research-only | research-only
     research-only | null

@@ -81,13 +81,11 @@ def test_a_resumed_run_may_name_another_file(recipe, tmp_path):
     ("content", "message"),
     [
         (None, "^`model.code` must be an existing Python file, but is '.*mine.py'.$"),
-        (
-            "1 / 0",
-            "^`model.code` is '.*mine.py', but the file fails with ZeroDivisionError: division by zero",
-        ),
+        ("1 / 0",
+         "^`model.code` is '.*mine.py', but the file fails with ZeroDivisionError: division by zero"),
         ("import no_such_module", "fails with ModuleNotFoundError: No module named 'no_such_module'"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_executed_is_named(recipe, content, message):
     path = recipe.parent / "mine.py"
     path.unlink()

@@ -22,76 +22,43 @@ from vaswani_hf.data.toy_corpora import number_pairs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-# The command line of each script, and regular expressions that its output must contain. {checkpoint}, {source}, {target} and
-# {out} are paths.
+# The command line of each script, and regular expressions of its output. Words in braces are paths.
 RUNS = {
-    "alignment.py": (
-        "{checkpoint}",
-        [
-            r"20 sentence pairs, \d+ German words: \d+\.\d % wrong",
-            r"tags: \d+\.\d % enclose the correct words",
-        ],
-    ),
+    "alignment.py": ("{checkpoint}",
+        [r"20 sentence pairs, \d+ German words: \d+\.\d % wrong", r"tags: \d+\.\d % enclose the correct words"]),
     "bf16.py": ("--threads 1 --rounds 1 --shapes d32_v500_b512", [r"float32 takes \d+\.\d\d \("]),
-    "corpus.py": (
-        "{out} --pairs 300 --num_proc 1",
-        [r"\| first \| 20 steps \|", r"\| resumed \| whole run \|"],
-    ),
-    "encoding.py": (
-        "{source} {target} --repeat 1 --rounds 1 --vocab_size 300",
-        [r'"sha256"', r"words takes"],
-    ),
+    "corpus.py": ("{out} --pairs 300 --num_proc 1",
+        [r"\| first \| 20 steps \|", r"\| resumed \| whole run \|"]),
+    "encoding.py": ("{source} {target} --repeat 1 --rounds 1 --vocab_size 300",
+        [r'"sha256"', r"words takes"]),
     "generation.py": (
         "{checkpoint} {source} --reference {target} --sentences 4 --max_new_tokens 3 --repetitions 1 --device cpu --without_ctranslate2",
-        [r"vaswani int8, sorted +\d", r"8 beams, 64 inputs of 100 tokens: marian"],
-    ),
-    "language_detection.py": (
-        "en={source} de={target} --lines 3",
-        [r"py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text"],
-    ),
-    "repetition_guard.py": (
-        "{checkpoint} {source} {target} --other {target} --inputs 22",
-        [r"\| none \| 2 \| \d \|", r"\| another language \| 2 \|", r"\| all \| 22 \| \d+ \| \d+ \|"],
-    ),
+        [r"vaswani int8, sorted +\d", r"8 beams, 64 inputs of 100 tokens: marian"]),
+    "language_detection.py": ("en={source} de={target} --lines 3",
+        [r"py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text"]),
+    "repetition_guard.py": ("{checkpoint} {source} {target} --other {target} --inputs 22",
+        [r"\| none \| 2 \| \d \|", r"\| another language \| 2 \|", r"\| all \| 22 \| \d+ \| \d+ \|"]),
     "serving.py": (
         "{checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8'",
-        [
-            r"batches +ready after \d+\.\d s, \d+ MiB",
-            r"2 clients: batches .* one request at a time takes \d",
-            r"p99 \d",
-            r"one sentence, no wait",
-        ],
-    ),
-    "serving_soak.py": (
-        "{checkpoint} {source} --requests 60 --clients 4",
-        [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth of the requests: \d"],
-    ),
-    "startup.py": (
-        "{checkpoint} --rounds 1",
-        [r"vaswani translate .* imports takes", r"vaswani serve .* imports takes"],
-    ),
-    "threads.py": (
-        "--shapes toy --ways one after --rounds 1 --seconds 0.01",
-        [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"],
-    ),
-    "training.py": (
-        "--shapes toy --pairs 1000 --turns 1 --turn 2000 --threads 1 --dtype float32",
-        [r"\| MarianMT, group_by_length \| [\d,]+ \| \d", r"\| JoeyNMT \| not measured: no --joeynmt PYTHON"],
-    ),
+        [r"batches +ready after \d+\.\d s, \d+ MiB", r"2 clients: batches .* one request at a time takes \d", r"p99 \d", r"one sentence, no wait"]),
+    "serving_soak.py": ("{checkpoint} {source} --requests 60 --clients 4",
+        [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth of the requests: \d"]),
+    "startup.py": ("{checkpoint} --rounds 1",
+        [r"vaswani translate .* imports takes", r"vaswani serve .* imports takes"]),
+    "threads.py": ("--shapes toy --ways one after --rounds 1 --seconds 0.01",
+        [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"]),
+    "training.py": ("--shapes toy --pairs 1000 --turns 1 --turn 2000 --threads 1 --dtype float32",
+        [r"\| MarianMT, group_by_length \| [\d,]+ \| \d", r"\| JoeyNMT \| not measured: no --joeynmt PYTHON"]),
     "training_step.py": (
         "--width 16 --ffn 16 --heads 2 --layers 1 --vocabulary 100 --tokens 64 --repetitions 1",
-        [r"step of vaswani .* marian takes", r"whole step .*100\.0%"],
-    ),
+        [r"step of vaswani .* marian takes", r"whole step .*100\.0%"]),
     "window.py": (
         "--repetitions 1 --width 16 --heads 2 --lengths 512 1024 --window 8 --output {out}/window.png",
-        [r"slope of seconds: \{'full'", r"slope of MiB"],
-    ),
-    "compare_gpt2.py": (
-        "--train {source} --test {source} --steps 2 --seeds 1 --vocab_size 300",
-        [r"\| GPT2LMHeadModel \| [\d,]+ \|", r"GPT-2 / time of a step of this package: \d"],
-    ),
+        [r"slope of seconds: \{'full'", r"slope of MiB"]),
+    "compare_gpt2.py": ("--train {source} --test {source} --steps 2 --seeds 1 --vocab_size 300",
+        [r"\| GPT2LMHeadModel \| [\d,]+ \|", r"GPT-2 / time of a step of this package: \d"]),
     "quick_trees.py": ("3", [r"\(S "]),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -296,9 +263,7 @@ def memory(script):
 
 
 def read(story, question):
-    """Return the answer to a question, computed from the words of the story, and the positions of the
-    supporting statements.
-    """
+    """The answer to a question by the words of the story, and the positions of the supporting statements."""
 
     def last(pattern, before=None):
         found = [(place, re.fullmatch(pattern, told)) for place, told in enumerate(story[:before])]
@@ -374,6 +339,5 @@ def test_train_has_the_header_that_uv_reads():
     (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
     header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
     project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # The name of the package is free on PyPI. The header must not install the package by its name, because
-    # somebody else could take this name.
+    # The name is free on PyPI, so somebody else could take it: the header must not install it by name.
     assert header == {"requires-python": project["requires-python"], "dependencies": []}
