@@ -28,17 +28,11 @@ VARIANTS = {
     "paper": {},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 16},
     "pre-norm": {"norm_position": "pre", "d_k": 5, "d_v": 3, "decoder_layers": 1},
-    "imported": {
-        "zero_start_embedding": True,
-        "bos_token_id": None,
-        "decoder_start_token_id": PAD,
-        "lm_head_bias": True,
-        "position_timescales": "tensor2tensor",
-        "position_offset": 1,
-    },
+    "imported": {"zero_start_embedding": True, "bos_token_id": None, "decoder_start_token_id": PAD,
+        "lm_head_bias": True, "position_timescales": "tensor2tensor", "position_offset": 1},
     "two vocabularies": OTHER_VOCABULARY,
     "padding is zero": {"pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1},
-}
+}  # fmt: skip
 
 
 def made_up_pair(rng: random.Random, source_size: int, target_size: int) -> tuple[list[int], list[int]]:

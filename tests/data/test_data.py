@@ -351,15 +351,9 @@ def test_a_language_that_a_dataset_lacks(streaming):
 
 # A sentence of n letters has n + 2 tokens: one for each byte, one for the space before the text, and `</s>`.
 RAW = [
-    ("\tabc ", " abcd\u3000"),
-    ("", "abc"),
-    ("abc", " \t\u2028"),
-    ("abcdefgh", "abcdefgh"),
-    ("abcdefghi", "abcdefgh"),
-    ("a", "abcd"),
-    ("a", "abcde"),
-    ("abcde", "a"),
-]
+    ("\tabc ", " abcd\u3000"), ("", "abc"), ("abc", " \t\u2028"), ("abcdefgh", "abcdefgh"),
+    ("abcdefghi", "abcdefgh"), ("a", "abcd"), ("a", "abcde"), ("abcde", "a"),
+]  # fmt: skip
 KEPT = [0, 3, 5]
 
 

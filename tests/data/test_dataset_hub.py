@@ -30,13 +30,9 @@ configs:
 ---
 """
 CHANGES = {
-    "tokenizer.vocab_size": 270,
-    "training.max_steps": 2,
-    "training.save_steps": 1,
-    "training.gradient_accumulation_steps": 1,
-    "decoding.num_beams": 1,
-    "decoding.max_length": 4,
-}
+    "tokenizer.vocab_size": 270, "training.max_steps": 2, "training.save_steps": 1,
+    "training.gradient_accumulation_steps": 1, "decoding.num_beams": 1, "decoding.max_length": 4,
+}  # fmt: skip
 DATA = {"source_language": "en", "target_language": "de", "dataset_config": "de-en", "max_length": 64}
 
 

@@ -17,13 +17,9 @@ from vaswani_hf.tasks.translation import in_both_directions
 
 TAG = direction_tag("en")
 PAIRS = [
-    ("the house", "das Haus"),
-    ("a  big\thouse ", " ein großes Haus"),
-    ("", "nichts"),
-    ("nothing", " "),
-    ("</s>", "it's >>en<< house"),
-    ("x", "das Haus das Haus das Haus das" * 3),
-]
+    ("the house", "das Haus"), ("a  big\thouse ", " ein großes Haus"), ("", "nichts"), ("nothing", " "),
+    ("</s>", "it's >>en<< house"), ("x", "das Haus das Haus das Haus das" * 3),
+]  # fmt: skip
 TEXTS = [text for pair in PAIRS for text in pair if "<" not in text]
 
 

@@ -24,28 +24,12 @@ CORPUS = [
     "它们坐在垫子上。 Кошка сидела на коврике.",
 ]
 AWKWARD = [
-    "",
-    " ",
-    "   ",
-    "word",
-    " word",
-    "  two  words  ",
-    "\ttab\tand\nnewline\r\n",
-    "\x00nul\x00",
-    "\x1b[31m\x7f\x85",
-    "line\u2028separator\u2029paragraph",
-    "\u00a0no-break\u3000ideographic\u200bzero",
-    "\ufeffbyte order mark",
-    "😀👩‍👩‍👧‍👦🏳️‍🌈",
-    "𓀀𒀀 unknown ꙮ scripts \U0010ffff",
-    "e\u0301 and \u00e9",
-    "</s>",
-    " </s> ",
-    "<s>a</s><pad> <unk>",
-    "Ġ is a letter, too: ĠĊ",
-    "don't can't I'll 've",
+    "", " ", "   ", "word", " word", "  two  words  ", "\ttab\tand\nnewline\r\n", "\x00nul\x00",
+    "\x1b[31m\x7f\x85", "line\u2028separator\u2029paragraph", "\u00a0no-break\u3000ideographic\u200bzero",
+    "\ufeffbyte order mark", "😀👩‍👩‍👧‍👦🏳️‍🌈", "𓀀𒀀 unknown ꙮ scripts \U0010ffff", "e\u0301 and \u00e9", "</s>",
+    " </s> ", "<s>a</s><pad> <unk>", "Ġ is a letter, too: ĠĊ", "don't can't I'll 've",
     "of course , not ! i 'm",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -173,12 +173,9 @@ def test_two_vocabularies_by_default_of_one_size():
 
 
 MISSPELLED = {
-    "num_encoder_layers": "encoder_layers",
-    "dmodel": "d_model",
-    "hiden_size": "hidden_size",
-    "d_ff": "encoder_ffn_dim",
-    "N": "encoder_layers",
-}
+    "num_encoder_layers": "encoder_layers", "dmodel": "d_model", "hiden_size": "hidden_size",
+    "d_ff": "encoder_ffn_dim", "N": "encoder_layers",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MISSPELLED)
@@ -237,49 +234,19 @@ def test_a_stored_config_with_keys_of_other_versions_loads_with_a_warning(tmp_pa
 
 
 ALL_CHANGED = {
-    "vocab_size": 50,
-    "decoder_vocab_size": 40,
-    "d_model": 24,
-    # The value 6 is also the default of `d_k`.
-    "d_k": 6,
-    "d_v": 5,
-    "encoder_layers": 1,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 7,
-    "decoder_ffn_dim": 9,
-    "dropout": 0,
-    "attention_dropout": 0.3,
-    "activation_dropout": 0.2,
-    "activation_function": "gelu",
-    "norm_position": "pre",
-    "norm_position_of_decoder": "post",
-    "final_norm": True,
-    "layer_norm_eps": 1e-6,
-    "position_embedding": "learned",
-    "position_timescales": "tensor2tensor",
-    "position_offset": 2,
-    "max_position_embeddings": 33,
-    "scale_embedding": False,
-    "share_encoder_decoder_embeddings": False,
-    "tie_word_embeddings": False,
-    "lm_head_bias": True,
-    "zero_start_embedding": True,
-    "attention_score": "general",
-    "cross_attention_score": "additive",
-    "attention_window": [2, None, 1],
-    "attention_bias": True,
-    "initializer_range": 0.02,
-    "label_smoothing": 0.1,
-    "label_smoothing_form": "torch",
-    "use_cache": False,
-    "is_encoder_decoder": True,
-    "bos_token_id": None,
-    "pad_token_id": 3,
-    "eos_token_id": [5, 6],
+    "vocab_size": 50, "decoder_vocab_size": 40, "d_model": 24, "d_k": 6, "d_v": 5, "encoder_layers": 1,
+    "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 7,
+    "decoder_ffn_dim": 9, "dropout": 0, "attention_dropout": 0.3, "activation_dropout": 0.2,
+    "activation_function": "gelu", "norm_position": "pre", "norm_position_of_decoder": "post",
+    "final_norm": True, "layer_norm_eps": 1e-6, "position_embedding": "learned",
+    "position_timescales": "tensor2tensor", "position_offset": 2, "max_position_embeddings": 33,
+    "scale_embedding": False, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False,
+    "lm_head_bias": True, "zero_start_embedding": True, "attention_score": "general",
+    "cross_attention_score": "additive", "attention_window": [2, None, 1], "attention_bias": True,
+    "initializer_range": 0.02, "label_smoothing": 0.1, "label_smoothing_form": "torch", "use_cache": False,
+    "is_encoder_decoder": True, "bos_token_id": None, "pad_token_id": 3, "eos_token_id": [5, 6],
     "decoder_start_token_id": 3,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

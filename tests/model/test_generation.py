@@ -140,13 +140,10 @@ SHARED_IDS = {
     "start is the end": {"decoder_start_token_id": EOS},
     "start is padding": {"decoder_start_token_id": PAD},
     "padding is the end": {"pad_token_id": EOS, "decoder_start_token_id": 0},
-    "padding is one of the ends": {
-        "pad_token_id": EOS,
-        "eos_token_id": [EOS, 20],
-        "decoder_start_token_id": 0,
-    },
+    "padding is one of the ends": {"pad_token_id": EOS, "eos_token_id": [EOS, 20],
+        "decoder_start_token_id": 0},
     "one id for all": {"pad_token_id": EOS, "decoder_start_token_id": EOS, "bos_token_id": EOS},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fields", SHARED_IDS.values(), ids=SHARED_IDS)

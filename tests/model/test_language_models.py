@@ -136,14 +136,9 @@ SEARCHES = {
     "penalty": {"num_beams": 3, "length_penalty": 0.3},
     "never": {"num_beams": 3, "early_stopping": "never"},
     "processor": {"num_beams": 3, "no_repeat_ngram_size": 2},
-    "scores": {
-        "num_beams": 3,
-        "num_return_sequences": 2,
-        "return_dict_in_generate": True,
-        "output_scores": True,
-        "output_hidden_states": True,
-    },
-}
+    "scores": {"num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True,
+        "output_scores": True, "output_hidden_states": True},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)

@@ -35,10 +35,8 @@ VARIANTS = {
     "paper": {},
     "widths": {"d_k": 5, "d_v": 3},
     "wide values": {"d_k": 3, "d_v": 7},
-    "stacks": {
-        **{"encoder_layers": 1, "decoder_layers": 3, "encoder_attention_heads": 4},
-        **{"encoder_ffn_dim": 12, "decoder_ffn_dim": 28},
-    },
+    "stacks": {**{"encoder_layers": 1, "decoder_layers": 3, "encoder_attention_heads": 4},
+        **{"encoder_ffn_dim": 12, "decoder_ffn_dim": 28}},
     "untied output": {"tie_word_embeddings": False},
     "two vocabularies": TWO_VOCABULARIES,
     "nothing tied": TWO_VOCABULARIES | {"tie_word_embeddings": False},
@@ -50,11 +48,8 @@ VARIANTS = {
     "zero start, nothing tied": ZERO_START | TWO_VOCABULARIES | {"tie_word_embeddings": False},
     "post-norm with final norm": {"final_norm": True},
     "pre-norm encoder, post-norm decoder": {"norm_position": "pre", "norm_position_of_decoder": "post"},
-    "the same without final norm": {
-        "norm_position": "pre",
-        "norm_position_of_decoder": "post",
-        "final_norm": False,
-    },
+    "the same without final norm": {"norm_position": "pre", "norm_position_of_decoder": "post",
+        "final_norm": False},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 7},
     "no positions": {"position_embedding": "none"},
     "attention biases": {"attention_bias": True},
@@ -70,7 +65,7 @@ VARIANTS = {
     "window": {"attention_window": 2},
     "windows": {"attention_window": [1, None]},
     "windows by stack": {"attention_window": [3, 1, 1, 2], "attention_score": "general"},
-}
+}  # fmt: skip
 
 variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 

@@ -192,13 +192,9 @@ PROCESSORS = {
     "allowed per sentence": {"prefix_allowed_tokens_fn": allowed_per_sentence},
     "two ends": {"eos_token_id": [EOS, 22]},
     "three ends": {"eos_token_id": [7, EOS, 22], "num_beams": 3},
-    "all at once": {
-        "min_new_tokens": 2,
-        "no_repeat_ngram_size": 2,
-        "repetition_penalty": 1.2,
-        "eos_token_id": [2, 22],
-    },
-}
+    "all at once": {"min_new_tokens": 2, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2,
+        "eos_token_id": [2, 22]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("options", PROCESSORS.values(), ids=PROCESSORS)

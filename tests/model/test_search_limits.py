@@ -339,13 +339,9 @@ def test_a_fresh_model_keeps_the_defaults_of_transformers(tmp_path):
 
 
 WRONG = [
-    ("length_penalty_type", "foo", "foo"),
-    ("max_length_a", -1, "-1"),
-    ("max_length_a", float("inf"), "inf"),
-    ("max_length_b", 1.5, "1.5"),
-    ("coverage_penalty", "x", "x"),
-    ("coverage_penalty", float("nan"), "nan"),
-]
+    ("length_penalty_type", "foo", "foo"), ("max_length_a", -1, "-1"), ("max_length_a", float("inf"), "inf"),
+    ("max_length_b", 1.5, "1.5"), ("coverage_penalty", "x", "x"), ("coverage_penalty", float("nan"), "nan"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), WRONG)

@@ -17,12 +17,8 @@ from vaswani_hf.tasks.parsing import train_tree_tokenizer
 from vaswani_hf.translation import Translator
 
 SENTENCES = [
-    "dog",
-    "the dog sees the cat .",
-    "( a ) -LRB- x(y)z </s> XX",
-    "Ünïcödé 日本\u00a0😀 (S )",
-    "of " * 12,
-]
+    "dog", "the dog sees the cat .", "( a ) -LRB- x(y)z </s> XX", "Ünïcödé 日本\u00a0😀 (S )", "of " * 12,
+]  # fmt: skip
 WORDS = [len(sentence.split()) for sentence in SENTENCES]
 
 

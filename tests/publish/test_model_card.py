@@ -24,17 +24,11 @@ from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
 RUN = {
-    "tokenizer.vocab_size": 270,
-    "model.d_model": 8,
-    "model.encoder_attention_heads": 8,
-    "model.decoder_attention_heads": 8,
-    "model.encoder_ffn_dim": 8,
-    "model.decoder_ffn_dim": 8,
-    "training.max_steps": 2,
-    "training.save_steps": 1,
-    "decoding.max_length": 6,
+    "tokenizer.vocab_size": 270, "model.d_model": 8, "model.encoder_attention_heads": 8,
+    "model.decoder_attention_heads": 8, "model.encoder_ffn_dim": 8, "model.decoder_ffn_dim": 8,
+    "training.max_steps": 2, "training.save_steps": 1, "decoding.max_length": 6,
     "data.numbers_train_size": 100,
-}
+}  # fmt: skip
 NOT_KNOWN = "not known"
 
 

@@ -49,14 +49,12 @@ CALLS = {
     "a config that says nothing": {"generation_config": GenerationConfig()},
     "a config of all": {"generation_config": config_with(**OURS, **BEAMS)},
     "a config of no penalty": {
-        "generation_config": config_with(**BEAMS, length_penalty=0.0, coverage_penalty=0.0)
-    },
+        "generation_config": config_with(**BEAMS, length_penalty=0.0, coverage_penalty=0.0)},
     "a config of the power": {"generation_config": config_with(**BEAMS, length_penalty_type="power")},
     "a config of three": {
-        "generation_config": config_with(**BEAMS, num_return_sequences=3, length_penalty=-0.5)
-    },
+        "generation_config": config_with(**BEAMS, num_return_sequences=3, length_penalty=-0.5)},
     "a config and an argument": {"generation_config": config_with(**OURS, **BEAMS), "length_penalty": 1.7},
-}
+}  # fmt: skip
 
 
 def scores_of_the_search(translator, text, call):
