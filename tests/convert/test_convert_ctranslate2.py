@@ -30,11 +30,8 @@ EXPRESSIBLE = {
     "pre-norm": {"norm_position": "pre"},
     "post-norm with final norm": {"final_norm": True},
     "pre-norm encoder, post-norm decoder": {"norm_position": "pre", "norm_position_of_decoder": "post"},
-    "the same without final norm": {
-        "norm_position": "pre",
-        "norm_position_of_decoder": "post",
-        "final_norm": False,
-    },
+    "the same without final norm": {"norm_position": "pre", "norm_position_of_decoder": "post",
+        "final_norm": False},
     "other positions": {"position_timescales": "tensor2tensor", "position_offset": 2},
     "output bias": {"lm_head_bias": True},
     "output bias, padding is the end": {"lm_head_bias": True, "pad_token_id": 2},
@@ -44,13 +41,8 @@ EXPRESSIBLE = {
     "biases": {"attention_bias": True},
     "no scaling": {"scale_embedding": False},
     "large epsilon": {"layer_norm_eps": 0.1},
-    "unlike stacks": {
-        "encoder_layers": 1,
-        "decoder_layers": 3,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 12,
-        "decoder_ffn_dim": 28,
-    },
+    "unlike stacks": {"encoder_layers": 1, "decoder_layers": 3, "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 12, "decoder_ffn_dim": 28},
     "narrow heads": {"d_k": 4, "d_v": 4},
     "wide heads": {"d_k": 12, "d_v": 12, "attention_bias": True},
     "narrow keys": {"d_k": 3, "attention_bias": True},
@@ -68,38 +60,25 @@ EXPRESSIBLE = {
     "mean of products": {"attention_score": "dot_mean", "d_v": 5},
     "general": {"attention_score": "general", "attention_bias": True, "d_k": 4},
     "general source": {"cross_attention_score": "general"},
-}
+}  # fmt: skip
 SEARCHES = {
     "greedy": {"num_beams": 1},
     "power": {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never"},
     "the paper's": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
-    "long translations": {
-        "num_beams": 3,
-        "length_penalty": 2.5,
-        "length_penalty_type": "gnmt",
-        "early_stopping": "never",
-    },
+    "long translations": {"num_beams": 3, "length_penalty": 2.5, "length_penalty_type": "gnmt",
+        "early_stopping": "never"},
     "no length penalty": {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"},
     "coverage": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2},
     "n-best": {"num_beams": 5, "num_return_sequences": 3, "length_penalty_type": "gnmt"},
-    "limits of sentences": {
-        "num_beams": 3,
-        "max_length_a": 0.5,
-        "max_length_b": 2,
-        "length_penalty_type": "gnmt",
-    },
+    "limits of sentences": {"num_beams": 3, "max_length_a": 0.5, "max_length_b": 2,
+        "length_penalty_type": "gnmt"},
     "greedy, limits of sentences": {"num_beams": 1, "max_length_a": 0.5, "max_length_b": 1.0},
     "as many as beams": {"num_beams": 4, "length_penalty": 3.0, "early_stopping": True},
     "one limit": {"num_beams": 3, "max_new_tokens": 4, "length_penalty_type": "gnmt"},
     "transformers' limit": {"num_beams": 3, "max_length": 5, "length_penalty_type": "gnmt"},
-    "two limits": {
-        "num_beams": 2,
-        "max_length": 6,
-        "max_length_a": 0,
-        "max_length_b": 3,
-        "early_stopping": "never",
-    },
-}
+    "two limits": {"num_beams": 2, "max_length": 6, "max_length_a": 0, "max_length_b": 3,
+        "early_stopping": "never"},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +94,7 @@ def joint(tokenizers):
 
 @pytest.fixture(scope="module")
 def searching(joint, tmp_path_factory):
-    """A model after a short training, whose translations end and are uncertain, and its export to
-    CTranslate2.
-    """
+    """A model after a short training, whose translations end and are uncertain, and its export."""
     tokenizer = joint[0]
     model = trained_on_words(tiny_config(vocab_size=len(tokenizer), d_model=32), tokenizer)
     folder = tmp_path_factory.mktemp("searching") / "ctranslate2"
@@ -136,9 +113,7 @@ def search(backend, source_ids, prefixes=None, **settings):
 
 
 def log_probs_of(model, source_ids, target_ids):
-    """Compute the log-probabilities of each token and of `</s>` with the original model, sentence by
-    sentence.
-    """
+    """The log-probabilities of each token and of `</s>` by the original model, one sentence at a time."""
     start = decoder_start_token_id(model.config)
     rows = []
     for source, target in zip(source_ids, target_ids, strict=True):
@@ -190,9 +165,7 @@ def test_two_vocabularies(tokenizers, tmp_path):
 
 
 def compare_searches(searching, settings, prefixes=None, **prompt):
-    """Compare the hypotheses and scores of both searches, and check that the cases of the test differ from
-    each other.
-    """
+    """Compare hypotheses and scores of both searches. The hypotheses must differ from each other."""
     model, translator = searching
     inputs = translator.source_tokenizer(SOURCES, return_tensors="pt", padding=True)
     found = search(translator, ids_of(translator.source_tokenizer, SOURCES), prefixes, **settings)
@@ -214,8 +187,7 @@ def test_the_search_is_that_of_generate(searching, settings):
 def test_every_end_ends(searching, joint, tmp_path):
     model = copy.deepcopy(searching[0])
     source = ids_of(joint[0], SOURCES)
-    # Use the first token of the longest translation as a second end token, because no other translation
-    # contains it.
+    # The first token of the longest translation is in no other translation.
     model.generation_config.eos_token_id = [2, search(searching[1], source)[0][0].token_ids[0]]
     to_ctranslate2(model, joint, tmp_path / "out")
     ends = model.generation_config.eos_token_id
@@ -252,8 +224,7 @@ def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
     assert found != [hypotheses[0].token_ids for hypotheses in search(searching[1], source, num_beams=1)]
 
 
-# transformers counts the padding before a prefix in `max_length`. In the remaining searches, `</s>` may
-# follow the prefix directly.
+# Left out: `max_length` counts the padding before a prefix, or `</s>` follows the prefix directly.
 KEPT = {"greedy", "the paper's", "limits of sentences", "one limit"}
 AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best", "as many as beams"}
 
@@ -399,8 +370,7 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
 def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp_path):
     folder = checkpoint()
     TransformersConverter(str(folder)).convert(str(tmp_path / "out"))
-    # Set the number of threads, because CTranslate2 would otherwise use all processors and change the setting
-    # of torch.
+    # Without the number of threads, CTranslate2 would change the setting of torch.
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=torch.get_num_threads())
     (result,) = translator.score_batch([["t", "w", "</s>"]], [["v"]])
     ids = [joint[0].convert_tokens_to_ids([*word, "</s>"]) for word in ("tw", "v")]
@@ -413,14 +383,12 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
     [
         ({"activation_function": "mish"}, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}."),
         ({"eos_token_id": None}, "the search of the format needs an end token."),
-        (
-            {"decoder_start_token_id": None, "bos_token_id": None},
-            "the decoder of the format needs a start token.",
-        ),
+        ({"decoder_start_token_id": None, "bos_token_id": None},
+         "the decoder of the format needs a start token."),
         ({"attention_score": "additive"}, "the format supports only dot products as attention scores."),
         ({"attention_window": 2}, "the format does not support attention windows."),
     ],
-)
+)  # fmt: skip
 def test_fields_that_ctranslate2_cannot_express_are_named(checkpoint, tmp_path, fields, reason):
     name, value = next(iter(fields.items()))
     message = f"`{name}` is {value!r}, which CTranslate2 cannot express: {reason}"

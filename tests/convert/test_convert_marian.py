@@ -1,6 +1,4 @@
-"""The MarianMT export: equal outputs, fields without an equivalent, the files of the folder, and the rules of
-`export`.
-"""
+"""The MarianMT export: equal outputs, fields without an equivalent, files, and the rules of `export`."""
 
 import copy
 import errno
@@ -35,13 +33,8 @@ EXPRESSIBLE = {
     "biases": {"attention_bias": True},
     "output bias": {"lm_head_bias": True},
     "other activation": {"activation_function": "gelu", "scale_embedding": False},
-    "unlike stacks": {
-        "encoder_layers": 1,
-        "decoder_layers": 3,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 12,
-        "decoder_ffn_dim": 28,
-    },
+    "unlike stacks": {"encoder_layers": 1, "decoder_layers": 3, "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 12, "decoder_ffn_dim": 28},
     "two vocabularies": TWO,
     "two vocabularies, nothing tied": {**TWO, "tie_word_embeddings": False},
     "shared embeddings, own projection": {"tie_word_embeddings": False},
@@ -54,13 +47,11 @@ EXPRESSIBLE = {
     "mean of products": {"attention_score": "dot_mean", "attention_bias": True},
     "general": {"attention_score": "general", "attention_bias": True},
     "general source": {"cross_attention_score": "general", **TWO},
-}
+}  # fmt: skip
 
 
 def batch_of(config):
-    """Make sentences of different lengths without special tokens inside, and a mask of the real target
-    positions.
-    """
+    """Sentences of different lengths without special tokens, and a mask of the real target positions."""
     batch = sample_batch(config)
     for name in ("input_ids", "decoder_input_ids"):
         batch[name][:, 1:] = batch[name][:, 1:].clamp(min=3)
@@ -78,8 +69,7 @@ def test_logits_and_probabilities_are_the_same(fields):
         expected, logits = model(**batch).logits[is_real], marian(**batch).logits[is_real]
     classes = list(range(model.config.decoder_vocab_size))
     if fields.get("pad_token_id") == 0:
-        # The embedding of the start token must not become zero, so the class 0 keeps the logit of the
-        # projection.
+        # The embedding of the start token must not become zero, so class 0 keeps its logit.
         classes.remove(0)
     # The differences depend on the processor, because processors add float32 numbers in different orders.
     torch.testing.assert_close(logits[:, classes], expected[:, classes], rtol=0, atol=5e-5)
@@ -91,16 +81,10 @@ NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equ
 NO_PRODUCT = "the format supports only dot products as attention scores."
 NOT_EXPRESSIBLE = [
     ("norm_position", {"norm_position": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
-    (
-        "position_embedding",
-        {"position_embedding": "learned"},
-        "MarianMT computes its position embeddings and cannot load a position table.",
-    ),
-    (
-        "norm_position_of_decoder",
-        {"norm_position_of_decoder": "pre"},
-        "MarianMT has no LayerNorm before its sub-layers.",
-    ),
+    ("position_embedding", {"position_embedding": "learned"},
+     "MarianMT computes its position embeddings and cannot load a position table."),
+    ("norm_position_of_decoder", {"norm_position_of_decoder": "pre"},
+     "MarianMT has no LayerNorm before its sub-layers."),
     ("final_norm", {"final_norm": True}, "MarianMT has no LayerNorm after its last layer."),
     ("position_timescales", {"position_timescales": "tensor2tensor"}, "MarianMT supports only 'paper'."),
     ("position_offset", {"position_offset": 2}, "MarianMT supports only 0."),
@@ -108,20 +92,14 @@ NOT_EXPRESSIBLE = [
     ("d_k", {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
     ("d_k", {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8}, NOT_SHARED.format(4, "decoder")),
     ("d_v", {"d_v": 5}, NOT_SHARED.format(2, "encoder")),
-    (
-        "decoder_start_token_id",
-        {"decoder_start_token_id": None, "bos_token_id": None},
-        "the decoder of the format needs a start token.",
-    ),
+    ("decoder_start_token_id", {"decoder_start_token_id": None, "bos_token_id": None},
+     "the decoder of the format needs a start token."),
     ("attention_score", {"attention_score": "additive"}, NO_PRODUCT),
     ("cross_attention_score", {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
-    (
-        "position_embedding",
-        {"position_embedding": "none"},
-        "MarianMT computes its position embeddings and cannot load a position table.",
-    ),
+    ("position_embedding", {"position_embedding": "none"},
+     "MarianMT computes its position embeddings and cannot load a position table."),
     ("attention_window", {"attention_window": [None, 3]}, "the format does not support attention windows."),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "fields", "reason"), NOT_EXPRESSIBLE)
@@ -228,8 +206,7 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     "fields",
     [
         {"tie_word_embeddings": False, "pad_token_id": 0},
-        # As in Marian's own models, the decoder starts with `<pad>`, and `bad_words_ids` forbids `<pad>` as a
-        # word.
+        # As in Marian's models, the decoder starts with `<pad>`, which `bad_words_ids` forbids as a word.
         {"decoder_start_token_id": 1, "bad_words_ids": [[1]]},
         {"decoder_start_token_id": 2, "two_vocabularies": True, "tie_word_embeddings": False},
     ],

@@ -1,8 +1,4 @@
-"""A new export format needs only its own file and one line in the table. A format refuses a new field of the
-config.
-
-All models are in float32.
-"""
+"""A new export format needs one file and one line in the table, and refuses new fields of the config."""
 
 import dataclasses
 import errno
@@ -89,16 +85,12 @@ FORMAT = (
     ("arguments", "message"),
     [
         (("tflite",), FORMAT.format("tflite")),
-        (
-            ("marian", "int8"),
-            '`quantization` can only be used with the format "ctranslate2", "argos", "html" or "embeddings", but is \'int8\' with the format "marian".',
-        ),
-        (
-            ("embeddings", "int8"),
-            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out for the default of the format.",
-        ),
+        (("marian", "int8"),
+         '`quantization` can only be used with the format "ctranslate2", "argos", "html" or "embeddings", but is \'int8\' with the format "marian".'),
+        (("embeddings", "int8"),
+         "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out for the default of the format."),
     ],
-)
+)  # fmt: skip
 def test_arguments_are_checked_before_anything_is_done(folder, tmp_path, arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export("no/such/model", tmp_path / "out", *arguments)

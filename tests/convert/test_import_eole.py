@@ -83,19 +83,13 @@ def test_other_values_are_refused(recorded, tmp_path, case):
 
 OF_PARTS = {
     "activation": ("decoder", {"mlp_activation_fn": "gated-silu"}, "has `mlp_activation_fn` 'gated-silu'"),
-    "eps": (
-        "encoder",
-        {"norm_eps": 1e-5},
-        "has `norm_eps` 1e-05, .* the encoder and the decoder must have the same value",
-    ),
+    "eps": ("encoder", {"norm_eps": 1e-5},
+        "has `norm_eps` 1e-05, .* the encoder and the decoder must have the same value"),
     "style": ("encoder", {"encoder_layer_style": "postnorm"}, "has `encoder_layer_style` 'postnorm'"),
     "type": ("decoder", {"decoder_type": "rnn"}, "has `decoder_type` 'rnn'"),
-    "positions": (
-        "embeddings",
-        {"position_encoding_type": "Rotary"},
-        "has `position_encoding_type` 'Rotary'",
-    ),
-}
+    "positions": ("embeddings", {"position_encoding_type": "Rotary"},
+        "has `position_encoding_type` 'Rotary'"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OF_PARTS.values(), ids=OF_PARTS)

@@ -140,14 +140,11 @@ TOKENIZERS = {
     "fastBPE": ({"level": "bpe", "tokenizer_type": "fastbpe"}, "segments with fastbpe"),
     "missing merges": (
         {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}},
-        "lacks the merges codes",
-    ),
+        "lacks the merges codes"),
     "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes with moses"),
-    "missing model": (
-        {"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},
-        "lacks the SentencePiece model x.model",
-    ),
-}
+    "missing model": ({"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},
+        "lacks the SentencePiece model x.model"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TOKENIZERS.values(), ids=TOKENIZERS)
@@ -199,20 +196,14 @@ def test_other_settings_are_refused(recorded, tmp_path, name):
 # The name of a file, the function that changes the content of the file (None deletes the file), and a part of the message.
 DAMAGES = [
     ("src_vocab.txt", None, "must contain the vocabulary file src_vocab.txt, but does not"),
-    (
-        "trg_vocab.txt",
-        lambda content: content.rstrip().rpartition(b"\n")[0],
-        "has `tokens of trg_vocab.txt` ",
-    ),
+    ("trg_vocab.txt", lambda content: content.rstrip().rpartition(b"\n")[0],
+     "has `tokens of trg_vocab.txt` "),
     ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
     ("best.ckpt", None, "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file"),
     ("config.yaml", lambda content: content + b"\n}", "config.yaml of 'joeynmt' cannot be read"),
-    (
-        "config.yaml",
-        lambda content: b"data: 1\ntraining: 1\nmodel: 1\n",
-        "must have the section `data.src`, but has not",
-    ),
-]
+    ("config.yaml", lambda content: b"data: 1\ntraining: 1\nmodel: 1\n",
+     "must have the section `data.src`, but has not"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "change", "message"), DAMAGES, ids=range(len(DAMAGES)))

@@ -22,14 +22,9 @@ CASES = ["trained", "post_norm"]
 TEXTS = ["one two three four", "two four one", "three one two"]
 EXPECTED = {
     "trained": {"norm_position": "pre", "tie_word_embeddings": True, "position_embedding": "sinusoidal"},
-    "post_norm": {
-        "norm_position": "post",
-        "tie_word_embeddings": False,
-        "position_embedding": "learned",
-        "max_position_embeddings": 18,
-        "activation_function": "silu",
-    },
-}
+    "post_norm": {"norm_position": "post", "tie_word_embeddings": False, "position_embedding": "learned",
+        "max_position_embeddings": 18, "activation_function": "silu"},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -100,34 +95,22 @@ def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
 
 # The text of the file `config`, the text that replaces it, and a part of the message.
 REFUSED = {
-    "ssru": (
-        "decoder_type: transformer",
-        "decoder_type: ssru_transformer",
-        "`decoder_type` 'ssru_transformer'",
-    ),
+    "ssru": ("decoder_type: transformer", "decoder_type: ssru_transformer",
+        "`decoder_type` 'ssru_transformer'"),
     "lhuc": ("use_lhuc: false", "use_lhuc: true", "`use_lhuc` True"),
     "glu": ("use_glu: false", "use_glu: true", "`use_glu` True"),
-    "factors": (
-        "factor_configs: null",
-        "factor_configs: [!FactorConfig {vocab_size: 9}]",
-        "`num_source_factors` 2",
-    ),
-    "selection": (
-        "neural_vocab_selection: null",
-        "neural_vocab_selection: logit_max",
-        "`neural_vocab_selection` 'logit_max'",
-    ),
-    "prepended": (
-        "block_prepended_cross_attention: false",
-        "block_prepended_cross_attention: true",
-        "`block_prepended_cross_attention` True",
-    ),
+    "factors": ("factor_configs: null", "factor_configs: [!FactorConfig {vocab_size: 9}]",
+        "`num_source_factors` 2"),
+    "selection": ("neural_vocab_selection: null", "neural_vocab_selection: logit_max",
+        "`neural_vocab_selection` 'logit_max'"),
+    "prepended": ("block_prepended_cross_attention: false", "block_prepended_cross_attention: true",
+        "`block_prepended_cross_attention` True"),
     "sequence": ("postprocess_sequence: dr", "postprocess_sequence: drn", "`postprocess_sequence` 'n:drn'"),
     "activation": ("act_type: relu", "act_type: tanh", "`act_type` 'tanh'"),
     "positions": ("embedding_type: fixed", "embedding_type: none", "`positional_embedding_type` 'none'"),
     "heads": ("attention_heads: 4", "attention_heads: 5", "`attention_heads` 5"),
     "int8": ("dtype: float32", "dtype: int8", "`dtype` 'int8'"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -160,18 +143,12 @@ DAMAGES = [
     ("params.best", None, "must contain the weight file params.best, but does not"),
     ("params.best", cut, "'params.best' was not written by `torch.save`, or is incomplete"),
     ("vocab.trg.0.json", None, "it has no vocab.trg.0.json"),
-    (
-        "vocab.src.0.json",
-        lambda content: OTHER_IDS,
-        "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3",
-    ),
-    (
-        "config",
-        lambda content: content[: content.index(b"config_encoder")],
-        "must contain the section `config_encoder`, but does not",
-    ),
+    ("vocab.src.0.json", lambda content: OTHER_IDS,
+     "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3"),
+    ("config", lambda content: content[: content.index(b"config_encoder")],
+     "must contain the section `config_encoder`, but does not"),
     ("config", lambda content: b"!ModelConfig {", "`config` of 'sockeye' cannot be read"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "change", "message"), DAMAGES, ids=range(len(DAMAGES)))

@@ -217,16 +217,14 @@ def test_the_imported_model_computes_the_reference(
 
 REFUSED = {
     "positions": ({"pos": "emb"}, "has `pos` 'emb', and cannot be imported"),
-    "relative": (
-        {"self_attention_type": "dot_product_relative"},
-        "has `self_attention_type` 'dot_product_relative'",
-    ),
+    "relative": ({"self_attention_type": "dot_product_relative"},
+        "has `self_attention_type` 'dot_product_relative'"),
     "experts": ({"ffn_layer": "local_moe"}, "has `ffn_layer` 'local_moe'"),
     "norm": ({"norm_type": "noam"}, "has `norm_type` 'noam'"),
     "sequence": ({"layer_postprocess_sequence": "dan"}, "has `layer_postprocess_sequence` 'dan'"),
     "heads": ({"num_heads": 5}, "has `num_heads` 5"),
     "space": ({"target_space_id": 32}, "has `target_space_id` 32"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)

@@ -15,17 +15,11 @@ from vaswani_hf.convert.formats import sample_batch
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 
 FACTS = {
-    "nhead": 3,
-    "source_embedding": "src_tok_emb.embedding.weight",
-    "target_embedding": "tgt_tok_emb.embedding.weight",
-    "output_weight": "generator.weight",
-    "output_bias": "generator.bias",
-    "scale_embedding": True,
-    "positions": "positional_encoding.pos_embedding",
-    "pad_token_id": 1,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-}
+    "nhead": 3, "source_embedding": "src_tok_emb.embedding.weight",
+    "target_embedding": "tgt_tok_emb.embedding.weight", "output_weight": "generator.weight",
+    "output_bias": "generator.bias", "scale_embedding": True,
+    "positions": "positional_encoding.pos_embedding", "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
+}  # fmt: skip
 
 
 class Embedding(nn.Module):
@@ -79,9 +73,7 @@ class Seq2SeqTransformer(nn.Module):
 
 
 def write_model(folder, layout="interleaved", facts=None, **arguments):
-    """Write a model with random weights and the facts about the model that the import needs. Return the
-    model.
-    """
+    """Write a random model and the facts that the import needs, and return the model."""
     torch.manual_seed(0)
     model = Seq2SeqTransformer(layout, **arguments).eval()
     with torch.no_grad():

@@ -26,15 +26,11 @@ TRAIN_BY_ZERO = str(Path(__file__).with_name("zero_worker.py"))
 RECORD_BATCHES = str(Path(__file__).with_name("recording_worker.py"))
 NUM_PAIRS = 300
 CHANGES = {
-    "training.max_steps": 20,
-    "training.source_tokens_per_batch": 1300,
-    "training.target_tokens_per_batch": 1300,
-    "training.gradient_accumulation_steps": 1,
-    "training.warmup_steps": 4000,
-    "training.logging_steps": 1,
-    "training.eval_steps": 20,
+    "training.max_steps": 20, "training.source_tokens_per_batch": 1300,
+    "training.target_tokens_per_batch": 1300, "training.gradient_accumulation_steps": 1,
+    "training.warmup_steps": 4000, "training.logging_steps": 1, "training.eval_steps": 20,
     "training.save_steps": 10,
-}
+}  # fmt: skip
 SIDES = {
     f"{split}_{side}": f"{split}.{end}"
     for split in ("train", "validation")
@@ -86,9 +82,7 @@ def launched(start, name: str, *words) -> subprocess.Popen:
 
 
 def assert_same_run(one: Path, several: Path) -> None:
-    """Compare losses, gradients, validations (bf16 differs by up to 4e-3) and weights, and check that the
-    weights have changed.
-    """
+    """Compare losses, gradients, validations (bf16 differs by up to 4e-3) and weights, which must change."""
     for left, right in zip(metrics(one), metrics(several), strict=True):
         for name in ("step", "loss", "grad_norm", "target_tokens", "eval_loss"):
             assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=5e-3), name
@@ -172,9 +166,7 @@ def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[i
 
 @pytest.mark.parametrize("streaming", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, folder, streaming):
-    """A step has six batches with one process, with three processes, and with two processes that continue the
-    run. The number of steps of an epoch is not a whole number, so an epoch can end inside a step.
-    """
+    """A step has six batches with one, three, and then two processes, so an epoch can end inside a step."""
 
     def run(output, processes, *overrides):
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
