@@ -42,25 +42,20 @@ from shared_weights import train_once  # noqa: E402
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
 from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
 from vaswani_hf.cli import main  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
-# Do not wait for the disk, because waiting takes a fifth of the time of a tiny run. A missing `fsync` has an
-# effect only after a power failure.
+# Waiting for the disk takes a fifth of a tiny run, and matters only after a power failure.
 os.fsync = lambda descriptor: None
-# Set the usual handlers of both signals, because a job that a script starts in the background ignores SIGINT.
-# The processes that tests start inherit these settings.
+# A job that a script starts in the background ignores SIGINT. Processes of tests inherit the handlers.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Reset the number of threads after each test, because more threads make every later test several times
-    slower.
-    """
+    """Reset the number of threads after each test, because more threads make later tests slower."""
     yield
     number = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -102,9 +97,7 @@ COPYING_STEPS = 400
 
 
 def _wait_for_imports(executable: str) -> str:
-    """On a busy machine the imports take minutes. The minutes of the imports must not count towards the time
-    limit of the first command of a test.
-    """
+    """The imports take minutes on a busy machine, and must not count towards the time limit of a command."""
     subprocess.run([executable, "-c", "pass"], check=True)
     return executable
 
@@ -129,9 +122,7 @@ def python(fresh_python) -> Iterator[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _curves_drawn_once():
-    """Draw each kind of curve and one picture of attention weights once per process, and then copy it, because drawing takes a quarter of the time
-    of a tiny run.
-    """
+    """Draw each kind of picture once per process, because drawing takes a quarter of a tiny run."""
     results = sys.modules.get("vaswani_hf.training.results")
     if results is None:
         yield
@@ -181,13 +172,7 @@ def copied_words() -> list[str]:
 def copier() -> Translator:
     """A translator that copies texts of a few of the words in `COPIED_WORDS`."""
     tokenizer = factories.tiny_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
-    shape = {
-        "d_model": 48,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-    }
+    shape = {"d_model": 48, **factories.stacks(layers=1, ffn_dim=64)}
     config = factories.tiny_config(vocab_size=len(tokenizer), label_smoothing=0.0, **shape)
     torch.manual_seed(1)
     model = VaswaniForSeq2SeqLM(config)
@@ -213,9 +198,7 @@ def _train_to_copy(model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerBas
 def copier_checkpoint(copier, tmp_path_factory) -> str:
     """The folder of a checkpoint with the model and the tokenizer of the copier."""
     folder = tmp_path_factory.mktemp("copier")
-    copier.model.save_pretrained(folder)
-    save_tokenizers(copier.source_tokenizer, copier.target_tokenizer, folder)
-    return str(folder)
+    return str(factories.save_checkpoint(folder, copier.model, copier.source_tokenizer))
 
 
 @dataclass(frozen=True)
@@ -321,9 +304,7 @@ def tiny_checkpoint(tmp_path):
         with torch.no_grad():
             model.model.encoder.layers[0].fc1.bias[0] = next(_NUMBERS)
         model.generation_config.max_new_tokens = 5
-        model.save_pretrained(tmp_path / name)
-        save_tokenizers(source, target, tmp_path / name)
-        return tmp_path / name
+        return factories.save_checkpoint(tmp_path / name, model, source, target)
 
     return make
 

@@ -11,9 +11,7 @@ WAITING = ("_local_scalar_dense", "nonzero", "equal.default", "masked_select", "
 
 
 class Waiting(TorchDispatchMode):
-    """Counts, by place in the code, operations that would wait for a GPU: reads, masks as indices, and
-    tensors made from lists.
-    """
+    """Count operations that would wait for a GPU by place: reads, masks as indices, tensors of lists."""
 
     def __init__(self, monkeypatch):
         super().__init__()

@@ -10,22 +10,20 @@ import torch
 import yaml
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model import modeling_vaswani
 from vaswani_hf.recipe import load_recipe
 
+
+def stacks(**sizes: int) -> dict[str, int]:
+    """Config fields of both stacks: `stacks(layers=2)` has `encoder_layers` and `decoder_layers`."""
+    return {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in sizes.items()}
+
+
 # The smallest config that has every part.
-TINY_CONFIG = {
-    "vocab_size": 23,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 20,
-    "decoder_ffn_dim": 20,
-    "dropout": 0.0,
-}
+TINY_SHAPE = {"d_model": 16, **stacks(layers=2, attention_heads=2, ffn_dim=20)}
+TINY_CONFIG = {"vocab_size": 23, "dropout": 0.0} | TINY_SHAPE
 
 # The values of a run that takes a second, on the corpus of numbers and in float32.
 TINY_RECIPE: dict[str, Any] = {
@@ -40,12 +38,7 @@ TINY_RECIPE: dict[str, Any] = {
     "tokenizer": {"vocab_size": 280},
     "model": {
         "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
+        **stacks(layers=1, attention_heads=2, ffn_dim=16),
         "dropout": 0.1,
         "label_smoothing": 0.1,
     },
@@ -79,8 +72,7 @@ def tiny_model(model_class: Any = VaswaniForSeq2SeqLM, **fields) -> Any:
     torch.manual_seed(0)
     model = model_class(tiny_config(**fields)).eval()
     with torch.no_grad():
-        # Add random numbers to all weights, because biases of 0 and gains of 1 would hide unused parameters,
-        # and small weights a missing mask.
+        # Random numbers, because biases of 0 and gains of 1 would hide unused parameters and missing masks.
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
@@ -117,6 +109,14 @@ def write_recipe(path: Path, changes: dict[str, Any] | None = None, **keys: Any)
 def loaded_recipe(path: Path, changes: dict[str, Any] | None = None, **keys: Any):
     """Write the recipe of `write_recipe`, and load the recipe."""
     return load_recipe(write_recipe(path, changes, **keys))
+
+
+def save_checkpoint(folder: Path, model: Any, source_tokenizer: Any, target_tokenizer: Any = None) -> Path:
+    """Write a model and its tokenizers, and return the folder. By default both sides have one tokenizer."""
+    model.save_pretrained(folder)
+    target_tokenizer = source_tokenizer if target_tokenizer is None else target_tokenizer
+    save_tokenizers(source_tokenizer, target_tokenizer, folder)
+    return folder
 
 
 @functools.cache

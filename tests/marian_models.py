@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import torch
+from factories import stacks
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
 from vaswani_hf.data.toy_corpora import english_words, german_words
@@ -95,7 +96,7 @@ def _write_vocabulary(path: Path, pieces: list[str]) -> None:
 def marian_config(vocab_size: int, decoder_vocab_size: int | None = None, **fields) -> MarianConfig:
     """The config of a small OPUS-MT model."""
     last = (decoder_vocab_size or vocab_size) - 1
-    sizes = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in _SIZES.items()}
+    sizes = stacks(layers=2, attention_heads=4, ffn_dim=64)
     return MarianConfig(
         **{
             "vocab_size": vocab_size,
@@ -114,9 +115,6 @@ def marian_config(vocab_size: int, decoder_vocab_size: int | None = None, **fiel
             **fields,
         }
     )
-
-
-_SIZES = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
 
 
 def random_marian(config: MarianConfig) -> MarianMTModel:

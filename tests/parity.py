@@ -1,7 +1,4 @@
-"""The comparison of an imported model with its original, which the tests of all imports share.
-
-scripts/benchmarks/imports.py runs the tests that call `record_parity`, and prints the recorded differences.
-"""
+"""Compare imported models with originals, and record the differences for scripts/benchmarks/imports.py."""
 
 import argparse
 import json
@@ -44,9 +41,7 @@ def randomised(model):
 
 
 def largest_difference(folder, case, padding):
-    """The largest difference between the log-probabilities of an imported checkpoint and the recorded outputs.
-    `padding` is the id of the padding token, whose probability is 0 in this package.
-    """
+    """The largest difference between log-probabilities of a checkpoint and recorded ones, without padding."""
     model = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
     source, target = case["input_ids"], case["decoder_input_ids"]
     with torch.no_grad():

@@ -343,9 +343,7 @@ class Reference:
         max_new_tokens: int,
         excluded_class: int | None = None,
     ) -> Ids:
-        """Section 3.1: decode greedily, and compute everything again for each token; return ids without
-        start, with end.
-        """
+        """Section 3.1: decode greedily, computing all again for each token; ids without start, with end."""
         target_ids = [start_id]
         for _ in range(max_new_tokens):
             target_ids.append(int(self.log_probs(source_ids, target_ids, excluded_class)[-1].argmax()))

@@ -134,9 +134,7 @@ def averaged(models: list[LogProbs]) -> LogProbs:
 
 
 def without(log_probs: LogProbs, banned: Callable[[Ids, Ids], set[int]]) -> LogProbs:
-    """A model that gives the tokens `banned(source, target)` the probability 0, and does not change other
-    probabilities.
-    """
+    """A model that gives the tokens `banned(source, target)` the probability 0."""
 
     def masked(source: Ids, target: Ids) -> list[float]:
         out = banned(source, target)

@@ -42,9 +42,7 @@ VARIANTS = {
 
 
 def made_up_pair(rng: random.Random, source_size: int, target_size: int) -> tuple[list[int], list[int]]:
-    """Make a source and its translation. Each source word has two possible translations, and a particle may
-    follow.
-    """
+    """A source and its translation: each word has two possible translations, and a particle may follow."""
     source = [rng.randrange(3, source_size) for _ in range(rng.randint(1, 7))]
     target = []
     for word in source:
@@ -58,6 +56,10 @@ def pad(rows: list[list[int]], side: str = "right", value: int = PAD) -> torch.T
     length = max(map(len, rows))
     fill = [[value] * (length - len(row)) for row in rows]
     return torch.tensor([f + row if side == "left" else row + f for f, row in zip(fill, rows, strict=True)])
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @functools.cache
@@ -84,9 +86,7 @@ def _train(model: VaswaniForSeq2SeqLM, seed: int, num_steps: int) -> None:
 
 
 def translator(seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
-    """A model after a short training on the artificial language; each call returns a new copy of the same
-    weights.
-    """
+    """A new copy of a model after a short training on the artificial language."""
     return copy.deepcopy(_trained(seed, num_steps, tuple(fields.items())))
 
 
@@ -122,9 +122,7 @@ def batch_of(
 
 @functools.cache
 def log_probs_of(model: VaswaniForSeq2SeqLM) -> Callable:
-    """The model as the slow search takes it: one row, no padding, no mask, no cache. The function caches its
-    results.
-    """
+    """The model as the slow search takes it: one row, no padding, no mask, no cache; results are kept."""
 
     @functools.cache
     def encoded(source: tuple[int, ...]):
@@ -160,8 +158,7 @@ class TransformersSearch(VaswaniPreTrainedModel, GenerationMixin):
         super().__init__(model.config)
         self.model = model.model
         self.whole = [model]
-        # transformers 5.17 reads the number of target classes from `vocab_size`, which is the size of the
-        # source vocabulary.
+        # transformers 5.17 reads the number of target classes from `vocab_size`, the source vocabulary.
         self.config = copy.copy(model.config)
         self.config.share_encoder_decoder_embeddings = False
         self.config.vocab_size = model.config.decoder_vocab_size

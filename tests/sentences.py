@@ -1,4 +1,10 @@
-"""Tables of error messages: one line per case, with an abbreviated message."""
+"""Error messages: tables with one line per case and abbreviated messages, and the check of one message."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 
 def contains(sentence: str, parts: str) -> bool:
@@ -15,3 +21,11 @@ def contains(sentence: str, parts: str) -> bool:
 def rows(table: str) -> list[list[str]]:
     """The cells of a table with one line per case and " | " between the cells."""
     return [line.strip().split(" | ") for line in table.strip().splitlines()]
+
+
+@contextmanager
+def refused(message: str, kind: Any = ValueError) -> Iterator[None]:
+    """Check that the block raises an error of this kind with exactly this message."""
+    with pytest.raises(kind) as raised:
+        yield
+    assert str(raised.value) == message, str(raised.value)

@@ -1,6 +1,4 @@
-"""Rules that ruff, mypy and import-linter cannot check: docstrings of methods, hidden calls, imports of the
-files that are copied into checkpoints, and the list of files in CONTRIBUTING.
-"""
+"""Rules that ruff, mypy and import-linter cannot check: docstrings, hidden calls, imports, lists."""
 
 import ast
 import importlib
@@ -42,9 +40,7 @@ def test_public_methods_have_docstrings():
 
 
 def test_only_the_run_receives_the_whole_recipe():
-    """Functions receive the section that they need. Command files load a recipe and pass it on. An ablation is a list
-    of recipes.
-    """
+    """Functions receive the section that they need. Only commands and lists of recipes see whole recipes."""
     naming = {
         path
         for path, tree in TREES.items()

@@ -66,17 +66,14 @@ os._exit(code)
 
 @contextlib.contextmanager
 def warm_python(path: Path, modules: Sequence[str], start: str = sys.executable) -> Iterator[str]:
-    """Yield the short path of an executable whose commands find these modules imported. The interpreter `start` imports
-    the modules. The server of the executable ends when the `with` block ends.
-    """
+    """Yield an executable whose commands find these modules imported by the interpreter `start`."""
     address = f"{path}.socket"
     path.write_text(CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
     path.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        # Set one thread, because commands must not inherit the number of threads of the tests. Close the
-        # listener in this process, because commands must not wait for a dead server.
+        # Commands must not inherit the number of threads, nor wait for a dead server.
         server = subprocess.Popen(
             [start, __file__, str(listener.fileno()), str(path), *modules],
             stdin=subprocess.PIPE,
@@ -95,9 +92,7 @@ def warm_python(path: Path, modules: Sequence[str], start: str = sys.executable)
 
 
 def serve(listener: socket.socket) -> list[str]:
-    """Return the arguments of a command in the process that was forked for the command; the server itself
-    never returns.
-    """
+    """The arguments of a command in its forked process; the server itself never returns."""
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
@@ -126,9 +121,7 @@ def start_server(listener: socket.socket, executable: str, modules: list[str]) -
 
 
 def answer(connection: socket.socket) -> list[str]:
-    """Fork the process of a command and return its arguments there; tell the client the exit code of the
-    process.
-    """
+    """Fork the process of a command and return its arguments there; tell the client the exit code."""
     header, streams, _, _ = socket.recv_fds(connection, 8, 253)
     length, request = int.from_bytes(header, "big"), b""
     while len(request) < length:
@@ -137,8 +130,7 @@ def answer(connection: socket.socket) -> list[str]:
     process = os.fork()
     if process == 0:
         connection.close()
-        # Move the streams to high numbers first, because a number may be in use for another stream in this
-        # process.
+        # Move the streams to high numbers first, because a number may be in use for another stream.
         moved = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 256) for stream in streams]
         for stream in streams:
             os.close(stream)

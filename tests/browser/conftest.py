@@ -1,22 +1,18 @@
-"""Fixtures: a page in headless Chromium without a network, and small models whose beams differ from each
-other.
-"""
+"""Fixtures: a page in headless Chromium without a network, and small models whose beams differ."""
 
 import shutil
 
 import pytest
-from factories import tiny_tokenizer
+from factories import save_checkpoint, stacks, tiny_tokenizer
 from other_models import other_model
 from word_model import trained_on_words
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 TEXTS = ("one two three four five eins zwei drei vier fünf",)
 OTHER_KINDS = ("marian", "t5", "bart")
-# Return the lowest contrast ratio (WCAG 2.2) between a text and its background. All weights and doubts are set to 1
-# first, because the background of a large weight is the farthest from the background of the page.
+# The lowest contrast ratio (WCAG 2.2) of a text and its background, with all weights and doubts at 1.
 LOWEST_CONTRAST = """() => {
   const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const back = numbers(getComputedStyle(document.body).backgroundColor);
@@ -57,9 +53,7 @@ def _browser():
 
 @pytest.fixture
 def browser_page(_browser):
-    """An empty page of headless Chromium. After the test, check that the page requested nothing from a network and
-    wrote no errors.
-    """
+    """An empty page of headless Chromium. After the test, the page must have no errors and no requests."""
     context = _browser.new_context(viewport={"width": 1200, "height": 900})
     context.set_offline(True)
     # Wait up to two minutes, because the machine of the tests may be busy.
@@ -84,17 +78,8 @@ def lowest_contrast(browser_page):
 def word_translator() -> BaseTranslator:
     """A translator of number words. The model was trained for a second, so that its beams are different."""
     tokenizer = tiny_tokenizer(TEXTS, 295)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer),
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        dropout=0.0,
-    )
+    sizes = {"d_model": 32, **stacks(layers=2, attention_heads=4, ffn_dim=32)}
+    config = VaswaniConfig(vocab_size=len(tokenizer), dropout=0.0, **sizes)
     return BaseTranslator(trained_on_words(config, tokenizer), tokenizer, tokenizer)
 
 
@@ -102,9 +87,7 @@ def word_translator() -> BaseTranslator:
 def word_checkpoint(word_translator, tmp_path_factory) -> str:
     """The folder of a checkpoint with the model of `word_translator`."""
     folder = tmp_path_factory.mktemp("words")
-    word_translator.model.save_pretrained(folder)
-    save_tokenizers(word_translator.source_tokenizer, word_translator.target_tokenizer, folder)
-    return str(folder)
+    return str(save_checkpoint(folder, word_translator.model, word_translator.source_tokenizer))
 
 
 @pytest.fixture(scope="session", params=OTHER_KINDS)

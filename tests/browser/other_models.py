@@ -7,6 +7,7 @@ are different.
 from typing import Any
 
 import torch
+from factories import stacks
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -19,16 +20,7 @@ from word_model import train_on_words
 
 START, PAD, EOS = 0, 1, 2
 IDS = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": START, "decoder_start_token_id": START}
-SIZES = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "max_position_embeddings": 64,
-}
+SIZES = stacks(layers=2, attention_heads=2, ffn_dim=32) | {"d_model": 32, "max_position_embeddings": 64}
 T5_SIZES = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2}
 
 

@@ -1,12 +1,10 @@
-"""A damaged or missing file of a checkpoint gives an error of one sentence with the file, the fault and the
-remedy.
-"""
+"""A damaged or missing file of a checkpoint gives one sentence with the file, the fault and the remedy."""
 
 import json
 import logging
 
 import pytest
-from factories import files_in
+from factories import cut, files_in
 from safetensors.torch import load, save
 
 from vaswani_hf.checkpoint.loading import load_model
@@ -28,10 +26,6 @@ FOLDER = object()
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
 
 
 def without_a_bias(content: bytes) -> bytes:

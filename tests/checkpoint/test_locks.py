@@ -1,6 +1,4 @@
-"""Locks: only one process holds a lock, no lock becomes stale, no fork, rename or deletion loses a lock, and
-no files remain.
-"""
+"""Locks: one process holds a lock, no fork, rename or deletion loses a lock, and no files remain."""
 
 import errno
 import fcntl
@@ -236,9 +234,7 @@ def test_a_new_folder_takes_the_place_of_one_that_has_a_lock_file_only(tmp_path,
 
 
 def test_one_of_many_processes_takes_a_lock(tmp_path):
-    """Each process takes the lock and counts in a file; the file loses counts if two processes work at the
-    same time.
-    """
+    """Each process counts in a file under the lock. Without the lock, the file loses counts."""
     code = HOLD.split("with getattr")[0] + (
         "folder, count = Path(sys.argv[1]), 0\n"
         "end = time.monotonic() + 60\n"

@@ -186,8 +186,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
     whole = output.read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", whole)]
     assert len(ends) == 22
-    # Cut the file in the first line, between two pairs, between two translations of one source, in a line,
-    # and at the end.
+    # In the first line, between two pairs or two translations of one source, in a line, and at the end.
     for size in (0, 5, ends[1], ends[8], ends[13] - 1, ends[-2], ends[-1]):
         output.write_bytes(whole[:size])
         code, out, _ = vaswani(*words, "--resume")

@@ -1,6 +1,4 @@
-"""`vaswani evaluate` on files and checkpoints: comparisons, split compounds, a replacement for COMET, and bad
-input.
-"""
+"""`vaswani evaluate`: files and checkpoints, comparisons, split compounds, COMET, and bad input."""
 
 import json
 import shutil
@@ -8,10 +6,9 @@ import sys
 
 import pytest
 import torch
-from factories import tiny_model, tiny_tokenizer, write_recipe
+from factories import save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.perturbations import PERTURBATIONS
 from vaswani_hf.evaluation.bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, score_translations
@@ -71,8 +68,7 @@ def checkpoints(tmp_path_factory):
     for num_layers in (2, 1):
         folder = tmp_path_factory.mktemp(f"{num_layers}_layers")
         fields = {"encoder_layers": num_layers, "tie_word_embeddings": False}
-        tiny_model(vocab_size=len(tokenizer), **fields).save_pretrained(folder)
-        save_tokenizers(tokenizer, tokenizer, folder)
+        save_checkpoint(folder, tiny_model(vocab_size=len(tokenizer), **fields), tokenizer)
         folders.append(str(folder))
     return folders
 

@@ -44,9 +44,3 @@ def test_keys_of_several_sections_are_all_described():
         "data.max_length",
         "decoding.max_length",
     ]
-
-
-def test_an_unknown_key_has_a_nearest_key(capsys):
-    code, _, error = printed(capsys, "--help-key=warmup_step")
-    assert code == 2
-    assert "`warmup_step` is not a key of a recipe; the nearest key is `warmup_steps`" in error

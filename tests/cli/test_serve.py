@@ -79,35 +79,25 @@ BAD_INPUT = {
         413,
         {"error": "A request may have at most 20,000 characters, but has 100,000; divide the request."},
     ),
-    "501 texts": (
-        json_of(["a"] * 501),
-        413,
-        {"error": "A request may have at most 500 texts, but has 501; divide the request."},
-    ),
     "1 MB": (
         json_of("a" * 1_000_000),
         413,
         {"error": "The body of a request may have at most 340,000 bytes; divide the request."},
     ),
-    "10,000 empty texts": (
-        json_of([""] * 10_000),
+    "501 texts": (
+        json_of([""] * 501),
         413,
-        {"error": "A request may have at most 500 texts, but has 10,000; divide the request."},
+        {"error": "A request may have at most 500 texts, but has 501; divide the request."},
     ),
     "plain text": (
         body_of(b"Hund", "text/plain; charset=utf-8"),
         415,
         {
-            "error": "The header `Content-Type` must be application/json, application/x-www-form-urlencoded or "
-            "multipart/form-data, but is text/plain."
+            "error": "The header `Content-Type` must be application/json, application/x-www-form-urlencoded or multipart/form-data, but is text/plain."
         },
     ),
-    "no text": (json_of(""), 400, NO_TEXT),
     "no texts": (json_of([]), 400, NO_TEXT),
     "no body": (body_of(b"", ""), 400, NO_TEXT),
-    "an empty text in a list": (json_of(["", "Öl"]), 200, {"translatedText": ["", "Öl"]}),
-    "only white space": (json_of(" \n\t"), 200, {"translatedText": " \n\t"}),
-    "only emoji": (json_of("🎉 👩\u200d👧"), 200, {"translatedText": "🎉 👩\u200d👧"}),
     "half an object": (body_of(b'{"q": '), 400, NO_JSON),
     "a list": (body_of(b"[1]"), 400, NO_JSON),
     "deep JSON": (body_of(b"[" * 100_000), 400, NO_JSON),
@@ -284,9 +274,7 @@ def test_the_repetition_guard_is_on_by_default():
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement():
-    """The service sets TCP_NODELAY on the listening socket, and the connections of clients inherit this
-    option.
-    """
+    """The service sets TCP_NODELAY on the listening socket, and connections inherit this option."""
     with listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:

@@ -1,6 +1,4 @@
-"""`vaswani translate` and `vaswani score`: files, JSON lines, continued runs, several processes, and wrong
-options.
-"""
+"""`vaswani translate` and `vaswani score`: files, JSON lines, continued runs, processes, wrong options."""
 
 import codecs
 import gzip
@@ -419,9 +417,7 @@ def run_in_a_session(argv: list[str], streams: list[int]) -> None:
 
 @pytest.fixture
 def long_run(python, copier_checkpoint, tmp_path):
-    """Start a command with two workers on endless input; return the command, its workers and its output after
-    the first lines.
-    """
+    """Start a command with two workers on endless input: the command, its workers and its output."""
     multiprocessing.set_executable(python)
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
     output, theirs = os.pipe()

@@ -62,9 +62,7 @@ def test_the_times_of_the_processor_grow(tmp_path, monkeypatch):
 
 @pytest.fixture
 def imported(monkeypatch, tmp_path):
-    """Return a function that imports torch while this number of 8 cores is free, and returns the numbers of
-    threads that were set.
-    """
+    """Return a function that imports torch with free cores, and returns the numbers of threads."""
 
     def imported(free):
         times = iter([ProcessorTimes(0, 0, 0), ProcessorTimes(8, free, 0)])

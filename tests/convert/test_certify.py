@@ -6,11 +6,10 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from factories import loaded_recipe, tiny_config, tiny_model, tiny_tokenizer
+from factories import loaded_recipe, save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from word_model import WORDS, random_sentences, trained_on_words
 
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main, recorded_split
 from vaswani_hf.convert import certify as module
 from vaswani_hf.convert.certify import certify, faults
@@ -23,12 +22,10 @@ SOURCES, REFERENCES = random_sentences(12, random.Random(1000))
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("certify") / "checkpoint"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290, model_max_length=40)
     config = tiny_config(vocab_size=len(tokenizer), d_model=32)
-    trained_on_words(config, tokenizer, 150).save_pretrained(folder)
-    save_tokenizers(tokenizer, tokenizer, folder)
-    return folder
+    model = trained_on_words(config, tokenizer, 150)
+    return save_checkpoint(tmp_path_factory.mktemp("certify") / "checkpoint", model, tokenizer)
 
 
 @pytest.fixture
@@ -156,8 +153,7 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
 def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkeypatch):
     folder = tmp_path / "windows"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
-    tiny_model(vocab_size=len(tokenizer), attention_window=2).save_pretrained(folder)
-    save_tokenizers(tokenizer, tokenizer, folder)
+    save_checkpoint(folder, tiny_model(vocab_size=len(tokenizer), attention_window=2), tokenizer)
     monkeypatch.setattr(
         "vaswani_hf.convert.formats.find_spec", lambda name: None if name == "ctranslate2" else name
     )
@@ -178,8 +174,7 @@ def test_int8_may_change_a_twentieth_of_the_translations():
     assert module._exceeded_limit(row, own) == ""
     assert "6.0% of the translations" in module._exceeded_limit(replace(row, changed=6), own)
     assert "BLEU is lower by 0.40" in module._exceeded_limit(replace(row, bleu=29.8), own)
-    # A float32 engine may change one of 100 translations, because two translations with equal scores may
-    # change places.
+    # One of 100 translations may change, because two translations with equal scores may change places.
     row = replace(row, weights="float32", changed=1, largest_difference=1e-5)
     assert module._exceeded_limit(row, own) == ""
     assert "2.0% of the translations" in module._exceeded_limit(replace(row, changed=2), own)

@@ -1,6 +1,4 @@
-"""The export to Argos Translate: the files of the package, equal segmentations, and equal translations in Argos
-Translate.
-"""
+"""The export to Argos Translate: the files of the package, equal segmentations and equal translations."""
 
 import json
 import re
@@ -11,10 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from factories import tiny_model, tiny_tokenizer
+from factories import save_checkpoint, tiny_model, tiny_tokenizer
 
 from vaswani_hf import import_checkpoint
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
 
@@ -52,9 +50,7 @@ def package(opus):
 
 @pytest.fixture(scope="module")
 def argos(tmp_path_factory):
-    """Modules of Argos Translate. Use a temporary home folder, because an import of Argos Translate creates
-    folders.
-    """
+    """Modules of Argos Translate, in a temporary home folder, because the import creates folders."""
     if find_spec("argostranslate") is None:
         pytest.skip("needs Argos Translate: pip install argostranslate")
     folder = tmp_path_factory.mktemp("home")
@@ -149,8 +145,7 @@ def assert_refused(checkpoint, output, message, **languages):
 
 def test_byte_level_bpe_is_refused(tmp_path):
     tokenizer = tiny_tokenizer()
-    tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bpe")
-    save_tokenizers(tokenizer, tokenizer, tmp_path / "bpe")
+    save_checkpoint(tmp_path / "bpe", tiny_model(vocab_size=len(tokenizer)), tokenizer)
     message = (
         "SentencePiece cannot express the tokenizer, a byte-level BPE model, because the tokenizer splits texts with "
         "a regular expression and merges bytes, and SentencePiece only merges characters; use another format."

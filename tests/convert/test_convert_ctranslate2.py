@@ -115,9 +115,7 @@ def joint(tokenizers):
 
 @pytest.fixture(scope="module")
 def searching(joint, tmp_path_factory):
-    """A model after a short training, whose translations end and are uncertain, and its export to
-    CTranslate2.
-    """
+    """A model after a short training, whose translations end and are uncertain, and its export."""
     tokenizer = joint[0]
     model = trained_on_words(tiny_config(vocab_size=len(tokenizer), d_model=32), tokenizer)
     folder = tmp_path_factory.mktemp("searching") / "ctranslate2"
@@ -136,9 +134,7 @@ def search(backend, source_ids, prefixes=None, **settings):
 
 
 def log_probs_of(model, source_ids, target_ids):
-    """Compute the log-probabilities of each token and of `</s>` with the original model, sentence by
-    sentence.
-    """
+    """The log-probabilities of each token and of `</s>` by the original model, one sentence at a time."""
     start = decoder_start_token_id(model.config)
     rows = []
     for source, target in zip(source_ids, target_ids, strict=True):
@@ -190,9 +186,7 @@ def test_two_vocabularies(tokenizers, tmp_path):
 
 
 def compare_searches(searching, settings, prefixes=None, **prompt):
-    """Compare the hypotheses and scores of both searches, and check that the cases of the test differ from
-    each other.
-    """
+    """Compare hypotheses and scores of both searches. The hypotheses must differ from each other."""
     model, translator = searching
     inputs = translator.source_tokenizer(SOURCES, return_tensors="pt", padding=True)
     found = search(translator, ids_of(translator.source_tokenizer, SOURCES), prefixes, **settings)
@@ -214,8 +208,7 @@ def test_the_search_is_that_of_generate(searching, settings):
 def test_every_end_ends(searching, joint, tmp_path):
     model = copy.deepcopy(searching[0])
     source = ids_of(joint[0], SOURCES)
-    # Use the first token of the longest translation as a second end token, because no other translation
-    # contains it.
+    # The first token of the longest translation is in no other translation.
     model.generation_config.eos_token_id = [2, search(searching[1], source)[0][0].token_ids[0]]
     to_ctranslate2(model, joint, tmp_path / "out")
     ends = model.generation_config.eos_token_id
@@ -252,8 +245,7 @@ def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
     assert found != [hypotheses[0].token_ids for hypotheses in search(searching[1], source, num_beams=1)]
 
 
-# transformers counts the padding before a prefix in `max_length`. In the remaining searches, `</s>` may
-# follow the prefix directly.
+# Left out: `max_length` counts the padding before a prefix, or `</s>` follows the prefix directly.
 KEPT = {"greedy", "the paper's", "limits of sentences", "one limit"}
 AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best", "as many as beams"}
 
@@ -399,8 +391,7 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
 def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp_path):
     folder = checkpoint()
     TransformersConverter(str(folder)).convert(str(tmp_path / "out"))
-    # Set the number of threads, because CTranslate2 would otherwise use all processors and change the setting
-    # of torch.
+    # Without the number of threads, CTranslate2 would change the setting of torch.
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=torch.get_num_threads())
     (result,) = translator.score_batch([["t", "w", "</s>"]], [["v"]])
     ids = [joint[0].convert_tokens_to_ids([*word, "</s>"]) for word in ("tw", "v")]

@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
-from factories import tiny_config, tiny_model, tiny_tokenizer
+from factories import save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
 from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.browser.explain import explain
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.certify import certify
 from vaswani_hf.convert.export import export
@@ -51,10 +51,7 @@ def make_checkpoint(tmp_path_factory):
         config = tiny_config(vocab_size=len(tokenizer), encoder_layers=1, d_model=32, **fields)
         model = trained_on_words(config, tokenizer)
         model.generation_config.update(num_beams=4, **settings or {})
-        folder = tmp_path_factory.mktemp("html") / "checkpoint"
-        model.save_pretrained(folder)
-        save_tokenizers(tokenizer, tokenizer, folder)
-        return folder
+        return save_checkpoint(tmp_path_factory.mktemp("html") / "checkpoint", model, tokenizer)
 
     return make
 
@@ -185,8 +182,7 @@ def test_translations_equal_those_of_python(checkpoint, exported, texts, options
 def test_each_supported_field_of_the_config_is_computed(tmp_path, fields):
     tokenizer = tiny_tokenizer(LINES * 3, 290)
     model = tiny_model(vocab_size=len(tokenizer), **fields)
-    model.save_pretrained(tmp_path / "checkpoint")
-    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    save_checkpoint(tmp_path / "checkpoint", model, tokenizer)
     # The export compares the log-probabilities of the page with those of the checkpoint.
     assert export(tmp_path / "checkpoint", tmp_path / "out", "html", "float32").startswith(
         "Largest difference"
@@ -229,8 +225,7 @@ def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
     )
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     model = tiny_model(**sizes, share_encoder_decoder_embeddings=False)
-    model.save_pretrained(tmp_path / "two")
-    save_tokenizers(source, target, tmp_path / "two")
+    save_checkpoint(tmp_path / "two", model, source, target)
     export(tmp_path / "two", tmp_path / "out", "html", "float32")
     texts = ["one two three four five one two three", "fourfivefourfivefourfive one"]
     translator = Translator.from_pretrained(tmp_path / "two", dtype="float32")
@@ -244,24 +239,7 @@ def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
 def test_sentences_and_loops_are_those_of_python(exported):
     engine = HtmlEngine(exported)
     rng = random.Random(0)
-    pieces = [
-        "a",
-        "Bc",
-        "É",
-        "3",
-        *".!?…。()»«",
-        " ",
-        "  ",
-        "\n",
-        "\x1c",
-        '"',
-        "Mr",
-        "z. B",
-        "No",
-        "Am",
-        "Mai",
-        "U.S",
-    ]
+    pieces = [*'aÉ3.!?…。()»« \n\x1c"', "Bc", "  ", "Mr", "z. B", "No", "Am", "Mai", "U.S"]
     texts = [*EXAMPLES, *("".join(rng.choices(pieces, k=rng.randint(0, 16))) for _ in range(3000))]
     expected = [dict(zip(("sentences", "separators"), split_sentences(text), strict=True)) for text in texts]
     assert engine.split(texts) == expected
@@ -398,8 +376,7 @@ def test_configs_that_the_page_cannot_express_are_refused(tmp_path, fields, sett
     tokenizer = tiny_tokenizer()
     model = tiny_model(vocab_size=len(tokenizer), **fields)
     model.generation_config.update(**settings)
-    model.save_pretrained(tmp_path / "checkpoint")
-    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    save_checkpoint(tmp_path / "checkpoint", model, tokenizer)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         export(tmp_path / "checkpoint", tmp_path / "out", "html")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
@@ -412,8 +389,7 @@ def test_configs_that_the_page_cannot_express_are_refused(tmp_path, fields, sett
 )
 def test_tokenizers_that_the_page_cannot_express_are_refused(tmp_path, change, part):
     tokenizer = tiny_tokenizer()
-    tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "checkpoint")
-    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    save_checkpoint(tmp_path / "checkpoint", tiny_model(vocab_size=len(tokenizer)), tokenizer)
     path = tmp_path / "checkpoint" / "tokenizer.json"
     file = json.loads(path.read_text())
     change(file)

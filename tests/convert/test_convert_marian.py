@@ -1,6 +1,4 @@
-"""The MarianMT export: equal outputs, fields without an equivalent, the files of the folder, and the rules of
-`export`.
-"""
+"""The MarianMT export: equal outputs, fields without an equivalent, files, and the rules of `export`."""
 
 import copy
 import errno
@@ -58,9 +56,7 @@ EXPRESSIBLE = {
 
 
 def batch_of(config):
-    """Make sentences of different lengths without special tokens inside, and a mask of the real target
-    positions.
-    """
+    """Sentences of different lengths without special tokens, and a mask of the real target positions."""
     batch = sample_batch(config)
     for name in ("input_ids", "decoder_input_ids"):
         batch[name][:, 1:] = batch[name][:, 1:].clamp(min=3)
@@ -78,8 +74,7 @@ def test_logits_and_probabilities_are_the_same(fields):
         expected, logits = model(**batch).logits[is_real], marian(**batch).logits[is_real]
     classes = list(range(model.config.decoder_vocab_size))
     if fields.get("pad_token_id") == 0:
-        # The embedding of the start token must not become zero, so the class 0 keeps the logit of the
-        # projection.
+        # The embedding of the start token must not become zero, so class 0 keeps its logit.
         classes.remove(0)
     # The differences depend on the processor, because processors add float32 numbers in different orders.
     torch.testing.assert_close(logits[:, classes], expected[:, classes], rtol=0, atol=5e-5)
@@ -228,8 +223,7 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     "fields",
     [
         {"tie_word_embeddings": False, "pad_token_id": 0},
-        # As in Marian's own models, the decoder starts with `<pad>`, and `bad_words_ids` forbids `<pad>` as a
-        # word.
+        # As in Marian's models, the decoder starts with `<pad>`, which `bad_words_ids` forbids as a word.
         {"decoder_start_token_id": 1, "bad_words_ids": [[1]]},
         {"decoder_start_token_id": 2, "two_vocabularies": True, "tie_word_embeddings": False},
     ],

@@ -6,10 +6,10 @@ import re
 
 import pytest
 import torch
-from factories import tiny_model, tiny_tokenizer
+from factories import save_checkpoint, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM
 
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 
@@ -28,18 +28,13 @@ SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A checkpoint with two vocabularies, with one attention as in the paper and with other kinds of
-    attention.
-    """
-    folder = tmp_path_factory.mktemp("onnx") / "checkpoint"
+    """A checkpoint with two vocabularies, windows and two kinds of attention scores."""
     texts = ["one two three four five", "eins zwei drei vier"]
     source, target = (tiny_tokenizer(texts, size) for size in (270, 275))
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     sizes |= {"share_encoder_decoder_embeddings": False, "d_k": 5}
     model = tiny_model(**SMALL, **sizes, norm_position="pre", attention_score="additive", attention_window=2)
-    model.bfloat16().save_pretrained(folder)
-    save_tokenizers(source, target, folder)
-    return folder
+    return save_checkpoint(tmp_path_factory.mktemp("onnx") / "checkpoint", model.bfloat16(), source, target)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +126,7 @@ def test_transformers_loads_the_folder(checkpoint, exported):
 
 @pytest.fixture
 def without_graphs(monkeypatch):
-    """Replace the tracing of the graphs, because tracing takes seconds and the test concerns only the
-    comparison.
-    """
+    """Do not trace the graphs, because tracing takes seconds and the test concerns only the comparison."""
     monkeypatch.setattr("vaswani_hf.convert.onnx._export", lambda part, inputs: None)
     monkeypatch.setattr("vaswani_hf.convert.onnx._save", lambda graphs, model, folder: None)
 

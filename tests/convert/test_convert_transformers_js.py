@@ -1,6 +1,4 @@
-"""The export to transformers.js: the same logits in ONNX Runtime, the same greedy search, and the same translations in
-Node.js.
-"""
+"""The export to transformers.js: equal logits, greedy search, and translations in Node.js."""
 
 import contextlib
 import io
@@ -10,12 +8,12 @@ import re
 
 import pytest
 import torch
-from factories import tiny_config, tiny_model, tiny_tokenizer
+from factories import save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
 from huggingface_hub import ModelCard
 from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import SHARED_IDS_MARK, save_tokenizers
+from vaswani_hf.checkpoint.tokenizers import SHARED_IDS_MARK
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
 from vaswani_hf.model.configuration_vaswani import eos_token_ids
@@ -40,10 +38,7 @@ def checkpoint(tmp_path_factory):
     model = trained_on_words(config, tokenizer)
     model.generation_config.num_beams = 4
     model.generation_config.bad_words_ids = [[20, 21]]
-    folder = tmp_path_factory.mktemp("transformers_js") / "checkpoint"
-    model.save_pretrained(folder)
-    save_tokenizers(tokenizer, tokenizer, folder)
-    return folder
+    return save_checkpoint(tmp_path_factory.mktemp("transformers_js") / "checkpoint", model, tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +176,8 @@ def test_without_node_the_engine_is_not_available(monkeypatch):
 def test_two_tokenizers_with_different_ids_are_refused(tmp_path):
     source, target = (tiny_tokenizer(["one two three", "eins zwei"], size) for size in (270, 275))
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
-    tiny_model(**sizes, share_encoder_decoder_embeddings=False).save_pretrained(tmp_path / "two")
-    save_tokenizers(source, target, tmp_path / "two")
+    model = tiny_model(**sizes, share_encoder_decoder_embeddings=False)
+    save_checkpoint(tmp_path / "two", model, source, target)
     message = (
         "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js cannot express: it "
         "has one tokenizer per model; use another format, or train with a joint vocabulary."
@@ -195,8 +190,7 @@ def test_two_tokenizers_with_different_ids_are_refused(tmp_path):
 def test_two_tokenizers_with_the_same_ids_are_accepted(tmp_path, monkeypatch):
     source, target = (tiny_tokenizer(["one two three", "eins zwei"], 270) for _ in range(2))
     target.init_kwargs[SHARED_IDS_MARK] = True
-    tiny_model(vocab_size=len(source)).save_pretrained(tmp_path / "two")
-    save_tokenizers(source, target, tmp_path / "two")
+    save_checkpoint(tmp_path / "two", tiny_model(vocab_size=len(source)), source, target)
     # Do not trace the graphs, because tracing takes seconds and the test concerns only the tokenizers.
     for name in ("_encoder_program", "_decoder_program", "_differences"):
         monkeypatch.setattr(f"vaswani_hf.convert.transformers_js.{name}", lambda *arguments: ["compared"])

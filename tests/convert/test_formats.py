@@ -1,8 +1,4 @@
-"""A new export format needs only its own file and one line in the table. A format refuses a new field of the
-config.
-
-All models are in float32.
-"""
+"""A new export format needs one file and one line in the table, and refuses new fields of the config."""
 
 import dataclasses
 import errno

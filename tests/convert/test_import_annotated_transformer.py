@@ -113,14 +113,6 @@ def test_the_imported_model_computes_the_formulas_of_the_book(tmp_path, record_p
     record_parity(record_property, "The Annotated Transformer", "the formulas of the book", difference)
 
 
-def refused(tmp_path, state, facts, message):
-    torch.save(state, tmp_path / "model.pt")
-    (tmp_path / "facts.json").write_text(json.dumps(facts))
-    with pytest.raises(ValueError, match=message):
-        import_checkpoint(tmp_path / "model.pt", tmp_path / "ours", config=tmp_path / "facts.json")
-    assert not (tmp_path / "ours").exists()
-
-
 REFUSED = {
     "no heads": ({}, {}, "`h` must be given, but is missing"),
     "a number of heads that does not fit": (
@@ -144,4 +136,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_other_values_are_refused(tmp_path, case):
     facts, weights, message = case
-    refused(tmp_path, book_state() | weights, facts, message)
+    torch.save(book_state() | weights, tmp_path / "model.pt")
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(tmp_path / "model.pt", tmp_path / "ours", config=tmp_path / "facts.json")
+    assert not (tmp_path / "ours").exists()

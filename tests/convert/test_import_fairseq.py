@@ -1,6 +1,4 @@
-"""The import of fairseq's `.pt` files. FSMT and M2M100 of transformers are the reference, because both compute the
-functions of fairseq's post-norm and pre-norm models.
-"""
+"""The import of fairseq's `.pt` files. FSMT (post-norm) and M2M100 (pre-norm) are the reference."""
 
 import argparse
 import json
@@ -24,12 +22,8 @@ from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
 
 WORDS = {"en": ["one", "two", "th@@", "ree", ",", "@-@", "a@@"], "de": ["eins", "zwei", "dr@@", "ei", "vier"]}
-SIZES = {
-    "encoder_layers": 3,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 2,
-}
+SIZES = {"encoder_layers": 3, "decoder_layers": 2}
+SIZES |= {"encoder_attention_heads": 3, "decoder_attention_heads": 2}
 SETTINGS = {
     **SIZES,
     "arch": "transformer_wmt_en_de",

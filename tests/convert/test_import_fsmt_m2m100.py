@@ -16,15 +16,8 @@ from transformers import (
 from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.cli import main
 
-SIZES = {
-    "d_model": 12,
-    "encoder_layers": 3,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 20,
-    "decoder_ffn_dim": 28,
-}
+SIZES = {"d_model": 12, "encoder_layers": 3, "encoder_attention_heads": 3, "encoder_ffn_dim": 20}
+SIZES |= {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 28}
 
 
 def fsmt(source: int = 31, target: int = 23, **fields) -> FSMTForConditionalGeneration:

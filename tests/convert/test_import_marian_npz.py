@@ -42,9 +42,7 @@ def import_recorded(name, folder):
 
 
 def changed(name, path, options=None, **arrays):
-    """Write a recorded model with other options and other arrays. An array that is None removes the entry of
-    its name.
-    """
+    """Write a recorded model with other options and arrays; None removes an array."""
     weights, settings = read_npz(RECORDED / f"{name}.npz")
     text = yaml.safe_dump(settings | (options or {})).encode() + b"\0"
     weights = {**weights, OPTIONS_ENTRY: numpy.frombuffer(text, dtype=numpy.int8), **arrays}

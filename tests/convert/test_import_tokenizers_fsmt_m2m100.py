@@ -9,13 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_import_fsmt_m2m100 import SIZES, fsmt, randomised
-from transformers import (
-    FSMTTokenizer,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    NllbTokenizer,
-    pipeline,
-)
+from transformers import FSMTTokenizer, M2M100Config, M2M100ForConditionalGeneration, NllbTokenizer, pipeline
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, export, import_checkpoint

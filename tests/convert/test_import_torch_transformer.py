@@ -79,9 +79,7 @@ class Seq2SeqTransformer(nn.Module):
 
 
 def write_model(folder, layout="interleaved", facts=None, **arguments):
-    """Write a model with random weights and the facts about the model that the import needs. Return the
-    model.
-    """
+    """Write a random model and the facts that the import needs, and return the model."""
     torch.manual_seed(0)
     model = Seq2SeqTransformer(layout, **arguments).eval()
     with torch.no_grad():
@@ -155,11 +153,17 @@ REFUSED = {
     "a number of heads that does not fit": ({"nhead": 5}, "`d_model` must be a multiple of"),
     "activation": ({"activation": "silu"}, "`activation` must be 'relu' or 'gelu', but is 'silu'"),
     "an unknown key": ({"heads": 3}, "`heads` is not a key, but has the value 3"),
-    "an unknown name": ({"target_embedding": "tgt"}, "`target_embedding` must name a weight .* is 'tgt'; .*generator"),
+    "an unknown name": (
+        {"target_embedding": "tgt"},
+        "`target_embedding` must name a weight .* is 'tgt'; .*generator",
+    ),
     "a bias as an embedding": ({"source_embedding": "generator.bias"}, "must name a matrix"),
-    "an unused weight": ({"output_bias": None}, "The weight generator.bias is neither a weight of torch.nn.Transformer"),
+    "an unused weight": (
+        {"output_bias": None},
+        "The weight generator.bias is neither a weight of torch.nn.Transformer",
+    ),
     "unused positions": ({"positions": "none"}, "The weight positional_encoding.pos_embedding is neither"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)

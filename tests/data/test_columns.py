@@ -1,6 +1,4 @@
-"""Columns from memory-mapped files equal the columns of `datasets`, also after dropping, shuffling and
-cutting rows.
-"""
+"""Columns of memory-mapped files equal those of `datasets`, also after dropping and shuffling rows."""
 
 import pickle
 from itertools import pairwise
@@ -99,9 +97,6 @@ def test_lengths_are_not_gathered_row_by_row(prepared, monkeypatch):
     pairs = PairRows(prepared).__getitems__([7, 3])
     assert [len(pair["input_ids"]) for pair in pairs] == source_lengths[[7, 3]].tolist()
     assert corpus_digest(prepared)["count"] == len(source_lengths)
-
-
-# The digest
 
 
 def test_the_digest_is_that_of_the_pairs(prepared, raw, tokenizer, tmp_path, monkeypatch):

@@ -154,9 +154,6 @@ def test_pairs_in_memory_are_hashed_each_time(calls):
     assert calls == ["corpus_digest"] * 2
 
 
-# The pairs that a tokenizer is trained on
-
-
 @pytest.mark.parametrize("count", [1, 2500, 10_000, 12_345])
 def test_a_tokenizer_sees_evenly_spread_pairs(monkeypatch, count):
     monkeypatch.setattr(tokenizer_training, "TRAINING_PAIRS", 5000)
@@ -166,9 +163,6 @@ def test_a_tokenizer_sees_evenly_spread_pairs(monkeypatch, count):
     assert max(np.diff([-1, *seen, count])) <= (1 if count <= 5000 else 2001)
     streamed = tokenizer_training.training_texts(pairs.to_iterable_dataset(), ("source",), max_length=8)
     assert [int(text) for text in streamed] == list(range(min(count, 5000)))
-
-
-# Memory
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="the kernel does not say what is resident")

@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 from datasets import Dataset, IterableDataset
 from factories import loaded_recipe, tiny_tokenizer
+from sentences import refused
 from sentences import rows as rows_of
 from transformers import AutoTokenizer
 
@@ -42,9 +43,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """A tokenizer without merges: a sentence has one token per byte, one token for the space before the
-    sentence, and `</s>`.
-    """
+    """A tokenizer without merges: one token per byte, one for the space before the sentence, and `</s>`."""
     return tiny_tokenizer(["a"], 260)
 
 
@@ -68,9 +67,6 @@ def aligned(folder: Path, sources: list[str], targets: list[str], end: str = "\n
     for path, lines in zip(paths.values(), (sources, targets), strict=True):
         path.write_bytes("".join(line + end for line in lines).encode())
     return paths
-
-
-# Two text files
 
 
 both_ways = pytest.mark.parametrize("streaming", [False, True])
@@ -135,9 +131,6 @@ def test_damaged_gzip_is_one_sentence(tmp_path, damage):
     assert refusal(source_file=path, target_file=path) == expected
 
 
-# One file of pairs
-
-
 def write_records(path: Path) -> None:
     if path.suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
@@ -168,10 +161,13 @@ def test_translation_columns(tmp_path, name, streaming):
     [
         ("lines.json", b'{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n', [("a", "b"), ("", "c")]),
         ("array.json", b' \n\n[{"de": "a", "en": "b"}]\n', [("a", "b")]),
-        ("quoted.csv", b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n',
-         [("two\nlines", 'b "quoted", here'), ("null", "NA")]),
+        (
+            "quoted.csv",
+            b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n',
+            [("two\nlines", 'b "quoted", here'), ("null", "NA")],
+        ),
     ],
-)  # fmt: skip
+)
 def test_columns_named_by_the_languages(tmp_path, name, content, pairs):
     (tmp_path / name).write_bytes(content)
     assert read(pairs_file=tmp_path / name, source_language="de", target_language="en") == pairs
@@ -179,34 +175,76 @@ def test_columns_named_by_the_languages(tmp_path, name, content, pairs):
 
 DEEP = b"[" * 100_000
 BAD_FILES = [
-    ("a.jsonl", b'{"source": "a", "target": "b"}\n{"sour',
-     "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated string starting at)."),
+    (
+        "a.jsonl",
+        b'{"source": "a", "target": "b"}\n{"sour',
+        "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated string starting at).",
+    ),
     ("a.jsonl", b'"text"\n', "Line 1 of {} must be a JSON object, but begins with '\"text\"'."),
-    ("a.json", b'\n[\n {"source": "a"},',
-     "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value)."),
-    ("a.json", b'{"source": "a", "target": "b"}\n[1]', "Line 2 of {} must be a JSON object, but begins with '[1]'."),
-    ("a.jsonl", b'{"source": ' + b"7" * 5_000 + b"}",
-     "Line 1 of {} must have no number of more than 4,300 digits, but has one."),
+    (
+        "a.json",
+        b'\n[\n {"source": "a"},',
+        "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value).",
+    ),
+    (
+        "a.json",
+        b'{"source": "a", "target": "b"}\n[1]',
+        "Line 2 of {} must be a JSON object, but begins with '[1]'.",
+    ),
+    (
+        "a.jsonl",
+        b'{"source": ' + b"7" * 5_000 + b"}",
+        "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
+    ),
     ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
     ("a.parquet", b"PAR0", "{} must be a readable Parquet file, but reading failed: "),
-    ("a.json", b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
-     "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."),
-    ("a.jsonl", b'{"translation": {"source": "a", "target": "\\udc00"}}',
-     "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which UTF-8 cannot write."),
-    ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": ' + DEEP,
-     "Line 2 of {} must be a JSON object, but is nested too deeply."),
-    ("a.csv", b'translation\n"' + DEEP + b'"\n',
-     "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply."),
+    (
+        "a.json",
+        b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
+        "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",
+    ),
+    (
+        "a.jsonl",
+        b'{"translation": {"source": "a", "target": "\\udc00"}}',
+        "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which UTF-8 cannot write.",
+    ),
+    (
+        "a.jsonl",
+        b'{"source": "a", "target": "b"}\n{"source": ' + DEEP,
+        "Line 2 of {} must be a JSON object, but is nested too deeply.",
+    ),
+    (
+        "a.csv",
+        b'translation\n"' + DEEP + b'"\n',
+        "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply.",
+    ),
     ("a.json", b'["text"]', "{}, row 1: A pair must be a JSON object, but is 'text'."),
-    ("a.csv", b"translation\nxy\n", "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'."),
-    ("a.jsonl", b'{"translation": ["a", "b"]}\n',
-     "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b']."),
-    ("a.jsonl", b'{"source": "a", "fr": "b"}\n',
-     "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target."),
-    ("a.jsonl", b'{"translation": {"de": "a", "target": "b"}}\n',
-     "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source."),
-    ("a.jsonl", b'{"source": 3, "target": "b"}\n', "{}, row 1: The column `source` must hold text, but holds 3."),
-]  # fmt: skip
+    (
+        "a.csv",
+        b"translation\nxy\n",
+        "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'.",
+    ),
+    (
+        "a.jsonl",
+        b'{"translation": ["a", "b"]}\n',
+        "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b'].",
+    ),
+    (
+        "a.jsonl",
+        b'{"source": "a", "fr": "b"}\n',
+        "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target.",
+    ),
+    (
+        "a.jsonl",
+        b'{"translation": {"de": "a", "target": "b"}}\n',
+        "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source.",
+    ),
+    (
+        "a.jsonl",
+        b'{"source": 3, "target": "b"}\n',
+        "{}, row 1: The column `source` must hold text, but holds 3.",
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
@@ -275,9 +313,6 @@ def test_missing_files_and_unknown_kinds(tmp_path):
     assert refusal(pairs_file=path) == expected
 
 
-# Several files
-
-
 def numbered(folder: Path, counts: dict[str, int]) -> Path:
     """Files with these numbers of lines; each line names its file and its line number."""
     for name, count in counts.items():
@@ -335,9 +370,6 @@ def test_an_empty_file_of_pairs_among_others_is_named(tmp_path, name):
     for streaming in (False, True):
         said = refusal(pairs_file=[tmp_path / "full.jsonl", tmp_path / name], streaming=streaming)
         assert said == f"{tmp_path}/{name} must hold sentence pairs, but there are none."
-
-
-# Datasets
 
 
 @both_ways
@@ -439,12 +471,11 @@ def test_a_stream_of_several_batches_counts_once(tokenizer):
 
 
 def test_nothing_kept_is_an_error(tokenizer):
-    with pytest.raises(ValueError) as caught:
-        prepare(tokenizer, raw_pairs([("a", ""), ("abcdefghi", "abc")]))
-    assert str(caught.value) == (
+    with refused(
         "`pairs` must hold a pair that survives cleaning, but has none: 2 pairs read, 0 kept; dropped: 1 with an empty"
         " side, 1 too long, 0 of too unequal lengths."
-    )
+    ):
+        prepare(tokenizer, raw_pairs([("a", ""), ("abcdefghi", "abc")]))
 
 
 def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
@@ -501,9 +532,6 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
     assert path.stat().st_mtime_ns == written
 
 
-# The corpus of a run
-
-
 def section(folder: Path, **texts: list[tuple[str, str]]) -> TranslationData:
     paths = {}
     for split, pairs in texts.items():
@@ -523,12 +551,11 @@ def load(data: TranslationData, folder: Path, **tokenizer):
 def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     good = [("a", "b"), ("c", "d")]
     texts = {"train": good, "validation": good, "test": good, split: [("", "a"), ("b", " \u3000"), ("", "")]}
-    with pytest.raises(ValueError) as caught:
-        load(section(tmp_path, **texts), tmp_path)
-    assert str(caught.value) == (
+    with refused(
         f"The {split} split of `data`: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
         "sides, but each of its 3 pairs has an empty side."
-    )
+    ):
+        load(section(tmp_path, **texts), tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["files", "rows"])
@@ -550,11 +577,10 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
     if side is None:
         assert [(pair["source"], pair["target"]) for pair in load(data, tmp_path).texts["test"]] == test
         return
-    with pytest.raises(ValueError) as caught:
-        load(data, tmp_path)
-    assert str(caught.value) == (
+    with refused(
         f"The test split of `data`: the {side} side must hold text, but {place} has only empty lines."
-    )
+    ):
+        load(data, tmp_path)
 
 
 @both_ways
@@ -562,8 +588,7 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
 def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(
     tmp_path, streaming, is_shared
 ):
-    # With 4 tokens a side may have 64 characters. Without this limit, the line of 1,000 characters would be
-    # kept, because the line has only 2 tokens.
+    # With 4 tokens a side may have 64 characters. The line of 1,000 characters has only 2 tokens.
     good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
     odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
 
@@ -584,12 +609,11 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
 
 def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
     data = section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]).replace(max_length=4)
-    with pytest.raises(ValueError) as caught:
-        load(data, tmp_path)
-    assert str(caught.value) == (
+    with refused(
         f"The train split of `data`: {data.train_source} and {data.train_target} must have at least one line with 1 to 64 characters (16 for each "
         "token of `data.max_length`), but all 2 lines are longer or empty; split the lines, or raise `data.max_length`."
-    )
+    ):
+        load(data, tmp_path)
 
 
 @both_ways
@@ -637,9 +661,8 @@ def test_a_dataset_whose_card_is_damaged(tmp_path):
     (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
     data = {"source_language": "en", "target_language": "de", "dataset": str(folder)}
     recipe = loaded_recipe(tmp_path / "recipe.yaml", data=data)
-    with pytest.raises(ValueError) as caught:
-        TASKS["translation"].load_split(recipe.data, "train", 1)
-    assert str(caught.value) == (
+    with refused(
         f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but the YAML is "
         "damaged; correct the card, or choose another `data.dataset_revision`."
-    )
+    ):
+        TASKS["translation"].load_split(recipe.data, "train", 1)

@@ -1,6 +1,4 @@
-"""Training batches never end, do not depend on the number of processes, and continue exactly where a run
-stopped.
-"""
+"""Training batches never end, do not depend on the number of processes, and continue where a run stopped."""
 
 import itertools
 import json
@@ -274,8 +272,7 @@ def test_resuming_encodes_no_more_than_a_window_again():
         return EndlessStream(pairs, 40, 40, seed=1, window_batches=100), report
 
     stopped, _ = made()
-    # Ten pairs of four tokens make a batch, so 1,750 batches have 17,500 pairs and end in the middle of the
-    # eighteenth window.
+    # 1,750 batches have 17,500 pairs and end in the middle of the eighteenth window.
     first(stopped, 1750)
     resumed, report = made()
     resumed.load_state_dict(stopped.state_dict())

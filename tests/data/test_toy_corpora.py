@@ -1,6 +1,4 @@
-"""The toy corpora: numbers in words, trees of sentences, equal corpora for equal seeds, and splits without
-overlap.
-"""
+"""The toy corpora: numbers in words, trees, equal corpora for equal seeds, and splits without overlap."""
 
 import hashlib
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentences import refused
 
 from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
@@ -161,8 +162,7 @@ def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):
     dropout = BpeDropout(corpus.source_tokenizer, 0.6)
     collator = PairCollator(1, encoders=(dropout, dropout), seed=1, max_length=40)
     pairs, weighted = EpochPairs(corpus.train), corpus.weighted
-    # The last three places of an epoch hold three copies of one pair, because the last corpus has the weight
-    # 3.
+    # The last three places of an epoch hold copies of one pair, because the last corpus has the weight 3.
     longest = [(2, number) for number in weighted.of_epoch(2).tolist()[-3:]]
     assert len({number % len(pairs) for _, number in longest}) == 1
     splits = [collator([pair])["labels"].tolist() for pair in pairs.__getitems__(longest)]
@@ -176,9 +176,8 @@ def test_a_corpus_that_cleaning_left_nothing_of_takes_no_place(lengths):
 
 
 def test_weights_of_what_cleaning_left_nothing_of_are_refused(lengths):
-    with pytest.raises(ValueError) as caught:
-        WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)
-    assert str(caught.value) == (
+    with refused(
         "`data.train_weights` must give a weight above 0 to at least one corpus with pairs, but the weights are [0, 2.0], and after "
         "cleaning the corpora have [90, 0] pairs; raise the weight of a corpus that has pairs."
-    )
+    ):
+        WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)

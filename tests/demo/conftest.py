@@ -31,9 +31,7 @@ def launched(monkeypatch):
 
 @pytest.fixture
 def browser_page():
-    """A new page of headless Chromium. After the test, check that the page reported no error and requested nothing from
-    another host.
-    """
+    """A page of headless Chromium. At the end it must have no errors and no requests to other hosts."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
@@ -46,10 +44,7 @@ def browser_page():
         # A busy machine needs minutes for the first page.
         page.set_default_timeout(120_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on(
-            "console",
-            lambda message: problems.append(message.text) if message.type == "error" else None,
-        )
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: problems.append(request.url) if _is_foreign(request.url) else None)
         yield page
         if picture := os.environ.get("VASWANI_SCREENSHOT"):

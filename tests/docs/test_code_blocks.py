@@ -21,8 +21,7 @@ from vaswani_hf.training import train
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).parent / "page_runner.py"
 WARM_COMMAND = Path(__file__).parent / "warm_command.py"
-# Pages that scripts generate. Do not run these pages, because they have no other code blocks than the pages
-# of the manual.
+# Pages that scripts generate have no other code blocks than the pages of the manual.
 GENERATED = {"commands.md", "recipe_keys.md"}
 # This page only runs the script that the page includes. The build of the manual runs the script: see test_build.py.
 BUILT = {"paper.md"}
@@ -94,9 +93,7 @@ def folder_of_page(prepared, tmp_path):
 
 @pytest.fixture
 def environment(python, hub, tmp_path):
-    """The environment variables of a code block: the commands start the interpreter that has imported the
-    package, and a user is logged in to the local Hub.
-    """
+    """The environment of a block: a warm interpreter, and a user who is logged in to the local Hub."""
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, arguments in COMMANDS.items():

@@ -37,18 +37,14 @@ def apply_environment() -> None:
 
 
 def draw_nothing() -> None:
-    """Replace the functions that draw the pictures of a run, and the function that writes the pictures of `vaswani
-    figures`. Drawing takes a quarter of the time of a run, and most of the time of `vaswani figures`.
-    """
+    """Do not draw pictures, because drawing takes a quarter of a run and most of `vaswani figures`."""
     figures.save = lambda figure, path: path.write_bytes(PICTURE)
     results.plot_training_curve = lambda metrics, path: Path(path).write_bytes(PICTURE)
     results.attention_picture = lambda model, text, path: Path(path).write_bytes(PICTURE)
 
 
 def write_no_graphs() -> None:
-    """Replace the functions that write ONNX graphs. These functions take ten seconds, and the tests of both formats
-    call them by the same command.
-    """
+    """Do not write ONNX graphs, because this takes ten seconds, and the tests of the formats write them."""
     for name in ("onnx", "transformers_js"):
         FORMATS[name] = dataclasses.replace(FORMATS[name], export=_write_config)
 

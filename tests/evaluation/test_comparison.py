@@ -53,9 +53,7 @@ def results(texts):
 
 
 def statistics_of(hypotheses, references):
-    """Return [sentences, 10]: both lengths, and for each n the numbers of matching n-grams and of all
-    n-grams.
-    """
+    """[sentences, 10]: both lengths, and for each n the numbers of matching n-grams and of all n-grams."""
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         row = [len(hypothesis.split()), len(reference.split())]
@@ -70,9 +68,7 @@ def statistics_of(hypotheses, references):
 
 
 def bleu(sums):
-    """Compute BLEU (Papineni et al. 2002) for each row of summed statistics. The texts must have matching
-    n-grams of each length.
-    """
+    """BLEU (Papineni et al. 2002) of each row of summed statistics with matching n-grams of each length."""
     assert (sums > 0).all()
     precision = np.exp(np.log(sums[..., 2::2] / sums[..., 3::2]).mean(-1))
     return 100 * precision * np.exp(np.minimum(0, 1 - sums[..., 1] / sums[..., 0]))

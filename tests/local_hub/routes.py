@@ -52,9 +52,6 @@ class Call:
         return self.query.get(name, [""])[0].lower() in ("true", "1")
 
 
-# Rights.
-
-
 def need_files(call: Call, repository: Repository) -> None:
     """Refuse users who may not read the files of a gated repository."""
     if repository.gated and call.user != repository.owner:
@@ -78,8 +75,7 @@ def repository_of(hub, call: Call, types: str, id: str) -> Repository:
     """The repository of a request, if the sender may know that the repository exists."""
     repository = hub.repositories.get((types.removesuffix("s"), id))
     if repository is None or (repository.private and call.user != repository.owner):
-        # The real Hub sends no error code with the status 401. The difference has no effect, because the
-        # client reads the code only at https addresses.
+        # The real Hub sends no error code with 401, but the client reads it only at https addresses.
         raise RefusalError(404 if call.user else 401, "Repository not found", "RepoNotFound")
     return repository
 
@@ -89,9 +85,6 @@ def head_of(repository: Repository, revision: str) -> str:
     if sha is None:
         raise RefusalError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
     return sha
-
-
-# Accounts and repositories.
 
 
 def whoami(hub, call: Call) -> Reply:
@@ -115,9 +108,7 @@ def create_repo(hub, call: Call) -> Reply:
 
 
 def validate_yaml(hub, call: Call) -> Reply:
-    """The Hub accepts the metadata of every model card. A test that needs a rejection of the metadata adds a
-    `Fault`.
-    """
+    """Accept the metadata of every model card. A test that needs a rejection adds a `Fault`."""
     return json_reply({"errors": [], "warnings": []})
 
 
@@ -141,9 +132,6 @@ def check_rights(hub, call: Call, repository: Repository, write: str | None) -> 
         need_write(call, repository.owner)
     need_files(call, repository)
     return Reply()
-
-
-# Refs and listings.
 
 
 def create_ref(repository: Repository, kind: str, name: str, sha: str) -> Reply:
@@ -196,9 +184,6 @@ def tree(hub, call: Call, repository: Repository, revision: str, path: str | Non
     if not entries:
         raise RefusalError(404, f"{path} does not exist on {revision}", "EntryNotFound")
     return json_reply(list(entries.values()))
-
-
-# Uploads.
 
 
 def preupload(hub, call: Call, repository: Repository, revision: str) -> Reply:
@@ -271,9 +256,6 @@ def commit(hub, call: Call, repository: Repository, revision: str) -> Reply:
     return json_reply(
         reply | {"commitOid": sha, "commitUrl": f"{hub.endpoint}/{repository.path}/commit/{sha}"}
     )
-
-
-# Downloads.
 
 
 def resolve(hub, call: Call, repository: Repository, revision: str, path: str) -> Reply:

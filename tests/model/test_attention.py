@@ -59,9 +59,7 @@ WITHOUT_EFFECT = """
 
 
 class NearbyDistances(VaswaniAttention):
-    """An attention that the package does not know: scores are distances, and self-attention reaches at most
-    two tokens.
-    """
+    """An attention of a user: scores are distances, and self-attention reaches at most two tokens."""
 
     def scores(self, query, key):
         return -(query.unsqueeze(3) - key.unsqueeze(2)).abs().sum(dim=-1)
@@ -79,9 +77,7 @@ class OtherForward(VaswaniAttention):
 
 
 class RampPositions(nn.Module):
-    """A position encoding that the package does not know: a learned direction times the position, for at most
-    24 positions.
-    """
+    """A position encoding of a user: a learned direction times the position, for at most 24 positions."""
 
     def __init__(self, config):
         super().__init__()
@@ -123,8 +119,7 @@ WAYS = [
 
 @pytest.fixture(params=["default", *FIELDS, *VALUES])
 def model(request):
-    # Use float64, because processors add float32 numbers in different orders. In float32 the outputs of these
-    # random models differ by up to 3.4e-5.
+    # Use float64, because in float32 the outputs differ by up to 3.4e-5 between processors.
     return tiny_model(**(FIELDS | VALUES).get(request.param, {})).double()
 
 

@@ -260,7 +260,6 @@ ALL_CHANGED = {
     "vocab_size": 50,
     "decoder_vocab_size": 40,
     "d_model": 24,
-    # The value 6 is also the default of `d_k`.
     "d_k": 6,
     "d_v": 5,
     "encoder_layers": 1,

@@ -1,6 +1,4 @@
-"""Contradicting settings give an error that names both settings, or the best translation with the missing
-phrases. In float32.
-"""
+"""Contradicting settings give an error with both settings, or the best translation without phrases."""
 
 import logging
 import math

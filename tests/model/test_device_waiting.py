@@ -1,6 +1,4 @@
-"""A step of the search waits for the device once, for values that may be one step old; a training step never
-waits.
-"""
+"""A step of the search waits for the device once; a training step never waits."""
 
 import copy
 
@@ -41,8 +39,7 @@ def arguments(options, models, most=40, never_ends=False):
     batch = batch_of(SOURCES, "left", options.pop("prefixes", None))
     if options.get("ensemble"):
         options["ensemble"] = models[1:]
-    # If `never_ends` is true, the start token is the end token. No search then finds an end, because the
-    # start token is never the best next token.
+    # With the start token as end token, no search finds an end.
     return batch | options | ({"eos_token_id": 0} if never_ends else {})
 
 

@@ -1,6 +1,4 @@
-"""The Examples in the docstrings of public names run, without a network. Every public class and function has
-an Example.
-"""
+"""Every public class and function has an Example in its docstring, and the Example runs without a network."""
 
 import doctest
 import inspect

@@ -342,9 +342,7 @@ def test_encodings_of_another_shape_are_refused_although_they_broadcast(module):
 
 
 def test_another_class_of_the_same_name_is_refused(module, tmp_path, monkeypatch):
-    """A copy of the file may register the class again. The registry refuses a file that has another class of
-    this name.
-    """
+    """A copy of the file may register the class again. A file with another class of this name is refused."""
     (tmp_path / "user" / "copy_of_user.py").write_text(CODE)
     assert importlib.import_module("copy_of_user").CosineAttention is ATTENTIONS.classes["cosine"]
     (tmp_path / "user" / "other_of_user.py").write_text(CODE.replace("self.temperature * query", "query"))

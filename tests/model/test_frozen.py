@@ -98,8 +98,7 @@ def test_a_checkpoint_of_an_earlier_version_translates_as_it_did(frozen, expecte
     assert [translation.score for translation in translations] == pytest.approx(
         [row["score"] for row in expected], abs=1e-4
     )
-    # The config names the pipeline in the checkpoint, but `pipeline` uses the pipeline of the imported
-    # package.
+    # `pipeline` uses the pipeline of the imported package, and not of the checkpoint.
     records = pipeline("translation", model=str(frozen))(sources)
     assert [record["translation_text"] for record in records] == [row["text"] for row in expected]
 

@@ -1,6 +1,4 @@
-"""`generate` in a training loop uses the cache in spite of gradient checkpointing, and does not change later
-training steps.
-"""
+"""`generate` in a training loop uses the cache despite checkpointing, and changes no training step."""
 
 import peft
 import pytest

@@ -1,12 +1,12 @@
-"""Models with one stack equal the slow loops, search like transformers, and load with and without the
-package.
-"""
+"""Models with one stack: slow loops, the search of transformers, and loading with and without the package."""
 
 import pytest
 import torch
 from factories import tiny_config, tiny_model
 from reference import Reference
 from safetensors.torch import load_file, save_file
+from search_models import pad
+from sentences import refused
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -56,17 +56,8 @@ def make(model_class, **fields):
     return tiny_model(model_class, **SHAPE | fields)
 
 
-def padded(texts, side="right"):
-    length = max(map(len, texts))
-    fill = [[PAD] * (length - len(text)) for text in texts]
-    rows = zip(texts, fill, strict=True)
-    return torch.tensor([text + pad if side == "right" else pad + text for text, pad in rows])
-
-
 def reference_logits(model, ids):
-    """Compute the logits [T, V] of one text in slow loops, with the paper's encoder or with its decoder
-    without cross-attention.
-    """
+    """The logits [T, V] of one text in slow loops: an encoder, or a decoder without cross-attention."""
     stack = f"model.{model.config.stack}"
     weights = {
         name.replace("model.", f"{stack}.", 1) if name.startswith("model.") else name: value
@@ -93,7 +84,7 @@ def reference_logits(model, ids):
 @both
 def test_logits_of_a_padded_batch_are_those_of_slow_loops(model_class, fields):
     model = make(model_class, **fields)
-    logits = model(padded(TEXTS)).logits
+    logits = model(pad(TEXTS)).logits
     for row, text in enumerate(TEXTS):
         expected = reference_logits(model, text)
         expected[:, PAD] = logits[row, : len(text), PAD]
@@ -104,13 +95,13 @@ def test_the_decoder_has_no_attention_to_a_source():
     model = make(VaswaniForCausalLM)
     assert not any("encoder_attn" in name for name, _ in model.named_parameters())
     with pytest.raises(ValueError) as error:
-        model(padded(TEXTS), encoder_hidden_states=torch.zeros(3, 2, 16))
+        model(pad(TEXTS), encoder_hidden_states=torch.zeros(3, 2, 16))
     message = "`encoder_hidden_states` must be left out: VaswaniForCausalLM is a decoder without a source."
     assert str(error.value) == message
 
 
 def test_each_label_is_predicted_from_the_tokens_before_it():
-    model, ids = make(VaswaniForCausalLM), padded(TEXTS)
+    model, ids = make(VaswaniForCausalLM), pad(TEXTS)
     logits = model(ids).logits
     losses = [
         nn.functional.cross_entropy(logits[row, : len(text) - 1], torch.tensor(text[1:]), reduction="sum")
@@ -126,7 +117,7 @@ def test_each_label_is_predicted_from_the_tokens_before_it():
 
 
 def test_hidden_tokens_are_predicted_from_both_sides():
-    model, ids = make(VaswaniForMaskedLM), padded(TEXTS)
+    model, ids = make(VaswaniForMaskedLM), pad(TEXTS)
     labels = torch.full_like(ids, IGNORED_LABEL)
     labels[0, 3], labels[1, 1] = 4, 6
     logits = model(ids).logits
@@ -160,7 +151,7 @@ SEARCHES = {
     "fields", [{}, *[VARIANTS[name] for name in ("pre-norm", "learned positions", "window")]]
 )
 def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
-    model, prompts = make(VaswaniForCausalLM, **fields), padded(TEXTS, "left")
+    model, prompts = make(VaswaniForCausalLM, **fields), pad(TEXTS, "left")
     # Remove `</s>` from the prompts, because after such a prompt the two searches may end at different steps.
     prompts[prompts == EOS] = 11
     ours = model.generate(prompts, max_new_tokens=12, **settings)
@@ -268,12 +259,12 @@ def test_a_config_names_the_stack_that_it_has():
 
 
 def test_a_masked_model_does_not_generate():
-    with pytest.raises(TypeError) as error:
-        make(VaswaniForMaskedLM).generate(torch.tensor([[0, 5]]))
-    assert str(error.value) == (
+    with refused(
         "`generate` needs a decoder, but VaswaniForMaskedLM is an encoder, which fills in hidden tokens: use "
-        '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'
-    )
+        '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.',
+        TypeError,
+    ):
+        make(VaswaniForMaskedLM).generate(torch.tensor([[0, 5]]))
 
 
 def test_a_language_model_does_not_translate(tmp_path):
@@ -284,12 +275,11 @@ def test_a_language_model_does_not_translate(tmp_path):
     ):
         pipeline("translation", model=model, tokenizer=object())
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError) as error:
-        load_model(tmp_path, "run")
-    assert str(error.value) == (
+    with refused(
         "`model` must be a translation model, but 'run' is a causal language model; it is used by "
         '`pipeline("text-generation")`.'
-    )
+    ):
+        load_model(tmp_path, "run")
     with pytest.raises(
         ValueError, match="^`model_type` must be 'vaswani' for VaswaniConfig, but is 'vaswani_decoder'"
     ):
@@ -308,7 +298,7 @@ AUTO = {
 @both
 def test_auto_classes_load_what_was_saved(model_class, fields, tmp_path):
     auto, base_class, config_class = AUTO[model_class]
-    model, ids = make(model_class, **fields), padded(TEXTS)
+    model, ids = make(model_class, **fields), pad(TEXTS)
     model.save_pretrained(tmp_path)
     loaded = auto.from_pretrained(tmp_path)
     assert type(loaded) is model_class and type(AutoConfig.from_pretrained(tmp_path)) is config_class
@@ -329,7 +319,7 @@ def test_ties_hold_through_saving_and_resizing(model_class, tmp_path):
     loaded = model_class.from_pretrained(tmp_path)
     loaded.resize_token_embeddings(31)
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and loaded.config.vocab_size == 31
-    assert loaded(padded(TEXTS)).logits.shape[-1] == 31
+    assert loaded(pad(TEXTS)).logits.shape[-1] == 31
 
 
 @pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMaskedLM, VaswaniForSeq2SeqLM])
@@ -377,7 +367,7 @@ def test_a_config_has_the_fields_of_one_stack():
 
 @both
 def test_gradients_reach_every_weight(model_class):
-    model, ids = make(model_class).train(), padded(TEXTS)
+    model, ids = make(model_class).train(), pad(TEXTS)
     model(ids, labels=ids).loss.backward()
     assert all(
         parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters()

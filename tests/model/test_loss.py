@@ -78,8 +78,7 @@ def test_decoder_inputs_from_labels():
 def test_smoothing_on_a_table_to_check_by_hand(smoothing, form):
     logits = torch.tensor([[1 / 2, 1 / 4, 1 / 8, 1 / 8], [1 / 4, 1 / 4, 1 / 4, 1 / 4]]).log()
     labels = torch.tensor([0, 3])
-    # The cross-entropy in bits is 0.7 * 1 + 0.1 * 2 + 0.1 * 3 + 0.1 * 3 = 1.5 for the first row. For the
-    # second row, the cross-entropy is 2 bits with any targets.
+    # Cross-entropy in bits: 0.7 * 1 + 0.1 * 2 + 0.1 * 3 + 0.1 * 3 = 1.5, and 2 with any targets.
     bits = (1.5 + 2) / 2
     for num_items, factor in ((None, 1), (7, 2 / 7)):
         expected = torch.tensor(bits * math.log(2) * factor)
@@ -169,8 +168,7 @@ def count_calls(monkeypatch, module, name: str) -> list:
     return calls
 
 
-# Label smoothing and an excluded class never occur together, because the excluded class would dominate the
-# loss.
+# Smoothing and an excluded class never occur together, because the class would dominate the loss.
 @pytest.mark.parametrize(
     ("smoothing", "form", "excluded"),
     [(0.0, "t2t", None), (0.0, "t2t", PAD), (0.1, "t2t", None), (0.1, "torch", None)],
@@ -289,9 +287,7 @@ print(peak() - before)
 
 def test_peak_memory_of_a_batch_of_the_paper(python):
     pytest.importorskip("resource", reason="Windows does not tell the peak memory of a process")
-    # A batch of Section 5.1 has 25,000 target tokens and 37,000 classes, so its logits take 3.7 GB, and
-    # several copies exist. The test uses a fifth of the tokens. The chunked loss must need less memory than
-    # one copy of the logits.
+    # The logits of a batch of Section 5.1 take 3.7 GB, and several copies exist. Use a fifth of the tokens.
     tokens = 5_000
     command = [python, "-c", PEAK_MEMORY, str(tokens)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

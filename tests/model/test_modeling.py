@@ -8,6 +8,7 @@ import torch
 from factories import tiny_model
 from reference import Reference, sinusoid
 from safetensors.torch import load_file
+from search_models import close, pad
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicCache
@@ -74,20 +75,11 @@ VARIANTS = {
 variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 
 
-def pad(rows: list[list[int]], value: int = PAD) -> torch.Tensor:
-    length = max(map(len, rows))
-    return torch.tensor([row + [value] * (length - len(row)) for row in rows])
-
-
 def batch_of(pairs=PAIRS) -> dict[str, torch.Tensor]:
     return {
         "input_ids": pad([source for source, _ in pairs]),
-        "labels": pad([labels for _, labels in pairs], -100),
+        "labels": pad([labels for _, labels in pairs], value=-100),
     }
-
-
-def close(actual, expected):
-    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @variants
@@ -124,8 +116,7 @@ def test_loss_and_gradients_equal_the_reference(fields, smoothing, form):
     model = tiny_model(**fields, label_smoothing=smoothing, label_smoothing_form=form).train()
     loss = model(**batch_of()).loss
     reference = Reference(model.state_dict(keep_vars=True), model.config)
-    # Label smoothing gives the padding class the same share as every other class, unless the padding class is
-    # excluded as the start of the decoder.
+    # Smoothing gives padding the share of a class, unless padding is excluded as the start of the decoder.
     is_excluded = not smoothing or model.config.zero_start_embedding
     expected = reference.loss(PAIRS, smoothing, form, excluded_class=PAD if is_excluded else None)
     close(loss, expected)
@@ -296,10 +287,7 @@ TIES = {
         {"tie_word_embeddings": False},
         [["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens"], ["lm_head"]],
     ),
-    "output": (
-        TWO_VOCABULARIES,
-        [["model.encoder.embed_tokens"], ["model.decoder.embed_tokens", "lm_head"]],
-    ),
+    "output": (TWO_VOCABULARIES, [["model.encoder.embed_tokens"], ["model.decoder.embed_tokens", "lm_head"]]),
     "none": (
         VARIANTS["nothing tied"],
         [["model.encoder.embed_tokens"], ["model.decoder.embed_tokens"], ["lm_head"]],
@@ -310,9 +298,7 @@ ties = pytest.mark.parametrize(("fields", "groups"), TIES.values(), ids=TIES)
 
 
 def check_ties(model: VaswaniForSeq2SeqLM, groups: list[list[str]]) -> None:
-    """A weight that is written through one name of a group can be read through all names of the group, and no
-    other name.
-    """
+    """A weight that is written through one name of a group is read through all names of the group only."""
     for number, group in enumerate(groups):
         for name in group:
             with torch.no_grad():
@@ -497,8 +483,7 @@ TABLE_3 = [
 
 @pytest.mark.parametrize(("fields", "millions"), TABLE_3, ids=lambda value: str(value))
 def test_parameters_of_table_3(fields, millions):
-    # The numbers of the table agree with about 40,800 classes, and not with the 37,000 classes of Section
-    # 5.1. The row "big" (213) agrees with neither number of classes and is left out.
+    # The table agrees with about 40,800 classes, not with the 37,000 of Section 5.1. "big" fits neither.
     assert count_parameters(vocab_size=40_800, **fields) / 1e6 == pytest.approx(millions, abs=0.7)
 
 

@@ -1,10 +1,9 @@
-"""Each option of a translation has a description, and an impossible value gives an error that names the
-possible values.
-"""
+"""Each option of a translation has a description, and an impossible value is an error."""
 
 from dataclasses import fields
 
 import pytest
+from sentences import refused
 from transformers import GenerationConfig
 
 from vaswani_hf.model.generation_vaswani import setting_of
@@ -56,17 +55,15 @@ def test_types_are_those_of_the_command_line():
     ],
 )
 def test_an_impossible_value_is_named(options, message):
-    with pytest.raises(ValueError) as raised:
+    with refused(message):
         TranslationOptions.of(**options)
-    assert str(raised.value) == message
 
 
 def test_settings_of_sampling_need_sampling():
     message = "`top_k` is a setting of sampling and must come with `do_sample`; set `do_sample`, or leave `top_k` out."
     for settings in ({"top_k": 5}, {"top_k": 5, "do_sample": False, "num_beams": 4}):
-        with pytest.raises(ValueError) as raised:
+        with refused(message):
             TranslationOptions.of(**settings)
-        assert str(raised.value) == message
     config = GenerationConfig(do_sample=True)
     for settings in (
         {"top_k": 5, "do_sample": True},

@@ -90,8 +90,7 @@ def test_seq2seq_trainer_trains_it(model, tokenizer, copies, tmp_path, label_smo
     trainer.train()
     assert share_copied(model, copies, collator) > 0.9
     metrics = trainer.evaluate()
-    # The Trainer also smooths the loss of the evaluation, so the loss includes the share of the padding
-    # class.
+    # The Trainer also smooths the loss of the evaluation, which includes the padding class.
     assert metrics["eval_loss"] < label_smoothing_factor / NUM_CLASSES * -EXCLUDED_LOGIT + 1
     predictions = trainer.predict(copies.select(range(100))).predictions
     assert [row[0] for row in predictions.tolist()] == [0] * 100

@@ -1,7 +1,5 @@
 """Beam search with the power penalty gives the results and outputs of transformers, with less computation."""
 
-import math
-
 import pytest
 import torch
 from factories import tiny_model
@@ -19,6 +17,7 @@ from search_models import (
     VARIANTS,
     TransformersSearch,
     batch_of,
+    close,
     log_probs_of,
     translator,
 )
@@ -37,10 +36,6 @@ def model():
     return translator()
 
 
-def close(actual, expected, tolerance=1e-5):
-    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
-
-
 def searched(model, batch, **options):
     """Return sequences and scores; `options` may contain any argument of `generate`."""
     defaults = {"num_beams": 4, "max_new_tokens": LIMIT, "early_stopping": "never", "do_sample": False}
@@ -48,16 +43,13 @@ def searched(model, batch, **options):
 
 
 def check_against_transformers(model, batch, **options):
-    """Compare all sequences and scores with transformers, with and without outputs per step; return
-    transformers' outputs.
-    """
+    """Compare sequences and scores with transformers, whose outputs are returned."""
     expected = searched(TransformersSearch(model), batch, **options)
     outputs = searched(model, batch, **options)
     assert torch.equal(outputs.sequences, expected.sequences)
     close(outputs.sequences_scores, expected.sequences_scores)
     assert torch.equal(outputs.beam_indices, expected.beam_indices)
-    # If only the sequences are requested, the search may compute in another way, so compare these sequences
-    # too.
+    # A search of only the sequences may compute in another way.
     plain = searched(model, batch, **options | PLAIN)
     assert torch.equal(plain, expected.sequences)
     return expected
@@ -80,27 +72,9 @@ def test_every_beam_size_penalty_and_way_to_stop(num_beams, early_stopping, leng
     assert set(expected[::num_beams, best.shape[1] :].unique().tolist()) <= {PAD}
 
 
-def test_the_cases_are_not_vacuous(model):
-    oracle, batch = TransformersSearch(model), batch_of(SOURCES)
-
-    def best(early_stopping="never", length_penalty=2.0, num_beams=4, num_best=4):
-        options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_beams": num_beams}
-        return searched(oracle, batch, **options, num_return_sequences=num_best).sequences.tolist()
-
-    ways = [best(early_stopping=early_stopping) for early_stopping in (True, False, "never")]
-    penalties = [best(length_penalty=length_penalty) for length_penalty in (-1.0, 0.6, 2.0)]
-    beams = [best(num_beams=num_beams, num_best=2) for num_beams in (2, 4, 8)]
-    for results in (ways, penalties, beams):
-        assert results[0] != results[1] != results[2] != results[0]
-    # The translations end at different lengths, and some translations are cut at the limit.
-    lengths = [row.index(EOS) if EOS in row else math.inf for row in best(length_penalty=0.6, num_best=1)]
-    assert len(set(lengths)) > 2 and math.inf in lengths and min(lengths) < LIMIT - 2
-
-
 @early_stoppings
 def test_the_slow_search_is_transformers_own(model, early_stopping):
-    # Because the slow search equals transformers here, other tests can use the slow search for other
-    # penalties.
+    # Other tests use the slow search for penalties that transformers does not have.
     oracle, log_probs = TransformersSearch(model), log_probs_of(model)
     for num_beams in (2, 5):
         for length_penalty in PENALTIES:
@@ -117,8 +91,7 @@ def test_the_slow_search_is_transformers_own(model, early_stopping):
 
 @pytest.mark.parametrize("length_penalty", [0.6, -1.0])
 def test_beam_search_equals_the_paper_in_slow_loops(length_penalty):
-    # Compare with the slow search over the slow reference model, so that the test does not depend on our
-    # model.
+    # The slow reference model makes the test independent of our model.
     model = translator()
     reference = Reference(model.state_dict(), model.config)
     slow = SlowSearch(
@@ -149,8 +122,7 @@ def test_every_shape_cache_and_attention_equals_transformers(fields, cache):
         check_against_transformers(model, batch_of(SOURCES, side, given, pad_id), **options)
 
 
-# Test small and large vocabularies, because a large vocabulary is searched in chunks, and a small one may
-# have too few classes.
+# A large vocabulary is searched in chunks, and a small one may have too few classes.
 SIZES = {f"{number} classes": {"vocab_size": number} for number in (21, 400, 401)}
 
 
@@ -167,8 +139,7 @@ def test_random_weights_equal_transformers(fields):
     ("num_beams", "prefixes"), [(2, PREFIXES), (5, None)], ids=["prefixes", "no prefixes"]
 )
 def test_long_outputs_equal_transformers(model, num_beams, prefixes):
-    # The outputs are longer than the memory that a tree reserves at once, and sentences end at very different
-    # steps.
+    # The outputs are longer than the memory that a tree reserves, and end at very different steps.
     options = {"num_beams": num_beams, "max_new_tokens": 75, "length_penalty": 0.0, "num_return_sequences": 2}
     batch = batch_of(SOURCES, "left", prefixes)
     check_against_transformers(model, batch, **options, min_new_tokens=70, no_repeat_ngram_size=3)

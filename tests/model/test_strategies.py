@@ -1,11 +1,11 @@
-"""Searches with strategies and ensembles equal the slow search with the same rules or mean probabilities, in
-float32.
-"""
+"""Searches with strategies and ensembles equal the slow search with the same rules or mean probabilities."""
 
 import pytest
 import torch
+from factories import TINY_CONFIG
 from reference_search import SlowSearch, averaged, without
 from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, log_probs_of, new_tokens, translator
+from sentences import refused
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from vaswani_hf import VaswaniForCausalLM
@@ -118,29 +118,12 @@ def test_ensembles_and_phrases_are_strategies_too(model):
     ],
 )
 def test_contradictions_are_named(model, strategies, options, message):
-    with pytest.raises(ValueError) as raised:
+    with refused(message):
         model.generate(**batch_of(SOURCES[:1]), **{"num_beams": 2} | options, search=strategies)
-    assert str(raised.value) == message
 
 
-SHAPE = {
-    **{
-        "vocab_size": 23,
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "max_position_embeddings": 16,
-    },
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20),
-    **{
-        "pad_token_id": PAD,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": START,
-        "bos_token_id": 0,
-        "dropout": 0.0,
-    },
-}
+SHAPE = TINY_CONFIG | {"encoder_layers": 1, "max_position_embeddings": 16, "bos_token_id": START}
+SHAPE |= {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": START}
 SEARCHES = {
     "greedy": {"num_beams": 1, "length_penalty": 0.0, "early_stopping": True},
     "beams": {"num_beams": 3, "length_penalty": 0.6, "early_stopping": "never"},
@@ -160,10 +143,6 @@ def marian(**fields):
     return random_model(MarianMTModel, MarianConfig, **fields)
 
 
-def own(row):
-    return [token for token in row[1:] if token != PAD]
-
-
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize(
     ("use_cache", "asked"), [(True, {}), (False, SCORED)], ids=["plain", "scored, no cache"]
@@ -178,8 +157,8 @@ def test_a_model_of_another_class_searches_with_ours(model, search, use_cache, a
     # Remove the length penalty, because transformers would warn about a length penalty with one beam.
     options = {**options, "length_penalty": None} if search["num_beams"] == 1 else options
     outputs = model.generate(**batch_of(SOURCES), **options)
-    rows = (outputs.sequences if asked else outputs).tolist()
-    assert [own(row) for row in rows] == [hypothesis.tokens for hypothesis in expected]
+    found = new_tokens(outputs.sequences if asked else outputs)
+    assert found == [hypothesis.tokens for hypothesis in expected]
     if asked and search["num_beams"] > 1:
         scores = torch.tensor([hypothesis.score for hypothesis in expected])
         torch.testing.assert_close(outputs.sequences_scores, scores, atol=1e-5, rtol=1e-5)
@@ -190,7 +169,7 @@ def test_sentences_leave_an_ensemble_without_a_change_to_the_others(model):
     together = model.generate(**batch_of(SOURCES), **options, must_contain=[[[9]], [], [], [[5, 6]], []])
     for row, (source, phrases) in enumerate(zip(SOURCES, [[[9]], [], [], [[5, 6]], []], strict=True)):
         alone = model.generate(**batch_of([source]), **options, must_contain=[phrases])
-        assert own(alone[0].tolist()) == own(together[row].tolist())
+        assert new_tokens(alone) == new_tokens(together[row : row + 1])
 
 
 def test_no_translation_is_longer_than_the_positions_of_a_member(model):

@@ -1,6 +1,4 @@
-"""Restricted self-attention equals full attention with a band mask, needs linear time and memory, and caches
-r positions.
-"""
+"""Restricted self-attention equals a band mask, needs linear time and memory, and caches r positions."""
 
 import re
 

@@ -1,6 +1,7 @@
 """Labelled bracketing by the rules of evalb, on cases that can be counted by hand."""
 
 import pytest
+from sentences import refused
 
 from vaswani_hf.data.trees import tree_from_text
 from vaswani_hf.parsing.bracketing import bracketing_scores
@@ -24,12 +25,10 @@ def scores(gold, predicted):
         # Cases with a wrong label and with a wrong span.
         ("(S (NP (NN a)) (VP (VB b)))", "(S (ADJP (NN a)) (VP (VB b)))", (3, 3, 2)),
         ("(S (NP (NN a)) (VP (VB b) (NP (NN c))))", "(S (NP (NN a)) (VP (VB b)) (NP (NN c)))", (4, 4, 3)),
-        # Brackets are a multiset: if a bracket occurs twice in one tree and once in the other tree, one match
-        # counts.
+        # Brackets are a multiset: twice in one tree and once in the other is one match.
         ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NP (NN a))) (VP (VB b)))", (4, 4, 4)),
         ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NN a)) (VP (VB b)))", (4, 3, 3)),
-        # The attachment of punctuation has no effect, and brackets that contain only punctuation do not
-        # count.
+        # The attachment of punctuation has no effect, and brackets of only punctuation do not count.
         ("(S (NP (NN a) (, ,)) (VP (VB b)) (. .))", "(S (NP (NN a)) (, ,) (VP (VB b) (. .)))", (3, 3, 3)),
         ("(S (NP (NN a)) (X (: --)) (VP (VB b)))", "(S (NP (NN a)) (: --) (VP (VB b)))", (3, 3, 3)),
         # The tags of the gold tree determine the punctuation, even if the other tree has other tags.
@@ -66,8 +65,7 @@ def test_the_scores_are_those_of_all_sentences_together():
 
 
 def test_trees_of_other_words_are_refused():
-    with pytest.raises(ValueError) as error:
+    with refused("Tree 2 must have the words of the gold tree, 'a', but has 'b'."):
         bracketing_scores(
             [tree_from_text("(S (NN a))")] * 2, [tree_from_text("(S (NN a))"), tree_from_text("(S (NN b))")]
         )
-    assert str(error.value) == "Tree 2 must have the words of the gold tree, 'a', but has 'b'."

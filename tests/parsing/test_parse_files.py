@@ -125,11 +125,7 @@ REFUSED = [
         "{checkpoint} --trees gold",
         "gold, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3;",
     ),
-    (
-        GOLD,
-        "{checkpoint} --trees none.mrg",
-        "`trees` must be an existing file, but none.mrg does not exist.",
-    ),
+    (GOLD, "{checkpoint} --trees none.mrg", "`trees` must be an existing file, but none.mrg does not exist."),
     (
         GOLD,
         "none.txt --trees gold",
@@ -150,11 +146,6 @@ REFUSED = [
         GOLD,
         "other --trees gold --num_beams 8",
         "`--num_beams` has no effect with files, but no model is given (other); leave `--num_beams`",
-    ),
-    (
-        GOLD,
-        "other --trees gold --device cuda:7",
-        "`--device` has no effect with files, but no model is given (other); leave `--device`",
     ),
     (
         "(S (-NONE- *))",

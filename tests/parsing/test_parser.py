@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from factories import tiny_model
+from factories import save_checkpoint, tiny_model
+from sentences import refused
 
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.data.toy_corpora import grammar_trees
 from vaswani_hf.data.trees import tree_from_symbols, tree_from_text
@@ -121,12 +121,11 @@ def test_no_sentence_has_no_tree(random_parser):
 
 
 def test_a_limit_that_no_tree_keeps_is_refused(random_parser):
-    with pytest.raises(ValueError) as error:
-        random_parser("a b c", max_new_tokens=5)
-    assert str(error.value) == (
+    with refused(
         "A tree over 3 words has at least 6 symbols, but no more than 5 are allowed for 'a b c'; raise `max_new_tokens`, "
         "`max_length` or `max_length_b`."
-    )
+    ):
+        random_parser("a b c", max_new_tokens=5)
     assert str(random_parser("a b c", max_new_tokens=6)).count("(") == 4
 
 
@@ -150,24 +149,22 @@ def test_a_beginning_of_a_tree_is_refused(random_parser):
 
 def test_a_parser_and_a_translator_are_told_apart(random_parser, tmp_path):
     translator = tmp_path / "translator"
-    tiny_model(vocab_size=300, pad_token_id=1, eos_token_id=2, bos_token_id=0).save_pretrained(translator)
-    save_tokenizers(random_parser.source_tokenizer, random_parser.source_tokenizer, translator)
-    random_parser.model.save_pretrained(tmp_path)
-    save_tokenizers(random_parser.source_tokenizer, random_parser.target_tokenizer, tmp_path)
+    model = tiny_model(vocab_size=300, pad_token_id=1, eos_token_id=2, bos_token_id=0)
+    tokenizers = random_parser.source_tokenizer, random_parser.target_tokenizer
+    save_checkpoint(translator, model, tokenizers[0])
+    save_checkpoint(tmp_path, random_parser.model, *tokenizers)
     loaded = Parser.from_pretrained(str(tmp_path), device="cpu")
     assert loaded(SENTENCES[1], max_new_tokens=20) == random_parser(SENTENCES[1], max_new_tokens=20)
-    with pytest.raises(ValueError) as error:
-        Translator.from_pretrained(str(tmp_path))
-    assert str(error.value) == (
+    with refused(
         f"`model` must be a translation model, but '{tmp_path}' is a parser; it is used by `vaswani parse`, and by `Parser` of "
         "vaswani_hf.parsing."
-    )
-    with pytest.raises(ValueError) as error:
-        Parser.from_pretrained(str(translator))
-    assert str(error.value) == (
+    ):
+        Translator.from_pretrained(str(tmp_path))
+    with refused(
         f"`model` must be a parser, but '{translator}' is a translation model; it is used by `vaswani translate`, and by "
         "`Translator` of vaswani_hf.translation."
-    )
+    ):
+        Parser.from_pretrained(str(translator))
 
 
 def test_the_parser_is_scored_on_sentences_of_any_words(random_parser):

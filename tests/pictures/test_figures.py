@@ -70,9 +70,7 @@ def test_all_pictures(copier, tmp_path):
 
 @pytest.mark.parametrize(("weight", "sentence"), [(0.31, ""), (0.29, " No trained head prefers these pairs")])
 def test_no_head_prefers_the_pairs(weight, sentence):
-    """The caption says that no head prefers the pairs if all heads give similar weights to other words at the
-    same distance.
-    """
+    """The caption says that no head prefers the pairs if all heads give other words similar weights."""
     heads = [
         {"mean_weight": 0.1, "mean_weight_same_distance": 0.1},
         {"mean_weight": weight, "mean_weight_same_distance": 0.2},
@@ -88,9 +86,7 @@ def no_files(monkeypatch):
 
 
 def test_left_out_pictures(copier, tmp_path, no_files):
-    """If there is no record and no word of the lists, the other pictures are drawn, and lines name the
-    missing pictures.
-    """
+    """Without a record and words of the lists, other pictures are drawn, and lines name the missing ones."""
     lines = []
     draw_figures(copier, TEXTS, tmp_path / "out", report=lines.append)
     content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
@@ -168,9 +164,13 @@ def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
     """The command draws the pictures of a checkpoint without a record of a run."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     code, out, _ = vaswani(
-        "figures", copier_checkpoint, tmp_path / "out", "--texts", tmp_path / "texts.txt",
+        "figures",
+        copier_checkpoint,
+        tmp_path / "out",
+        "--texts",
+        tmp_path / "texts.txt",
         *("--verbs", "läuft:Straße,Hund", "--least_distance", 2, "--text", "eins zwei"),
-    )  # fmt: skip
+    )
     assert code == 0
     assert out.count("\n") == 1 + len(OTHERS | {"two_heads"}) + 2
     content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))

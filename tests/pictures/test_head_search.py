@@ -123,9 +123,7 @@ def test_most_different_heads():
 
 
 def test_untrained_model(sentences):
-    """Each call returns the same untrained model, with other weights than the trained model. A call does not change
-    the random state.
-    """
+    """Each call returns the same untrained model with other weights, and keeps the random state."""
     model = sentences[1]
     state = torch.get_rng_state()
     first, second = untrained(model), untrained(model)

@@ -19,16 +19,9 @@ MODEL_FOLDER = Path(vaswani_hf.__file__).parent / "model"
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 TARGET_TOKENIZER = {f"target_tokenizer/{name}" for name in TOKENIZER}
 ROOT = {
-    ".gitattributes",
-    "LICENSE",
-    "handler.py",
-    "requirements.txt",
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    *TOKENIZER,
-    *CODE_FILES,
+    *".gitattributes LICENSE README.md handler.py requirements.txt config.json generation_config.json".split()
 }
+ROOT |= TOKENIZER | CODE_FILES
 CHECKED = "same logits, tokens and translation"
 
 

@@ -196,14 +196,10 @@ def test_a_hub_that_cannot_be_reached(cache, alice, tiny_checkpoint, vaswani, mo
         assert vaswani(*words) == (2, "", sentence)
 
 
-# Reading.
-
-
 def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, cache, vaswani, monkeypatch):
     def said(name, *words):
         code, out, sentence = vaswani("translate", name, "--text", "der Hund", *words)
-        # A name that does not exist gives the exit code 2. A missing permission or a missing file gives the
-        # exit code 1.
+        # The exit code is 2 for a name that does not exist, and 1 for a missing permission or file.
         is_unknown = sentence.startswith(("There is no repository", "404 Client Error. Revision"))
         assert (code, out) == (2 if is_unknown else 1, "")
         return sentence
@@ -222,9 +218,6 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, ca
         assert f"Access to model {name} is restricted" in said(name)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "Invalid credentials in Authorization header" in said(name)
-
-
-# Files that were changed on the disk.
 
 
 def test_files_that_were_changed_in_the_cache_are_not_loaded(published, cache, vaswani):
@@ -328,9 +321,6 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
         r"HF_HOME to another folder\. For a push, set TMPDIR instead of HF_HOME\.",
         sentence,
     )
-
-
-# The sentences themselves.
 
 
 def test_what_has_nothing_to_do_with_the_hub_is_not_explained():

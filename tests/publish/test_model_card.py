@@ -12,6 +12,7 @@ import pytest
 from factories import write_recipe
 from huggingface_hub import HfApi, ModelCard
 from safetensors.torch import load_file, save_file
+from sentences import refused
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.model_card import check_card, model_card
@@ -269,8 +270,11 @@ def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers
     assert (card.data.language, card.data.license) == (["en", "de"], "apache-2.0")
     assert card.data.eval_results[0].dataset_name == "numbers"
     nulls = dict.fromkeys(("training", "test", "decoding", "data", "corpus"))
-    (tmp_path / "copy" / "results.json").write_text(json.dumps(nulls))
-    assert model_card(tmp_path / "copy", "alice/words").data.eval_results is None
+    inner = {"training": {"seconds": None, "versions": None}, "test": {"bleu": None, "chrf": None}}
+    for content in (nulls, nulls | inner):
+        (tmp_path / "copy" / "results.json").write_text(json.dumps(content))
+        card = model_card(tmp_path / "copy", "alice/words")
+        assert card.data.eval_results is None and "BLEU" not in str(card)
 
 
 def test_a_record_of_an_older_version_is_enough(numbers, copy):
@@ -328,8 +332,7 @@ def test_steps_and_tokens_are_counted_where_nothing_is_logged(texts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [("de_AT", ["en", "de"]), ("zh-Hans", ["en", "zh"]), ("german", ["en"])],
+    ("given", "expected"), [("de_AT", ["en", "de"]), ("zh-Hans", ["en", "zh"]), ("german", ["en"])]
 )
 def test_languages_that_the_hub_does_not_know_stay_out_of_the_metadata(numbers, copy, given, expected):
     folder = copy(numbers)
@@ -463,22 +466,13 @@ def test_a_fault_of_the_package_is_not_blamed_on_the_record(tiny_checkpoint, mon
         model_card(folder, "alice/words")
 
 
-def test_results_that_are_null(tiny_checkpoint):
-    folder = tiny_checkpoint()
-    training = {"seconds": None, "versions": None}
-    content = {"training": training, "test": {"bleu": None, "chrf": None}, "data": None}
-    (folder / "results.json").write_text(json.dumps(content))
-    assert "BLEU" not in str(model_card(folder, "alice/x"))
-
-
 def test_a_card_that_is_not_utf8(tmp_path):
     path = tmp_path / "README.md"
     path.write_bytes("Übersetzer".encode("latin-1"))
-    with pytest.raises(ValueError) as caught:
-        check_card(path)
-    assert str(caught.value) == (
+    with refused(
         f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get a new card."
-    )
+    ):
+        check_card(path)
     path.write_text("Übersetzer", encoding="utf-8")
     check_card(path)
 

@@ -1,8 +1,4 @@
-"""Recipes: the files of the project, YAML and the command line, and sentences for wrong values.
-
-pydantic checks the types and ranges of single fields, and tests/settings shows the error messages. This file
-tests rules that concern several keys.
-"""
+"""Recipes: the files of the project, YAML, the command line, and rules that concern several keys."""
 
 import functools
 import inspect
@@ -75,9 +71,7 @@ def values(name: str) -> dict:
 
 
 def differences(name: str, base: str) -> dict:
-    """Return the values in which a recipe differs from another recipe, by `section.key`; missing keys are
-    None.
-    """
+    """The values in which a recipe differs from another recipe, by `section.key`; missing keys are None."""
     other, earlier = values(name), values(base)
     return {
         key: other.get(key) for key in other.keys() | earlier.keys() if other.get(key) != earlier.get(key)
@@ -139,8 +133,7 @@ def test_table_3_has_no_other_rows():
 def test_the_models_of_the_paper_differ_in_what_it_says():
     assert differences("wmt14/big_en_de", "wmt14/base_en_de") == BIG
     assert differences("wmt14/base_en_fr", "wmt14/base_en_de") == FRENCH
-    # For English-French, Section 6.1 says that the big model "used dropout rate P_drop = 0.1, instead of
-    # 0.3".
+    # Section 6.1: English-French "used dropout rate P_drop = 0.1, instead of 0.3".
     assert differences("wmt14/big_en_fr", "wmt14/big_en_de") == FRENCH | {"model.dropout": 0.1}
     of_the_paper = {f"{size}_en_{language}" for size in ("base", "big") for language in ("de", "fr")}
     assert {path.stem for path in recipe_files("wmt14")} == of_the_paper | {"base_en_de_long"}
@@ -375,7 +368,10 @@ def replaced(old, new):
         (MINIMAL + "model: {d_modell: 64}", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
         (MINIMAL + "model: {vocab_size: 64}", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
         (MINIMAL + "dropout: 0.3", "`dropout` ... 0.3; write `model.dropout`"),
-        (MINIMAL + "seed: 1\nseed: 2", "`seed` occurs twice in the mapping that begins in line 1; give the key only once."),
+        (
+            MINIMAL + "seed: 1\nseed: 2",
+            "`seed` occurs twice in the mapping that begins in line 1; give the key only once.",
+        ),
         (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}", "`encoder` occurs twice"),
         ("- 1", "must be a mapping of keys to values, but is list"),
         (MINIMAL + "model: 3", "`model` in ... must be a mapping of keys to values, but is 3."),
@@ -383,7 +379,7 @@ def replaced(old, new):
         ("data: {source_language: en, target_language: de}", "`output_dir` must be given, but is missing."),
         (replaced("source_language: en, ", ""), "`data.source_language` must be given, but is missing."),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_is_one_sentence(recipe_file, text, parts):
     found = message(recipe_file(text + "\n"))
     assert contains(found, parts), found
@@ -412,8 +408,7 @@ def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
     assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
 
 
-# Each row has a licence of the data and a licence of a model. The data permits the licence of the model, or
-# does not say whether its licence applies to a model.
+# The licences of the data and of a model. The data permits the licence, or does not speak of models.
 PERMITTED = """
     research-only | research-only
     research-only | null
@@ -537,13 +532,23 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
 @pytest.mark.parametrize(
     ("texts", "parts"),
     [
-        ({"recipe": "extends: no.yaml"}, "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'"),
-        ({"recipe": "extends: ."}, "'{0}' cannot be read: Is a directory; correct `extends` in '{0}/recipe.yaml'"),
+        (
+            {"recipe": "extends: no.yaml"},
+            "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'",
+        ),
+        (
+            {"recipe": "extends: ."},
+            "'{0}' cannot be read: Is a directory; correct `extends` in '{0}/recipe.yaml'",
+        ),
         ({"recipe": "extends: recipe.yaml"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' creates a circle"),
-        ({"recipe": "extends: rows/b.yaml", "rows__b": "extends: ../recipe.yaml"},
-         "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'"),
-        ({"recipe": "extends: b.yaml\ntraining: {max_steps: 3}", "b": "training: [1]"},
-         "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1]."),
+        (
+            {"recipe": "extends: rows/b.yaml", "rows__b": "extends: ../recipe.yaml"},
+            "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'",
+        ),
+        (
+            {"recipe": "extends: b.yaml\ntraining: {max_steps: 3}", "b": "training: [1]"},
+            "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1].",
+        ),
         ({"recipe": "extends: [a.yaml]"}, "`extends` in ... must be text ... ['a.yaml']"),
         ({"recipe": "extends:"}, "`extends` in ... must be text ... None"),
         ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` occurs twice ... of '{0}/b.yaml'"),
@@ -551,7 +556,7 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
         ({"recipe": MINIMAL + "extendz: b.yaml"}, "`extendz` ... 'b.yaml' ... `extends`"),
         ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml'"),
     ],
-)  # fmt: skip
+)
 def test_wrong_extensions_are_one_sentence(files, texts, parts):
     folder = files(**texts)
     sentence = message(folder / "recipe.yaml")

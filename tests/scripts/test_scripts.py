@@ -22,8 +22,7 @@ from vaswani_hf.data.toy_corpora import number_pairs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-# The command line of each script, and regular expressions that its output must contain. {checkpoint}, {source}, {target} and
-# {out} are paths.
+# The command line of each script, and regular expressions of its output. Words in braces are paths.
 RUNS = {
     "alignment.py": (
         "{checkpoint}",
@@ -296,9 +295,7 @@ def memory(script):
 
 
 def read(story, question):
-    """Return the answer to a question, computed from the words of the story, and the positions of the
-    supporting statements.
-    """
+    """The answer to a question by the words of the story, and the positions of the supporting statements."""
 
     def last(pattern, before=None):
         found = [(place, re.fullmatch(pattern, told)) for place, told in enumerate(story[:before])]
@@ -374,6 +371,5 @@ def test_train_has_the_header_that_uv_reads():
     (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
     header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
     project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # The name of the package is free on PyPI. The header must not install the package by its name, because
-    # somebody else could take this name.
+    # The name is free on PyPI, so somebody else could take it: the header must not install it by name.
     assert header == {"requires-python": project["requires-python"], "dependencies": []}

@@ -1,6 +1,4 @@
-"""Ray translates Parquet files with two workers: the order of the rows is kept, and no row is missing or
-repeated.
-"""
+"""Ray translates Parquet files with two workers: the order is kept, no row is missing or repeated."""
 
 import os
 import subprocess
@@ -11,12 +9,12 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from sentences import refused
 
 from vaswani_hf.translation import Translator
 
 SCRIPT = Path(__file__).parents[2] / "scripts/examples/translate_ray.py"
-# The numbers of rows of a row group and of an output file; one output begins inside a row group, another
-# output ends with one.
+# Rows per row group and output file; one output begins inside a row group, another ends with one.
 GROUP_ROWS, ROWS_PER_FILE = 4, 6
 TEXTS = ["der Hund läuft", None, "", "Hund", "  ", "der der läuft\nHund"] * 3
 PARTS = "a-00000-of-00003 a-00001-of-00003 a-00002-of-00003 b-00000-of-00001 empty-00000-of-00001"
@@ -125,11 +123,11 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
     assert str(caught.value) == (
         f"translate_ray: '{output / NAMES[0]}' was made from another input file or checkpoint, or with other options; {remedy}"
     )
-    with pytest.raises(SystemExit) as caught:
+    with refused(
+        f"translate_ray: OUTPUT must contain only output files of this run, but contains '{output / NAMES[0]}'; choose another OUTPUT.",
+        SystemExit,
+    ):
         translated(rows=len(TEXTS))
-    assert str(caught.value) == (
-        f"translate_ray: OUTPUT must contain only output files of this run, but contains '{output / NAMES[0]}'; choose another OUTPUT."
-    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +165,6 @@ def test_what_cannot_be_translated_is_one_sentence(script, source, tmp_path, cha
         str(tmp_path / change.pop(name, default)) for name, default in (("input", "in"), ("output", "out"))
     ]
     options = [word for name, value in change.items() for word in (f"--{name}", value)]
-    with pytest.raises(SystemExit) as caught:
+    with refused(f"translate_ray: {sentence.format(tmp_path)}", SystemExit):
         script("translate_ray").main(["checkpoint", *places, *options])
-    assert str(caught.value) == f"translate_ray: {sentence.format(tmp_path)}"
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,4 @@
-"""The worked numbers equal the numbers of the notes, and the results of arithmetic that shares no code with
-the package.
-"""
+"""The worked numbers equal the numbers of the notes and arithmetic that shares no code with the package."""
 
 import math
 import re

@@ -89,19 +89,6 @@ def test_the_translations_are_those_of_the_translator(copier, engine, options):
                 assert ours.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_constraints(copier, engine):
-    free, begun, containing = submitted(
-        engine(),
-        job_of(copier, "der Hund"),
-        job_of(copier, "der Hund", target_prefix="Öl"),
-        job_of(copier, "der Hund", must_contain=["weiß"]),
-    )
-    texts = [future.result(60)[0][0].text for future in (free, begun, containing)]
-    assert texts[0] == "der Hund"
-    assert texts[1].startswith("Öl")
-    assert "weiß" in texts[2]
-
-
 def test_requests_that_arrive_together_share_a_batch(recorded, engine):
     futures = submitted(engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
     assert [future.result(60)[0][0].text for future in futures] == ["eins", "zwei, ja?"]
@@ -127,9 +114,7 @@ def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
 
 
 def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
-    """The short text is in the next batch, although the long text came first. Each group of requests with
-    equal options gets turns.
-    """
+    """The short text is in the next batch, although the long text came first: groups take turns."""
     recorded.proceed.clear()
     started = engine(max_batch=2)
     (long,) = submitted(started, job_of(recorded, "eins. " * 8))
@@ -202,18 +187,6 @@ def test_a_stop_finishes_all_requests(recorded):
     assert [future.result(0)[0][0].text for future in futures] == ["eins", "Hund"]
     assert time.monotonic() - begin < 9
     assert not started.is_alive
-
-
-def test_the_parts_of_a_stream_are_the_translation(copier, engine):
-    text = " der Hund läuft. zwei nein\nÖl "
-    parts: list[str] = []
-    options = TranslationOptions.of(split_sentences=True, num_beams=1)
-    job = Job(copier, [Request(text)], copier.complete(options), on_text=parts.append)
-    engine().submit(job)
-    ((translation,),) = job.future.result(60)
-    assert "".join(parts) == translation.text
-    assert [translation.text] == list(copier.translate([text], split_sentences=True, num_beams=1))
-    assert len([part for part in parts if part.strip()]) > 3
 
 
 def test_a_cancelled_stream_stops_the_search(copier, engine):

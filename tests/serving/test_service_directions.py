@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from factories import tiny_tokenizer, write_recipe
+from sentences import refused
 
 from vaswani_hf.checkpoint.languages import recorded_languages
 from vaswani_hf.model.tokenizing_vaswani import tags_of
@@ -55,12 +56,11 @@ def test_a_detector_chooses_the_direction():
 
 
 def test_two_models_for_the_same_languages_are_refused():
-    with pytest.raises(ValueError) as error:
-        Directions([("en", "de", model()), ("en", "de", model())])
-    assert str(error.value) == (
+    with refused(
         "`models` must have different languages, but two models translate from en to de; leave one of the two models "
         "out."
-    )
+    ):
+        Directions([("en", "de", model()), ("en", "de", model())])
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,7 @@ def test_recorded_languages(tmp_path):
     results = {"data": {"source_language": "eng", "target_language": "deu"}}
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert recorded_languages(tmp_path) == ("eng", "deu")
-    # The languages in the recipe take precedence over the languages in the results, also for a numbered
-    # checkpoint.
+    # The languages in the recipe take precedence over those in the results.
     write_recipe(tmp_path / "recipe.yaml")
     (tmp_path / "checkpoint-3").mkdir()
     assert recorded_languages(tmp_path) == recorded_languages(tmp_path / "checkpoint-3") == ("en", "de")
@@ -114,10 +113,9 @@ def test_recorded_languages(tmp_path):
 
 
 def test_a_checkpoint_without_languages_needs_the_option(tmp_path):
-    with pytest.raises(ValueError) as error:
-        load_directions([str(tmp_path)], [], lambda name: model())
-    assert str(error.value) == (
+    with refused(
         f"`--languages` must name the languages of each model, such as en:de, because '{tmp_path}' does not record its "
         "languages."
-    )
+    ):
+        load_directions([str(tmp_path)], [], lambda name: model())
     assert pairs(load_directions([str(tmp_path)], ["fr:it"], lambda name: model())) == [("fr", "it", None)]

@@ -1,6 +1,4 @@
-"""A new task needs only one class and one entry in the table. The example is summarisation, scored by ROUGE
-(Lin 2004).
-"""
+"""A new task needs only one class and one entry in the table. The example is summarisation with ROUGE."""
 
 import dataclasses
 import json

@@ -26,8 +26,7 @@ def test_no_other_code_asks_which_task_a_run_has():
     found = {
         str(path.relative_to(PACKAGE)): comparisons_of(path.read_text()) for path in PACKAGE.rglob("*.py")
     }
-    # Two files may compare tasks: a run compares its recipe with the recorded recipe, and a recipe looks up
-    # its task in the table.
+    # Two files may compare tasks: a run with its recorded recipe, and a recipe with the table.
     assert {name for name, lines in found.items() if lines} == {"recipe/recipe.py", "training/run.py"}
 
 

@@ -36,9 +36,7 @@ def train_steps(model: VaswaniForSeq2SeqLM, rank: int = 0, world_size: int = 1) 
 
 
 def train_natively(folder: Path) -> None:
-    """Load each checkpoint `start` below a folder sharded by transformers, train it, generate, and save it as
-    `end`.
-    """
+    """Load each checkpoint `start` sharded by transformers, train it, generate, and save it as `end`."""
     for start in sorted(folder.glob("*/start")):
         model = VaswaniForSeq2SeqLM.from_pretrained(start, distributed_config=DistributedConfig(fsdp_size=2))
         rank = torch.distributed.get_rank()

@@ -20,9 +20,7 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
 def in_two_processes(python: str, function, folder: Path, *, backend: str, seconds: int = 60) -> list:
-    """Return the result of a function of this module in each of two processes, with this timeout (seconds) of
-    the default group.
-    """
+    """The result of a function of this module in each of two processes, with this timeout (seconds)."""
     words = [function.__name__, str(folder), backend, str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [
@@ -49,9 +47,7 @@ def meet(name: str, folder: Path, backend: str, seconds: int, rank: int) -> None
 
 
 def _wait_for_both(folder: Path, rank: int) -> None:
-    """Returns when both processes have started, because on a busy machine one process may start seconds
-    later.
-    """
+    """Wait until both processes have started, because one may start seconds later."""
     (folder / f"started-{rank}").touch()
     for _ in range(1200):
         if all((folder / f"started-{other}").exists() for other in range(2)):

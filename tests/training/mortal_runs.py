@@ -31,9 +31,7 @@ _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chm
 
 
 class Moment(NamedTuple):
-    """The moment of a kill: the rank of a process (None for all processes), and the function that prepares
-    the kill.
-    """
+    """The moment of a kill: the rank of a process (None: all), and a function that prepares the kill."""
 
     rank: int | None
     arrange: Callable[[str], None]
@@ -135,9 +133,7 @@ class Life(NamedTuple):
     store: dist.TCPStore
 
     def wait_for_start(self) -> None:
-        """Returns when all processes have joined their groups, because the other processes would wait for a
-        process that was killed earlier.
-        """
+        """Wait until all processes have joined their groups, because they would wait for a killed process."""
         self.store.wait([f"begun {rank}" for rank in range(len(self.processes))], PATIENCE)
 
     def wait(self, seconds: float = 2 * PATIENCE.total_seconds()) -> list[int]:
@@ -158,9 +154,7 @@ class Life(NamedTuple):
 
 
 def forking_server():
-    """The context of a server that has imported the modules of a run and forks the processes, because the
-    test process has threads.
-    """
+    """A server that has imported the modules of a run forks processes, because this process has threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_server"])
     path = os.environ.get("PYTHONPATH")

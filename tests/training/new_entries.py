@@ -13,8 +13,7 @@ from unittest.mock import patch
 import torch
 from pydantic import Field
 
-# The Python of the tests has imported the package before. Delete the package from `sys.modules`, so that
-# Python imports the package again after the new entries.
+# Python must import the package again after the new entries.
 for name in [name for name in sys.modules if name.split(".")[0] == "vaswani_hf"]:
     del sys.modules[name]
 

@@ -86,9 +86,7 @@ def launched(start, name: str, *words) -> subprocess.Popen:
 
 
 def assert_same_run(one: Path, several: Path) -> None:
-    """Compare losses, gradients, validations (bf16 differs by up to 4e-3) and weights, and check that the
-    weights have changed.
-    """
+    """Compare losses, gradients, validations (bf16 differs by up to 4e-3) and weights, which must change."""
     for left, right in zip(metrics(one), metrics(several), strict=True):
         for name in ("step", "loss", "grad_norm", "target_tokens", "eval_loss"):
             assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=5e-3), name
@@ -172,9 +170,7 @@ def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[i
 
 @pytest.mark.parametrize("streaming", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, folder, streaming):
-    """A step has six batches with one process, with three processes, and with two processes that continue the
-    run. The number of steps of an epoch is not a whole number, so an epoch can end inside a step.
-    """
+    """A step has six batches with one, three, and then two processes, so an epoch can end inside a step."""
 
     def run(output, processes, *overrides):
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)

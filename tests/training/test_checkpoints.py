@@ -1,6 +1,4 @@
-"""The numbered checkpoints of a run are complete or absent, damage is detected, and interruptions change no
-checkpoint.
-"""
+"""Numbered checkpoints are complete or absent, damage is detected, and interruptions change nothing."""
 
 import errno
 import multiprocessing

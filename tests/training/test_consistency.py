@@ -1,6 +1,4 @@
-"""R-Drop and SimCut equal slow implementations of their definitions, and the moving average equals values
-computed by hand.
-"""
+"""R-Drop and SimCut equal slow implementations, and the moving average equals values by hand."""
 
 import functools
 import math
@@ -64,8 +62,7 @@ def gradients(model, loss):
 )
 @pytest.mark.parametrize("keeps_ignored", [False, True])
 def test_the_loss_of_two_passes_is_what_its_paper_says(fields, cut_rate, keeps_ignored, monkeypatch):
-    # On a GPU the loss keeps ignored positions, because counting the other positions would force a
-    # synchronisation.
+    # On a GPU the loss keeps ignored positions, because counting would force a synchronisation.
     monkeypatch.setattr(
         "vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored
     )

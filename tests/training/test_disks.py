@@ -15,8 +15,7 @@ from vaswani_hf.training.trainer import VaswaniTrainer
 
 SLOW = pytest.mark.slow
 BOTH = ["checkpoint-4", "checkpoint-8"]
-# For each stage: the owner and the name of a function, the number of the call that fails, and the checkpoints
-# that stay.
+# For each stage: a function, the number of the call that fails, and the checkpoints that stay.
 STAGES = {
     "a checkpoint": (VaswaniTrainer, "_save_checkpoint", 2, BOTH[:1]),
     "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, BOTH[:1]),
@@ -59,9 +58,7 @@ def remount(place, how):
 
 @pytest.fixture
 def train_until(finished, train_command, monkeypatch):
-    """Train in a folder and call a function once before this stage. The stages at the end of a run use a
-    finished run, so that no step is trained.
-    """
+    """Train in a folder and call a function before this stage; late stages use a finished run."""
 
     def train_until(folder, stage, function):
         owner, name, number, left = STAGES[stage]

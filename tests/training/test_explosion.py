@@ -1,6 +1,4 @@
-"""An exploding loss ends the run before a good checkpoint is deleted; a loss that only rises does not end the
-run.
-"""
+"""An exploding loss ends the run before a good checkpoint is deleted; a rising loss does not."""
 
 import itertools
 import math
@@ -31,14 +29,12 @@ def falling(steps, low=2.0, noise=0.0):
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        # The loss rises far above the loss of a guess, with and without earlier progress. A loss near the
-        # loss of a guess is detected later.
+        # The loss rises far above the loss of a guess. A loss near this loss is detected later.
         ([*falling(300), *[40.0] * 50], (310, 301)),
         ([*[8.0] * 20, *[40.0] * 50], (30, 21)),
         ([*falling(300), *[6.6] * 200], (400, 301)),
         ([*falling(300), *itertools.accumulate([0.05] * 300, initial=2.0)], (450, 351)),
-        # No explosions: noise of small batches, spikes, other text, a bad initialization with a long warm-up,
-        # no progress.
+        # No explosions: noise, spikes, other text, a bad initialization with a long warm-up, no progress.
         (falling(1000, noise=1.5), None),
         ([*falling(300), *([30.0] * 9 + [2.0]) * 20], None),
         ([*falling(300), *[6.6] * 99, *[2.0] * 300], None),

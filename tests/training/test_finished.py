@@ -21,9 +21,7 @@ AVERAGED = "--average_checkpoints=3 --save_total_limit=3 --save_steps=2"
 
 
 def changed(folder, expected):
-    """Return the names of the files that differ from the expected files; the manifest must describe all
-    files.
-    """
+    """The names of the files that differ from the expected files; the manifest must describe all files."""
     found = contents(folder)
     assert found.keys() == expected.keys()
     assert verify_manifest(folder) is None

@@ -1,8 +1,6 @@
 """Two processes that share every weight by FSDP2 train, save and continue as one process does."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +8,8 @@ import pytest
 import torch
 from factories import tiny_model, write_recipe
 from fsdp_worker import train_steps
-from tiny_runs import metrics, results, weights
+from sentences import refused
+from tiny_runs import metrics, results, torchrun, weights
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.section import EncoderDecoderTraining
@@ -33,11 +32,7 @@ OPTIONS = """
 
 
 def run_two(python: str, *arguments: str, **environment: str) -> None:
-    environment |= {"OMP_NUM_THREADS": "1"}
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
-    done = subprocess.run(
-        [*command, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=240
-    )
+    done = torchrun(python, WORKER, *arguments, **environment)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -111,20 +106,48 @@ def zero(stage: int = 2, precision: str = "no", processes: int = 2) -> SimpleNam
 @pytest.mark.parametrize(
     ("accelerator", "has_checkpoint", "fields", "sentence"),
     [
-        (zero(stage=3), True, {}, "`zero_stage` must be at most 2, but is 3; to shard the weights too, use FSDP2."),
-        (zero(precision="bf16"), True, {},
-         "The precision must be float32 with DeepSpeed, but is bf16; set `training.bf16` to false, or use FSDP2, "
-         "because DeepSpeed would also keep the weights in bf16."),
-        (zero(processes=3), True, {},
-         "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many processes as before."),
-        (zero(), False, {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
+        (
+            zero(stage=3),
+            True,
+            {},
+            "`zero_stage` must be at most 2, but is 3; to shard the weights too, use FSDP2.",
+        ),
+        (
+            zero(precision="bf16"),
+            True,
+            {},
+            "The precision must be float32 with DeepSpeed, but is bf16; set `training.bf16` to false, or use FSDP2, "
+            "because DeepSpeed would also keep the weights in bf16.",
+        ),
+        (
+            zero(processes=3),
+            True,
+            {},
+            "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many processes as before.",
+        ),
+        (
+            zero(),
+            False,
+            {"r_drop_alpha": 2.0},
+            "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0.",
+        ),
         (sharded(1), False, {}, "`--fsdp_version` must be 2, but is 1."),
-        (sharded(2), False, {"torch_compile": True}, "`training.torch_compile` must be false with FSDP, but is True."),
+        (
+            sharded(2),
+            False,
+            {"torch_compile": True},
+            "`training.torch_compile` must be false with FSDP, but is True.",
+        ),
         (sharded(2), False, {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
-        (sharded(2), False, {"optimizer": "muon"}, "`training.optimizer` must be adam or adamw with FSDP, but is muon."),
+        (
+            sharded(2),
+            False,
+            {"optimizer": "muon"},
+            "`training.optimizer` must be adam or adamw with FSDP, but is muon.",
+        ),
         (sharded(2), True, {}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
     ],
-)  # fmt: skip
+)
 def test_unsupported_options_of_sharded_training_are_refused_by_name(
     tmp_path, accelerator, has_checkpoint, fields, sentence
 ):
@@ -133,9 +156,8 @@ def test_unsupported_options_of_sharded_training_are_refused_by_name(
     for rank in range(2):
         (tmp_path / "global_step5" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     prepare_sharding(zero(), tmp_path, EncoderDecoderTraining())
-    with pytest.raises(ValueError) as error:
+    with refused(sentence.format(tmp_path)):
         prepare_sharding(accelerator, tmp_path if has_checkpoint else None, EncoderDecoderTraining(**fields))
-    assert str(error.value) == sentence.format(tmp_path)
 
 
 def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(
@@ -149,6 +171,5 @@ def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_sha
         == "FSDP needs several accelerators: here every process keeps the whole model\n"
     )
     (tmp_path / "pytorch_model_fsdp.bin").touch()
-    with pytest.raises(ValueError) as error:
+    with refused(f"'{tmp_path}' was saved with FSDP; resume it with FSDP, not without it."):
         prepare_sharding(alone, tmp_path, EncoderDecoderTraining())
-    assert str(error.value) == f"'{tmp_path}' was saved with FSDP; resume it with FSDP, not without it."

@@ -66,11 +66,15 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
         ("cuda", True, AUTO, f"{IN_BFLOAT16}, batches prepared by 2 processes"),
         ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
         ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
-        ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to turn compilation off: `--torch_compile false`), "
-         "batches prepared by 1 process"),
+        (
+            "cuda",
+            False,
+            [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
+            f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to turn compilation off: `--torch_compile false`), "
+            "batches prepared by 1 process",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16, words, means):
     machine(device, bf16)
     recipe = load_recipe(run.recipe, words)
@@ -94,9 +98,7 @@ def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine
     machine("cpu", True)
     words = ["--vocab_size=2000", "--source_tokens_per_batch=1000000", "--target_tokens_per_batch=1000000"]
     recipe = load_recipe(CONFIGURATION / "numbers.yaml", words)
-    # A part has 2**19 / 128 = 4,096 positions. Each position takes 6 operations for each weight: 393,216
-    # weights of attention, 262,144 weights of feed-forward networks, and the weights of the output
-    # projection.
+    # A part has 2**19 / 128 = 4,096 positions, with 6 operations for each weight of layers and projection.
     assert hardware._flops_at_once(recipe.training, model_of(recipe)) == 6 * 4096 * (655_360 + 2000 * 128)
 
 
@@ -160,9 +162,7 @@ def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, monkeypatch,
 
 
 def test_bfloat16_on_a_processor_attends_in_float32(monkeypatch):
-    """On a CPU attention is computed in float32, because the backward pass of the fused kernel is slow in
-    bfloat16.
-    """
+    """On a CPU attention is float32, because the backward pass of the fused kernel is slow in bfloat16."""
     kinds, fused = set(), torch.nn.functional.scaled_dot_product_attention
 
     def watched(query, *args, **kwargs):

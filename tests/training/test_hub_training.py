@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 from factories import CODE_FILES, write_recipe
+from sentences import refused
 from tiny_runs import metrics, same, weights
 from transformers import pipeline
 
@@ -87,8 +88,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, pushing, strateg
     names = resumable.get(strategy, ["checkpoint-2", "checkpoint-4"])
     assert folders == dict.fromkeys(names, ROOT_FILES | STATE_FILES)
     assert repository.titles()[0] == "Push a checkpoint of vaswani_hf"
-    # A checkpoint that is saved during a push is skipped, unless all checkpoints are kept or it is the last
-    # checkpoint.
+    # A checkpoint that is saved during a push is skipped, unless all are kept or it is the last.
     assert "Training in progress, step 4" in repository.titles()
     assert files["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
     printed = capsys.readouterr()
@@ -100,10 +100,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, pushing, strateg
 
 @pytest.mark.parametrize(
     ("strategy", "streaming"),
-    [
-        ("checkpoint", "false"),
-        pytest.param("all_checkpoints", "true", marks=pytest.mark.slow),
-    ],
+    [("checkpoint", "false"), pytest.param("all_checkpoints", "true", marks=pytest.mark.slow)],
 )
 def test_a_run_goes_on_on_another_machine(repo_id, recipe, pushing, strategy, streaming, tmp_path, capsys):
     keys = {"streaming": streaming, "bpe_dropout": 0.0 if streaming == "true" else 0.1}
@@ -136,12 +133,11 @@ def test_a_pushed_run_is_not_continued_by_another_recipe_or_from_damaged_files(
 
 def test_checkpoints_of_another_trainer_are_no_run_to_continue(hub, repo_id, alice, recipe, tmp_path):
     hub.create_repository(repo_id).commit({"last-checkpoint/trainer_state.json": b"{}"})
-    with pytest.raises(ValueError) as raised:
-        train(recipe("there", resume="true", hub_model_id=repo_id))
-    assert str(raised.value) == (
+    with refused(
         f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no recipe.yaml; therefore another trainer wrote the checkpoints; "
         "choose another repository, or leave out `--resume true`."
-    )
+    ):
+        train(recipe("there", resume="true", hub_model_id=repo_id))
     assert not (tmp_path / "there").exists()
 
 
@@ -193,8 +189,7 @@ def test_a_pipeline_pushes_everything(hub, repo_id, transfer, copied, tmp_path):
     assert by_folder(files) == {"": PUBLISHED}
     assert {name for name in files if name.endswith(".py")} == CODE_FILES | {"handler.py"}
     assert repository.private and repository.titles()[0] == "All of it"
-    # Push a model that was loaded from an older commit of the Hub, with the card, recipe and picture of this
-    # commit.
+    # Push a model of an older commit of the Hub, with the card, recipe and picture of this commit.
     commit = repository.head()
     repository.commit({"README.md": b"---\nlicense: mit\n---\nAnother one.\n"})
     pipeline("translation", model=repo_id, revision=commit).push_to_hub(f"{repo_id}-again", create_pr=False)

@@ -192,9 +192,7 @@ def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_wi
 
 
 def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
-    """Train first on weighted corpora in both directions, then on one corpus in one direction from the
-    weights of the first run.
-    """
+    """Train on weighted corpora in both directions, then on one corpus in one direction."""
     for name, size in (("a", 200), ("b", 40)):
         write_pairs(tmp_path / f"{name}.jsonl", number_pairs(size, 1, "train"))
     options = f"--train_pairs={tmp_path}/a.jsonl,{tmp_path}/b.jsonl --corpus=null --both_directions=true --vocab_size=290"

@@ -21,8 +21,7 @@ WEIGHTED = (
     "--validation_pairs=FOLDER/v.jsonl --test_pairs=FOLDER/v.jsonl"
 )
 BOTH = "--both_directions=true --vocab_size=290"
-# The number of processes, the number of kills, and options. A step has two batches, computed one after the
-# other or by two processes. An epoch has 6 batches, so steps 3 and 6 end an epoch.
+# Processes, kills and options. A step has two batches, an epoch 6, so steps 3 and 6 end an epoch.
 WAYS = {
     "average": (1, 3, f"{AVERAGED} --bpe_dropout=0.1 --simcut_alpha=1 --ema_decay=0.8 {WEIGHTED}"),
     "stream": (1, 5, f"{AVERAGED} --streaming=true --r_drop_alpha=1 --optimizer=muon {COSINE}"),
@@ -117,8 +116,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(recip
     assert_same_run(folder, whole)
 
 
-# Moments between the stages of a save, of the deletion of old checkpoints and of the end, for the first or
-# the second process.
+# Moments between the stages of a save, of the rotation and of the end, for the first process.
 MOMENTS = {
     "before the tokenizers": fail_at_change(0, "open tokenizer_config.json"),
     "before the recipe": fail_at_change(0, "os.rename .recipe.yaml.unfinished"),

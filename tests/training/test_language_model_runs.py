@@ -1,6 +1,4 @@
-"""Recipes of language models: from plain text to a scored checkpoint, resumed runs, and reuse of weights in
-other models.
-"""
+"""Recipes of language models: plain text to a scored checkpoint, resumed runs, weights in other models."""
 
 import gzip
 import json

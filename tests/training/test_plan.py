@@ -1,8 +1,4 @@
-"""The planned cost of a run equals the parameters of built models, PyTorch's counts of operations, and
-measured memory.
-
-All steps compute in float32 unless a test says bfloat16.
-"""
+"""The planned cost of a run equals built models, PyTorch's counts of operations, and measured memory."""
 
 import json
 import socket
@@ -12,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from factories import stacks
 from huggingface_hub import JobHardware
 from sentences import contains, rows
 from torch.profiler import ProfilerActivity, profile
@@ -34,11 +31,8 @@ CONFIGURATION = Path(__file__).parents[2] / "configuration"
 BASE = CONFIGURATION / "wmt14" / "base_en_de.yaml"
 NUMBERS = CONFIGURATION / "numbers.yaml"
 LAYERS = 2
-SMALL = {"vocab_size": 4000, "d_model": 128, "label_smoothing": 0.1} | {
-    f"{stack}_{name}": size
-    for stack in ("encoder", "decoder")
-    for name, size in (("layers", LAYERS), ("attention_heads", 4), ("ffn_dim", 512))
-}
+SMALL = {"vocab_size": 4000, "d_model": 128, "label_smoothing": 0.1}
+SMALL |= stacks(layers=LAYERS, attention_heads=4, ffn_dim=512)
 LENGTH = 32
 ONE_LAYER = ("--encoder_layers=1", "--decoder_layers=1")
 
@@ -158,9 +152,7 @@ class RealStep:
         self.optimizer.zero_grad()
 
     def peak(self):
-        """Return the largest number of bytes that a step uses at once, in addition to the weights and the
-        optimizer's state.
-        """
+        """The most bytes that a step uses at once, without the weights and the optimizer's state."""
         # The first step creates the state of the optimizer.
         self.run()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -204,8 +196,7 @@ def test_the_operations_of_a_step_by_hand(on_accelerator):
     matrices = LAYERS * (4 * d * d + 2 * d * f) + LAYERS * (8 * d * d + 2 * d * f) + classes * d
     # Each weight takes two operations per position in the forward pass, and four in the backward pass.
     products = 6 * matrices * positions
-    # Scores and weighted sums in three attentions per layer; a fused kernel computes the scores again in the backward
-    # pass.
+    # Scores and weighted sums of three attentions per layer; the backward pass computes the scores again.
     attention = 3 * LAYERS * 7 * 2 * positions * LENGTH * d
     assert cost(on_accelerator=on_accelerator).batch_flops == products + attention
 
@@ -250,12 +241,9 @@ def test_planned_memory_is_what_a_step_takes(fields, rows, training):
 
 
 def test_the_activations_on_an_accelerator_by_hand():
-    """Return the bytes per position: residual sums, dropout masks with one byte per number, and the inputs of
-    matrix products.
-    """
+    """Bytes per position: residual sums, dropout masks (1 byte), and the inputs of matrix products."""
     d, f, heads, rows = 128, 512, 4, 32
-    # The bytes of attention: queries, keys, values and output, one softmax statistic per head, and the
-    # additive mask.
+    # Queries, keys, values and output, one softmax statistic per head, and the additive mask.
     attention = 4 * (4 * d) + 4 * heads + 4 * LENGTH
     feed_forward = 4 * (d + f)
     norm_and_mask = 4 * d + 8 + d
@@ -293,8 +281,7 @@ def base_plan():
 
 
 def test_a_processor_computes_parts_of_a_batch(base_plan):
-    # An accelerator computes 781 sentences of 32 tokens at once. A processor computes 2**19 numbers at once,
-    # which are 1,024 positions of 512 numbers.
+    # At once, an accelerator has 781 sentences of 32 tokens, and a processor 1,024 positions (2**19 numbers).
     assert base_plan["memory"]["accelerator"]["source_positions"] == 24_992
     assert base_plan["memory"]["processor"]["source_positions"] == 1024
 

@@ -1,6 +1,4 @@
-"""The script at the end of `make quickstart`: examples, all numbers below 10,000, and the exit code for wrong
-translations.
-"""
+"""The script at the end of `make quickstart`: examples, all numbers below 10,000, and its exit codes."""
 
 import importlib.util
 import re

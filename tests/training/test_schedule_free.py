@@ -1,22 +1,18 @@
 """Schedule-Free AdamW: averages, exact resuming, two processes, and a missing library."""
 
 import math
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import metrics, same, weights
+from tiny_runs import metrics, same, torchrun, weights
 
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.training.moving_average import OptimizerAverage
 
-ROOT = Path(__file__).parents[2]
 SCHEDULE_FREE = {"optimizer": "schedule_free_adamw", "lr_scheduler_type": "constant", "learning_rate": 0.01}
 OPTIONS = " ".join(f"--{key}={value}" for key, value in SCHEDULE_FREE.items()) + " --average_checkpoints=0"
 
@@ -91,14 +87,8 @@ def test_two_processes_train_the_model_of_one_process(python, run, tmp_path):
         "import sys\nimport vaswani_hf.data.toy_corpora\nfrom vaswani_hf.cli import main\n"
         "vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20\nsys.exit(main(['train', *sys.argv[1:]]))\n"
     )
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(tmp_path / "train.py"), str(run.recipe), f"--output_dir={tmp_path / 'together'}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [*command, *exact.split(), "--gradient_accumulation_steps=1"],
-        env=environment,
-        check=True,
-        timeout=300,
-    )
+    words = [run.recipe, f"--output_dir={tmp_path / 'together'}", "--gradient_accumulation_steps=1"]
+    done = torchrun(python, tmp_path / "train.py", *words, *exact.split())
+    assert done.returncode == 0, done.stderr
     for name, tensor in weights(alone).items():
         torch.testing.assert_close(weights(tmp_path / "together")[name], tensor, rtol=0, atol=1e-5)

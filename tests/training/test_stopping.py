@@ -1,6 +1,4 @@
-"""A signal to any process of a run, at any time, saves a checkpoint if necessary and ends all processes in
-time.
-"""
+"""A signal to any process of a run saves a checkpoint if necessary and ends all processes in time."""
 
 import contextlib
 import io
@@ -21,8 +19,7 @@ from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import GracefulShutdown
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
-# Launchers and schedulers kill a process 30 seconds after the signal. The interrupted function would take
-# longer than this limit.
+# Launchers kill a process 30 seconds after the signal. The interrupted function takes longer.
 IN_TIME = 30.0
 
 
@@ -32,9 +29,7 @@ def recipe(tmp_path_factory):
 
 
 def ended(life):
-    """Return the seconds until all processes have ended, and their output; check that no process prints an
-    error.
-    """
+    """The seconds until all processes have ended, and their output without errors."""
     began = time.monotonic()
     codes = life.wait()
     said = life.said()
@@ -160,9 +155,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     class Two:
-        """A group of this process and of a process in another machine or container. The other process has the
-        same process number as a child of this process.
-        """
+        """A group of this process and one of another machine with the process number of a child."""
 
         is_first = True
 

@@ -1,8 +1,4 @@
-"""A new optimizer, schedule or regulariser needs only its own file and one line in a table: training, plan
-and errors need no change.
-
-The runs of new_entries.py compute in float32.
-"""
+"""A new optimizer, schedule or regulariser needs only its own file and one line in a table."""
 
 import json
 import subprocess

@@ -30,8 +30,7 @@ def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(fini
     assert found["training"]["steps"] == 8
     assert found["test"]["sentences"] == 20
     assert "tok:13a" in found["test"]["bleu_signature"]
-    # In the test split, 20 numbers have three digits or more. The shorter numbers are scored too, although
-    # the model is trained on them.
+    # 20 numbers of the test split have three digits or more. The shorter ones are in the training.
     digits = found["test"]["digits"]
     assert [digits[length]["sentences"] for length in "12"] == [10, 90]
     assert sum(row["sentences"] for row in digits.values()) == 120
@@ -66,8 +65,7 @@ def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run, fin
 )
 def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run, whole, extra):
     expected = whole(extra)
-    # The run stops after 3 steps of 2 batches: in the middle of an epoch, and between two checkpoints of the
-    # whole run.
+    # Stop after 3 steps of 2 batches, in an epoch and between two checkpoints of the whole run.
     part = run("part", "--max_steps=3 --save_steps=3", extra)
     assert not same(weights(expected), weights(part))
     resumed = run("part", "--resume=true", extra)
@@ -80,15 +78,25 @@ def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run
     ("options", "sentence"),
     [
         ("", "holds an earlier run; continue it with `--resume true` or choose another"),
-        ("--resume=true --d_model=32", "`model.d_model` is 32, but the run in .* has 16; give `model.d_model` the value of that run, or"),
-        ("--resume=true --max_steps=10 --gradient_accumulation_steps=3",
-         "^`training.gradient_accumulation_steps` is 3 with 1 process, so a step has 3 batches, but a step of the run in '.*' that "
-         "is to be resumed has 2; set the key to 2.$"),
-        ("--resume=true --max_steps=4", "`training.max_steps` is 4, so the last step is 4, but the run .* is already at step 8; give a"),
-        ("--resume=true --max_steps=null --num_train_epochs=1",
-         "`training.num_train_epochs` is 1.0, so the last step is 3, but the run .* is already at step 8"),
+        (
+            "--resume=true --d_model=32",
+            "`model.d_model` is 32, but the run in .* has 16; give `model.d_model` the value of that run, or",
+        ),
+        (
+            "--resume=true --max_steps=10 --gradient_accumulation_steps=3",
+            "^`training.gradient_accumulation_steps` is 3 with 1 process, so a step has 3 batches, but a step of the run in '.*' that "
+            "is to be resumed has 2; set the key to 2.$",
+        ),
+        (
+            "--resume=true --max_steps=4",
+            "`training.max_steps` is 4, so the last step is 4, but the run .* is already at step 8; give a",
+        ),
+        (
+            "--resume=true --max_steps=null --num_train_epochs=1",
+            "`training.num_train_epochs` is 1.0, so the last step is 3, but the run .* is already at step 8",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_earlier_run_is_not_overwritten_nor_mixed_with_another(run, copied, options, sentence):
     before = weights(copied), (copied / "recipe.yaml").read_text()
     with pytest.raises(ValueError, match=sentence):

@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+from factories import files_in
 from mortal_runs import PATIENCE, live, slow_at
 from tiny_runs import same, weights
 
@@ -12,10 +13,6 @@ from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.run import finish_run
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def wait_for(path):
@@ -37,7 +34,7 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_k
     moment = slow_at("vaswani_hf.training.run", stage)
     first = live(run.recipe, folder, *options, processes=processes, moment=moment)
     wait_for(folder.with_suffix(".slow"))
-    before = contents(folder)
+    before = files_in(folder)
     # Use another seed, because another seed would give other weights.
     other = live(run.recipe, tmp_path / "run" / ".." / "run", *options, "--seed=2", processes=processes)
     assert other.wait() == [1] * processes
@@ -46,7 +43,7 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_k
         "wait until it ends, or choose another `--output_dir`.\n",
         other.said(),
     )
-    assert contents(folder) == before
+    assert files_in(folder) == before
     # Kill the first process only, so that the workers and the other process of the run live longer.
     first.processes[0].kill()
     first.processes[0].join()

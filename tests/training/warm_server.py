@@ -16,7 +16,6 @@ from vaswani_hf.training.results import plot_training_curve
 plot_training_curve([{"step": step, "loss": 1.0, "eval_loss": 1.0} for step in (1, 2)], io.BytesIO())
 score_translations(["a"], ["a"])
 conversion_mapping.get_checkpoint_conversion_mapping("vaswani")
-# Freeze all objects, because garbage collection in a forked process would copy the memory of the imported
-# modules.
+# Garbage collection in a forked process would copy the memory of the imported modules.
 gc.collect()
 gc.freeze()

@@ -20,8 +20,7 @@ def train_on_cpu_as_on_accelerators() -> None:
     state._prepare_backend = lambda self, *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
     state.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
     torch.accelerator.is_available = lambda: True
-    # Do not build the sums over shared memory, because the compilation takes minutes and gloo can compute the
-    # sums.
+    # Do not build the sums over shared memory, because the compilation takes minutes.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 

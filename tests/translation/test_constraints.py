@@ -14,9 +14,7 @@ from vaswani_hf.model.translator_vaswani import assign_phrases
 
 @pytest.fixture(scope="module")
 def gpt_like() -> PreTrainedTokenizerFast:
-    """A byte-level BPE as in GPT-2: a word after a space is another token than the word at the beginning of a
-    text.
-    """
+    """A byte-level BPE as in GPT-2: a word after a space is another token than at the beginning of a text."""
     vocab = {token: i for i, token in enumerate(["<pad>", "</s>", "a", "Ġ", "Ġa", "b", "ab", "Ġb", "Ġab"])}
     merges = [("Ġ", "a"), ("a", "b"), ("Ġ", "b"), ("Ġa", "b")]
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -44,11 +42,7 @@ def test_a_prefix_is_split_as_it_is_at_the_beginning(gpt_like, copier):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (
-            ("a", "", [" "]),
-            ValueError,
-            "A phrase of `must_contain` must not be blank, but is ' '.",
-        ),
+        (("a", "", [" "]), ValueError, "A phrase of `must_contain` must not be blank, but is ' '."),
         (("a", "", [3]), TypeError, "A phrase of `must_contain` must be a str, but is of type int."),
         (("a", ["a"]), TypeError, "A target prefix must be a str, but is of type list."),
         (
@@ -89,8 +83,7 @@ def test_prefixes_are_padded_on_the_left():
 
 def test_translations_end_at_their_end_or_before_their_padding():
     assert without_padding([8, 9, 2, 1, 1], [2], 1) == [8, 9, 2]
-    # A translation that is cut off has no `</s>`, and padding follows if another translation of the batch is
-    # longer.
+    # A translation that is cut off has no `</s>`, but may have padding.
     assert without_padding([8, 9, 1, 1], [2], 1) == [8, 9]
     assert without_padding([8, 7, 2, 1], [2, 7], 1) == [8, 7]
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from factories import cut, damage, tiny_config, tiny_tokenizer
+from factories import cut, damage, save_checkpoint, tiny_config, tiny_tokenizer
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
 from vaswani_hf.translation import Translator
@@ -36,8 +35,7 @@ def folders(tmp_path_factory):
     settings = {"num_beams": 4, "length_penalty_type": "gnmt", "length_penalty": 0.6, "max_length_b": 12}
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
-    model.save_pretrained(folder / "checkpoint")
-    save_tokenizers(tokenizer, tokenizer, folder / "checkpoint")
+    save_checkpoint(folder / "checkpoint", model, tokenizer)
     export(folder / "checkpoint", folder / "exported", "ctranslate2")
     return str(folder / "checkpoint"), str(folder / "exported")
 
@@ -203,8 +201,7 @@ def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, f
 def test_files_of_two_exports_are_not_mixed(folders, tmp_path, vaswani):
     tokenizer = tiny_tokenizer(["six seven eight nine ten sechs sieben acht neun zehn"] * 4, 270)
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer)))
-    model.save_pretrained(tmp_path / "checkpoint")
-    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    save_checkpoint(tmp_path / "checkpoint", model, tokenizer)
     export(tmp_path / "checkpoint", tmp_path / "other", "ctranslate2")
     for file in ("model.bin", "tokenizer.json", "shared_vocabulary.json"):
         folder = tmp_path / file

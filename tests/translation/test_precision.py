@@ -30,8 +30,7 @@ def unstable(tiny_checkpoint) -> str:
     folder = tiny_checkpoint("unstable")
     model = VaswaniForSeq2SeqLM.from_pretrained(folder)
     with torch.no_grad():
-        # Fix one value, because the fixture gives each checkpoint another value that depends on earlier
-        # tests.
+        # Fix one value that depends on earlier tests.
         model.model.encoder.layers[0].fc1.bias[0] = 1.0
     model.save_pretrained(folder)
     return str(folder)

@@ -24,11 +24,7 @@ overflows_in_torchao = not (torch._int_mm(LARGEST, LARGEST) == 16 * 127 * 127).a
 without_overflow = pytest.mark.skipif(
     overflows_in_torchao, reason="torch._int_mm overflows on this processor"
 )
-KERNELS = [
-    quantization._with_fbgemm,
-    quantization._with_onednn,
-    pytest.param(None, marks=without_overflow),
-]
+KERNELS = [quantization._with_fbgemm, quantization._with_onednn, pytest.param(None, marks=without_overflow)]
 
 
 def named(kernel) -> str:

@@ -273,12 +273,25 @@ def slow_word_indices(token_ids, tokenizer):
 def tokenizers_of_all_kinds():
     text = ["Łódź und 日本 größer. Mr. Öl, 100 % (ja!) x\ty", "zwei drei vier zweiundzwanzig"] * 20
     kinds = {
-        "metaspace": (models.BPE(unk_token="<unk>"), trainers.BpeTrainer, pre_tokenizers.Metaspace(), decoders.Metaspace()),
-        "unigram": (models.Unigram(), trainers.UnigramTrainer, pre_tokenizers.Metaspace(), decoders.Metaspace()),
-        "wordpiece": (
-            models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer, pre_tokenizers.Whitespace(), decoders.WordPiece()
+        "metaspace": (
+            models.BPE(unk_token="<unk>"),
+            trainers.BpeTrainer,
+            pre_tokenizers.Metaspace(),
+            decoders.Metaspace(),
         ),
-    }  # fmt: skip
+        "unigram": (
+            models.Unigram(),
+            trainers.UnigramTrainer,
+            pre_tokenizers.Metaspace(),
+            decoders.Metaspace(),
+        ),
+        "wordpiece": (
+            models.WordPiece(unk_token="<unk>"),
+            trainers.WordPieceTrainer,
+            pre_tokenizers.Whitespace(),
+            decoders.WordPiece(),
+        ),
+    }
     yield pytest.param(train_tokenizer(text, 280), id="bytes")
     for name, (model, trainer, pre_tokenizer, decoder) in kinds.items():
         backend = Tokenizer(model)

@@ -1,6 +1,4 @@
-"""If many threads use one translator, its model and its pipeline, every thread gets the results of a single
-thread.
-"""
+"""Many threads with one translator, model or pipeline get the results of a single thread."""
 
 import itertools
 import random

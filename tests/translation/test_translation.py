@@ -1,6 +1,4 @@
-"""Translation of streams of lines: order, windows, over-long lines, constraints, records, loops, ensembles,
-and evaluation.
-"""
+"""Streams of lines: order, windows, over-long lines, constraints, records, loops, ensembles, evaluation."""
 
 import copy
 import itertools
@@ -10,11 +8,11 @@ from itertools import count, islice
 import pytest
 import sacrebleu
 import torch
-from factories import tiny_config, tiny_model, tiny_tokenizer
+from factories import save_checkpoint, stacks, tiny_config, tiny_model, tiny_tokenizer
+from sentences import refused
 from transformers import set_seed
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
 from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
 from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
@@ -30,13 +28,7 @@ LINES = ["one two three", "", "four five three two one four five three", "two", 
 def translator():
     set_seed(0)
     tokenizer = tiny_tokenizer(["one two three four five", "eins zwei drei vier"], 280, model_max_length=40)
-    sizes = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32,
-    }
+    sizes = {"d_model": 32, **stacks(layers=1, ffn_dim=32)}
     # A tied random model repeats its input token.
     config = tiny_config(vocab_size=len(tokenizer), tie_word_embeddings=False, **sizes)
     model = VaswaniForSeq2SeqLM(config).eval()
@@ -49,9 +41,7 @@ def translator():
 @pytest.fixture(scope="module")
 def checkpoint(translator, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
-    translator.model.save_pretrained(folder)
-    save_tokenizers(translator.source_tokenizer, translator.target_tokenizer, folder)
-    return str(folder)
+    return str(save_checkpoint(folder, translator.model, translator.source_tokenizer))
 
 
 def alone(translator, line):
@@ -313,9 +303,8 @@ HALF = "must hold text, but holds '\\ud800', half a character, which UTF-8 canno
 )
 def test_what_is_no_text_or_does_not_fit_the_lines_is_named(translator, call, message):
     given = []
-    with pytest.raises((TypeError, ValueError)) as raised:
+    with refused(message, (TypeError, ValueError)):
         given.extend(call(translator))
-    assert str(raised.value) == message
     # The translations of earlier lines are returned before the error.
     if message.startswith("Line 2"):
         assert len(list(islice(call(translator), 1))) == 1

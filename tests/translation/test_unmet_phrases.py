@@ -1,6 +1,4 @@
-"""Phrases that other settings forbid, prefixes of blank texts, and text that is not Unicode, also on the
-command line.
-"""
+"""Phrases that other settings forbid, prefixes of blank texts, and other models, also on the command line."""
 
 import json
 import logging
@@ -8,6 +6,7 @@ import re
 
 import pytest
 import torch
+from factories import stacks
 from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import TranslationPipeline
@@ -136,8 +135,7 @@ def test_what_is_no_list_is_one_sentence(copier):
 def marian(copier):
     config = copier.model.config
     ids = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
-    shape = {"vocab_size": config.vocab_size, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-    shape |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    shape = {"vocab_size": config.vocab_size, "d_model": 16, **stacks(layers=1, attention_heads=2)}
     torch.manual_seed(0)
     return MarianMTModel(MarianConfig(**shape, **ids)).eval()
 

@@ -7,6 +7,7 @@ import signal
 from itertools import count, islice
 
 import pytest
+from sentences import refused
 from worker_processes import is_worker, needs_proc, processes_of
 
 from vaswani_hf.translation import workers
@@ -34,12 +35,12 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     pids = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
     assert len(pids) == 2
     os.kill(pids[0], signal.SIGKILL)
-    with pytest.raises(ChildProcessError) as raised:
-        list(islice(translations, 100))
-    assert str(raised.value) == (
+    with refused(
         "A worker process ended before it had translated all texts (exit code -9); if memory has run out, use fewer `--workers` or a "
-        "smaller `--tokens_per_batch`."
-    )
+        "smaller `--tokens_per_batch`.",
+        ChildProcessError,
+    ):
+        list(islice(translations, 100))
     assert not any(map(is_worker, pids))
 
 
