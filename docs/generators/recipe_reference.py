@@ -40,7 +40,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
             "data/loading.py",
             "data/splits.py",
             "training/run.py",
-            "publish/model_card.py",
+            "recipe/data_record.py",
             "settings/data.py",
         ),
     ),
@@ -186,7 +186,7 @@ def type_words(kind: Any) -> str:
 
 
 def accepts_bool(kind: Any) -> bool:
-    """Return True if true and false are values of a type."""
+    """Return True if the type `kind` is bool or a union that contains bool."""
     return kind is bool or bool in typing.get_args(kind)
 
 

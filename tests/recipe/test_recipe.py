@@ -10,8 +10,8 @@ from sentences import contains, rows
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
-from vaswani_hf.publish.model_card import data_record
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.data_record import data_record
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
 from vaswani_hf.recipe.published import published_recipe

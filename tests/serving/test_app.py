@@ -434,7 +434,7 @@ def test_a_request_that_takes_too_long_leaves_the_queue(serve, copier):
     for fields in ({"q": "eins"}, {"q": "<p>eins</p>", "format": "html"}):
         answer = translate(client, **fields)
         assert (answer.status_code, answer.json()) == (503, {"error": expected})
-        wait_until(lambda: client.service.engine.num_waiting == 0)
+        wait_until(lambda: client.service.engine.num_waiting_characters == 0)
     with client.stream("POST", "/v1/translations", json={"text": "eins", "stream": True}) as answer:
         assert events_of(answer)[-1] == {"error": expected}
     recorded.proceed.set()
@@ -456,9 +456,9 @@ def test_the_request_of_a_client_that_leaves_leaves_the_queue(serve, copier, str
     client = serve([("en", "de", recorded)])
     connection = raw_request(client, {"text": "eins. nein.", "stream": stream})
     assert recorded.has_begun.wait(60)
-    assert client.service.engine.num_waiting == 11
+    assert client.service.engine.num_waiting_characters == 11
     connection.close()
-    wait_until(lambda: client.service.engine.num_waiting == 0)
+    wait_until(lambda: client.service.engine.num_waiting_characters == 0)
     recorded.proceed.set()
     assert translate(client, q="Öl").json() == {"translatedText": "Öl"}
 

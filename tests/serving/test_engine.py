@@ -139,9 +139,9 @@ def test_a_cancelled_request_leaves_the_queue(recorded, engine):
     started = engine(max_batch=1)
     running, waiting = submitted(started, job_of(recorded, "eins. nein."), job_of(recorded, "Hund"))
     assert recorded.has_begun.wait(60)
-    assert started.num_waiting == len("eins. nein.Hund")
+    assert started.num_waiting_characters == len("eins. nein.Hund")
     assert waiting.cancel() and running.cancel()
-    assert started.num_waiting == 0
+    assert started.num_waiting_characters == 0
     recorded.proceed.set()
     (last,) = submitted(started, job_of(recorded, "Öl"))
     assert last.result(60)[0][0].text == "Öl"

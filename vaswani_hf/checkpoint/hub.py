@@ -48,6 +48,10 @@ class InvalidHubValueError(HubError, InvalidValueError):
     """
 
 
+class UnreachableHubError(HubError):
+    """Raised if the Hub cannot be reached, or if the user has turned the network off."""
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Context manager that converts an exception of the Hub or of the connection to a `HubError`."""
@@ -126,9 +130,26 @@ def hub_error(error: BaseException) -> HubError | None:
         for link in chain:
             sentence = describe(link)
             if sentence:
-                kind = InvalidHubValueError if any(map(_is_invalid_value, chain)) else HubError
-                return kind(_on_one_line(sentence))
+                return _kind_of(chain)(_on_one_line(sentence))
     return None
+
+
+def _kind_of(chain: list[BaseException]) -> type[HubError]:
+    """Return the class of the `HubError` that explains an exception and its causes."""
+    if any(map(_is_invalid_value, chain)):
+        return InvalidHubValueError
+    return UnreachableHubError if any(map(_is_unreachable, chain)) else HubError
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    return isinstance(error, (UnreachableHubError, OfflineModeIsEnabled)) or bool(
+        _http_kinds(error) & _UNREACHABLE
+    )
+
+
+def _http_kinds(error: BaseException) -> set[str]:
+    """Return the names of the classes of an exception that an HTTP library defines."""
+    return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
 
 
 def _is_invalid_value(error: BaseException) -> bool:
@@ -180,7 +201,7 @@ def _connection_error(error: BaseException) -> str | None:
             f"The answer of {constants.ENDPOINT} is not JSON, so it may come from a proxy or another "
             "server; check HF_ENDPOINT, or run the command again later."
         )
-    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
+    kinds = _http_kinds(error)
     if kinds & _UNREACHABLE:
         return (
             f"{constants.ENDPOINT} cannot be reached ({first_line_of(error)}); check the connection, "

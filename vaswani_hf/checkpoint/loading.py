@@ -28,7 +28,7 @@ from .files import (
     checkpoints_in,
     weight_files,
 )
-from .hub import HubError, InvalidHubValueError, explained, with_retries
+from .hub import HubError, InvalidHubValueError, UnreachableHubError, explained, with_retries
 from .tokenizers import read_json_object
 
 # Matches the name of a repository: user/name or user/name@revision.
@@ -92,9 +92,7 @@ def checkpoint_folder(
     try:
         with explained():
             folder = Path(with_retries(snapshot_download, repo_id, **hub_kwargs))
-    except HubError as error:
-        if re.search("cannot be reached|Cannot reach", str(error)) is None:
-            raise
+    except UnreachableHubError as error:
         # Mention local folders too, because `name` may be the misspelled name of a local folder.
         raise InvalidHubValueError(
             f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder "

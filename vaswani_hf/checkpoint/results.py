@@ -1,12 +1,12 @@
 """Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
 `Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a part, and
-set the field where the value is computed:
+set the field. The following code creates `Results`:
 
-- `vaswani train` writes the results of a run (`_results_of_run` in training/run.py).
-- `vaswani import` writes `origin` and `data`.
-- `vaswani average` writes `average_of` if the averaged checkpoints have different recipes.
-- The push of a pipeline writes `weights_changed` if the weights differ from the weights of the run.
+- `vaswani train`: `_results_of_run` in training/run.py.
+- `vaswani import` sets `origin` and `data`.
+- `vaswani average` sets `average_of` if the averaged checkpoints have different recipes.
+- The push of a pipeline sets `weights_changed` if the weights differ from the weights of the run.
 """
 
 import json
@@ -160,7 +160,7 @@ def write_results(folder: Path, results: Results) -> None:
 
 def read_results(folder: Path) -> Results:
     """Read the results.json of a checkpoint. If the file is missing, return an object without keys. Raise a
-    ValueError if a value has another type than the values that `vaswani train` and `vaswani import` write.
+    ValueError if the file is not a JSON object, or if a value has a wrong type.
     """
     path = folder / RESULTS_FILE
     content = read_record(path)

@@ -1,5 +1,5 @@
-"""Functions that `translate`, `parse`, `score` and `distill` share. The functions report invalid lines
-and progress, and write JSON.
+"""Functions that `translate`, `parse`, `score` and `distill` share. The functions report invalid lines, show
+the progress, count lines, and format JSON lines.
 """
 
 import json

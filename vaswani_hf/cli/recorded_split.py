@@ -13,7 +13,7 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
     """
     from ..data.held_out import hold_out
     from ..data.splits import naming_split
-    from ..publish.model_card import data_record
+    from ..recipe.data_record import data_record
     from ..tasks import TASKS
 
     if recipe is None:

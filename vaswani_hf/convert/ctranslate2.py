@@ -31,7 +31,8 @@ from ..checkpoint.files import GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
 from .formats import TOLERANCE, Tokenizers, report, sample_batch

@@ -18,7 +18,8 @@ from ..checkpoint.results import DataRecord, OriginRecord, Results, write_result
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..version import install_command

@@ -27,7 +27,8 @@ from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WE
 from ..checkpoint.tokenizers import SHARED_IDS_MARK, load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM, sinusoids
 from ..model.translator_vaswani import BaseTranslator
 from .formats import (
     SCORE_PER_TOKEN,

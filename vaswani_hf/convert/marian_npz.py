@@ -34,7 +34,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import EXCLUDED_LOGIT
+from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.base import first_line_of
 from .formats import Tokenizers
 from .import_formats import (

@@ -42,7 +42,8 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import (
     SCORE_PER_TOKEN,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
-from ..model.modeling_vaswani import EXCLUDED_LOGIT
+from ..model.loss_vaswani import EXCLUDED_LOGIT
 
 # Python code that runs a command of Marian in the separate process. The code imports `_pymarian` instead of
 # `pymarian`, because `_pymarian` needs no other library.

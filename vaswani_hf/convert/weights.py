@@ -199,9 +199,9 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 
 def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
-    """Return True if the source embedding equals the target embedding, and True if the output projection
-    equals the target embedding. Compare the values, because a checkpoint may contain tied weights as separate
-    tensors. `state` contains weights under the names of this package.
+    """Return two bools: whether the source embedding equals the target embedding, and whether the output
+    projection equals the target embedding. Compare the values, because a checkpoint may contain tied weights
+    as separate tensors. `state` contains weights under the names of this package.
     """
     target = state["model.decoder.embed_tokens.weight"]
     is_shared = torch.equal(state["model.encoder.embed_tokens.weight"], target)

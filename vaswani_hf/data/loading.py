@@ -1,5 +1,5 @@
-"""Loads sentence pairs from files, from a dataset of the Hub or from a stream into a dataset with the columns
-`source` and `target`.
+"""Loads sentence pairs from files or from a dataset of the Hub. The result is a dataset or a stream with the
+columns `source` and `target`.
 
 Details are in pair_files.py (file formats) and dataset_hub.py (datasets of the Hub).
 """

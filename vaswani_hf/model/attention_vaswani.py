@@ -333,7 +333,9 @@ def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Ten
 def _pad_to_equal_widths(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pad keys or values with zeros, because flash kernels need keys and values of equal width."""
+    """Pad the values, or the queries and the keys, with zeros, because flash kernels need keys and values of
+    equal width.
+    """
     d_k = key.shape[-1]
     d_v = value.shape[-1]
     if d_v < d_k:

@@ -231,9 +231,9 @@ class SearchTask:
 
     def _early_stopping(self, config: GenerationConfig) -> "EarlyStopping":
         """Return the default stopping rule. The rule computes the highest score that a longer translation can
-        reach. With logits processors, a longer translation may reach a higher score. Therefore, with logits
-        processors, the search continues while one of the `num_beams` best translations could change, as in
-        transformers.
+        reach. The rule ends the search for a sentence when no longer translation can change its
+        `num_return_sequences` best translations. This bound is wrong with logits processors. In this case the
+        rule checks the `num_beams` best translations, as transformers does.
         """
         is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
         num_counted = config.num_return_sequences if is_exact else config.num_beams
@@ -408,7 +408,7 @@ class BeamSearch:
     def _continue_with_best_candidates(
         self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor
     ) -> None:
-        """Make the best K candidates that have not ended the new beams."""
+        """Use the best K candidates that have not ended as the beams of the next step."""
         self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
         self.paths = gather_beams(paths, best)
         self.parents = candidates.parents.gather(1, best)

@@ -1,7 +1,7 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file has four parts: how a field of the config is declared, the class `VaswaniConfig`, the names that a
-config accepts, and the code files that are saved with a config.
+This file has three parts: the class `VaswaniConfig`, the names that a config accepts, and the code files that
+are saved with a config. config_fields_vaswani.py defines how a field is declared.
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.
@@ -11,138 +11,49 @@ import copy
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import Field, field, fields
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
-from transformers.utils import is_torch_available, logging
+from transformers.utils import logging
 
+from .config_fields_vaswani import (
+    A_NORM_POSITION,
+    A_NORM_POSITION_OR_NONE,
+    A_POSITION_ENCODING,
+    A_POSITIVE_NUMBER,
+    A_POSITIVE_NUMBER_OR_NONE,
+    A_RATE,
+    A_SCORE,
+    A_SCORE_OR_NONE,
+    A_SIZE,
+    A_SIZE_OR_NONE,
+    A_SMOOTHING_FORM,
+    A_SWITCH,
+    A_SWITCH_OR_NONE,
+    A_TOKEN_OR_NONE,
+    ALWAYS_TRUE,
+    AN_ACTIVATION,
+    AN_OFFSET,
+    TIMESCALES,
+    TOKENS_OR_NONE,
+    WINDOWS,
+    config_field,
+)
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import (
-    ATTENTIONS,
-    POSITION_ENCODINGS,
     REGISTRIES,
-    Registry,
     checked_value,
     fields_of_subclass,
     registered_names,
     save_user_code,
 )
-from .inputs_vaswani import PAPER_SYMBOLS, is_int, is_number, nearest_name
+from .inputs_vaswani import PAPER_SYMBOLS, nearest_name
 
 logger = logging.get_logger(__name__)
-
-# The declaration of a field: its default, the rule that checks its value, and its other properties.
-
-
-def _are_ints(value: Any, may_be_none: bool = False) -> bool:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return len(values) > 0 and all(is_int(one) or (may_be_none and one is None) for one in values)
-
-
-def _is_activation(value: Any) -> bool:
-    if not isinstance(value, str) or not is_torch_available():
-        return isinstance(value, str)
-    from transformers.activations import ACT2FN
-
-    return value in ACT2FN
-
-
-def _is_one_of(*choices: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value in choices
-
-
-def _is_none_or(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or test(value)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_positive(value: Any) -> bool:
-    return is_number(value) and value > 0
-
-
-def _names_of(registry: Registry) -> str:
-    names = ", ".join(f'"{name}"' for name in registry.built_in)
-    return f"{names} or a name that `{registry.function}` has added"
-
-
-class Rule(NamedTuple):
-    """The rule for the values of a field: a test, and the words that follow "must be" in the error message."""
-
-    accepts: Callable[[Any], bool]
-    words: str
-
-
-_A_SIZE = Rule(partial(is_int, least=1), "a positive integer")
-_A_SIZE_OR_NONE = Rule(_is_none_or(partial(is_int, least=1)), "a positive integer or None")
-_A_RATE = Rule(lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
-_A_POSITIVE_NUMBER = Rule(_is_positive, "a positive number")
-_A_POSITIVE_NUMBER_OR_NONE = Rule(_is_none_or(_is_positive), "a positive number or None")
-_A_SWITCH = Rule(_is_bool, "True or False")
-_A_SWITCH_OR_NONE = Rule(_is_none_or(_is_bool), "True, False or None")
-_ALWAYS_TRUE = Rule(
-    lambda value: value is True, "True, because the model always has an encoder and a decoder"
-)
-_A_TOKEN_OR_NONE = Rule(_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
-_TOKENS_OR_NONE = Rule(
-    _is_none_or(_are_ints),
-    "a token id (an integer of 0 or more), a list of token ids or None",
-)
-_AN_ACTIVATION = Rule(_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"')
-_A_NORM_POSITION = Rule(_is_one_of("post", "pre"), '"post" or "pre"')
-_A_NORM_POSITION_OR_NONE = Rule(_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None')
-_A_POSITION_ENCODING = Rule(POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS))
-_TIMESCALES = Rule(_is_one_of("paper", "tensor2tensor"), '"paper" or "tensor2tensor"')
-_AN_OFFSET = Rule(is_int, "an integer of 0 or more (tokens)")
-_A_SCORE = Rule(ATTENTIONS.accepts, _names_of(ATTENTIONS))
-_A_SCORE_OR_NONE = Rule(_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None")
-_WINDOWS = Rule(
-    partial(_are_ints, may_be_none=True),
-    "an integer of 0 or more (tokens), a list with one entry per layer or None",
-)
-_A_SMOOTHING_FORM = Rule(_is_one_of("t2t", "torch"), '"t2t" or "torch"')
-
-
-def _field(
-    default: Any,
-    help: str,
-    rule: Rule,
-    *,
-    unit: str = "",
-    is_recipe_key: bool = True,
-    changes_outputs: bool = True,
-    needs_encoder_decoder: bool = False,
-) -> Any:
-    """Declare a field of `VaswaniConfig`. All code that depends on properties of fields reads the properties
-    from `CONFIG_FIELDS`.
-
-    Args:
-        default (Any): The default value.
-        help (str): The meaning of the field, for the docstring of `VaswaniConfig` and for the manual.
-        rule (Rule): The rule for the values of the field.
-        unit (str): The unit of a count or a size.
-        is_recipe_key (bool): True if the field is a key of the section `model` of a recipe. False if the
-            tokenizer or another section of the recipe determines the value.
-        changes_outputs (bool): False if the field changes the training, but not the outputs of a trained
-            model.
-        needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
-    """
-    properties = {
-        "help": help,
-        "rule": rule,
-        "unit": unit,
-        "is_recipe_key": is_recipe_key,
-        "changes_outputs": changes_outputs,
-        "needs_encoder_decoder": needs_encoder_decoder,
-    }
-    return field(default=default, metadata=properties)
 
 
 class VaswaniConfig(PreTrainedConfig):
@@ -174,206 +85,206 @@ class VaswaniConfig(PreTrainedConfig):
     }
 
     # The help texts of the fields become the section "Args" of the docstring.
-    vocab_size: int = _field(
+    vocab_size: int = config_field(
         37000,
         "Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings are shared.",
-        _A_SIZE,
+        A_SIZE,
         is_recipe_key=False,
     )
-    decoder_vocab_size: int | None = _field(
+    decoder_vocab_size: int | None = config_field(
         None,
         "Number of tokens in the target vocabulary; by default `vocab_size`.",
-        _A_SIZE_OR_NONE,
+        A_SIZE_OR_NONE,
         is_recipe_key=False,
         needs_encoder_decoder=True,
     )
-    d_model: int = _field(
+    d_model: int = config_field(
         512,
         "Width of embeddings, sub-layer outputs and residuals (Section 3.1).",
-        _A_SIZE,
+        A_SIZE,
         unit="components of a vector",
     )
-    encoder_layers: int = _field(
+    encoder_layers: int = config_field(
         6,
         "Number N of encoder layers (Section 3.1).",
-        _A_SIZE,
+        A_SIZE,
         unit="layers",
     )
-    decoder_layers: int = _field(
+    decoder_layers: int = config_field(
         6,
         "Number N of decoder layers (Section 3.1).",
-        _A_SIZE,
+        A_SIZE,
         unit="layers",
     )
-    encoder_attention_heads: int = _field(
+    encoder_attention_heads: int = config_field(
         8,
         "Number h of heads of the encoder's self-attention (Section 3.2.2).",
-        _A_SIZE,
+        A_SIZE,
         unit="heads",
     )
-    decoder_attention_heads: int = _field(
+    decoder_attention_heads: int = config_field(
         8,
         "Number h of heads of the decoder's self-attention and cross-attention (Section 3.2.2).",
-        _A_SIZE,
+        A_SIZE,
         unit="heads",
     )
-    encoder_ffn_dim: int = _field(
+    encoder_ffn_dim: int = config_field(
         2048,
         "Inner width d_ff of the encoder's feed-forward networks (Section 3.3).",
-        _A_SIZE,
+        A_SIZE,
         unit="components of a vector",
     )
-    decoder_ffn_dim: int = _field(
+    decoder_ffn_dim: int = config_field(
         2048,
         "Inner width d_ff of the decoder's feed-forward networks (Section 3.3).",
-        _A_SIZE,
+        A_SIZE,
         unit="components of a vector",
     )
-    d_k: int | None = _field(
+    d_k: int | None = config_field(
         None,
         "Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The default is `d_model` "
         "divided by the number of heads. If the encoder and the decoder have different numbers of heads, "
         "the field stays None, and each stack divides `d_model` by its own number of heads.",
-        _A_SIZE_OR_NONE,
+        A_SIZE_OR_NONE,
         unit="components of a vector",
     )
-    d_v: int | None = _field(
+    d_v: int | None = config_field(
         None,
         "Width of the values of a head (Section 3.2.2, Table 3 row A). `d_v` has the same default as `d_k`.",
-        _A_SIZE_OR_NONE,
+        A_SIZE_OR_NONE,
         unit="components of a vector",
     )
-    dropout: float | int = _field(
+    dropout: float | int = config_field(
         0.1,
         "Dropout rate of sub-layer outputs and of the sums of embeddings and positions (Section 5.4).",
-        _A_RATE,
+        A_RATE,
         changes_outputs=False,
     )
-    attention_dropout: float | int = _field(
+    attention_dropout: float | int = config_field(
         0.0,
         "Dropout rate of attention weights. Values above 0 differ from the paper, because the paper has "
         "no dropout of attention weights.",
-        _A_RATE,
+        A_RATE,
         changes_outputs=False,
     )
-    activation_dropout: float | int = _field(
+    activation_dropout: float | int = config_field(
         0.0,
         "Dropout rate after the activation function of the feed-forward networks. Values above 0 differ "
         "from the paper, because the paper has no dropout after the activation function.",
-        _A_RATE,
+        A_RATE,
         changes_outputs=False,
     )
-    activation_function: str = _field(
+    activation_function: str = config_field(
         "relu",
         "Activation of the feed-forward networks (Section 3.3, Equation 2).",
-        _AN_ACTIVATION,
+        AN_ACTIVATION,
     )
-    norm_position: str = _field(
+    norm_position: str = config_field(
         "post",
         '"post" computes LayerNorm(x + Sublayer(x)), as Section 3.1 does. "pre" computes x + '
         'Sublayer(LayerNorm(x)), and adds a LayerNorm at the end of each stack. "pre" differs from the '
         "paper, but makes the training of deep stacks more stable.",
-        _A_NORM_POSITION,
+        A_NORM_POSITION,
     )
-    norm_position_of_decoder: str | None = _field(
+    norm_position_of_decoder: str | None = config_field(
         None,
         '"post" or "pre" for the decoder; by default `norm_position`. Different norm positions in the '
         'encoder and the decoder differ from the paper. Models converted from JoeyNMT may have a "pre" '
         'encoder and a "post" decoder.',
-        _A_NORM_POSITION_OR_NONE,
+        A_NORM_POSITION_OR_NONE,
         needs_encoder_decoder=True,
     )
-    final_norm: bool | None = _field(
+    final_norm: bool | None = config_field(
         None,
         'True if a LayerNorm follows the last layer of each stack. By default a "pre" stack has a final '
         'LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with a final LayerNorm '
         "differs from the paper, but models of torch.nn.Transformer have such stacks.",
-        _A_SWITCH_OR_NONE,
+        A_SWITCH_OR_NONE,
     )
-    layer_norm_eps: float = _field(
+    layer_norm_eps: float = config_field(
         1e-5,
         "The epsilon that LayerNorm adds to the variance. The paper gives no value. tensor2tensor uses 1e-6.",
-        _A_POSITIVE_NUMBER,
+        A_POSITIVE_NUMBER,
     )
-    position_embedding: str = _field(
+    position_embedding: str = config_field(
         "sinusoidal",
         '"sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model without position '
         'information, or a name that `register_position_encoding` has added. "none" and registered '
         "position encodings differ from the paper.",
-        _A_POSITION_ENCODING,
+        A_POSITION_ENCODING,
     )
-    position_timescales: str = _field(
+    position_timescales: str = config_field(
         "paper",
         'The formula for the timescale of the feature pair i of sinusoidal positions. "paper" uses '
         '10000^(2i/d_model) (Section 3.5). "tensor2tensor" uses 10000^(i/(d_model/2-1)). "tensor2tensor" '
         "differs from the paper, but models converted from tensor2tensor, Marian or fairseq need "
         '"tensor2tensor". Only "sinusoidal" positions use `position_timescales`.',
-        _TIMESCALES,
+        TIMESCALES,
     )
-    position_offset: int = _field(
+    position_offset: int = config_field(
         0,
         "The position of the first token in sinusoidal position encodings. In the paper, the first "
         "position is 0. A `position_offset` above 0 differs from the paper, but models converted from "
         'fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use '
         "`position_offset`.",
-        _AN_OFFSET,
+        AN_OFFSET,
         unit="tokens",
     )
-    max_position_embeddings: int = _field(
+    max_position_embeddings: int = config_field(
         1024,
         "Number of learned positions. A model with learned positions cannot read a sequence with more "
         "tokens. Sinusoidal positions ignore `max_position_embeddings`.",
-        _A_SIZE,
+        A_SIZE,
         unit="tokens",
     )
-    scale_embedding: bool = _field(
+    scale_embedding: bool = config_field(
         True,
         "True if embeddings are multiplied by sqrt(d_model) (Section 3.4).",
-        _A_SWITCH,
+        A_SWITCH,
     )
-    share_encoder_decoder_embeddings: bool = _field(
+    share_encoder_decoder_embeddings: bool = config_field(
         True,
         "True if the source embedding and the target embedding share one matrix (Section 3.4).",
-        _A_SWITCH,
+        A_SWITCH,
         is_recipe_key=False,
         needs_encoder_decoder=True,
     )
-    tie_word_embeddings: bool = _field(
+    tie_word_embeddings: bool = config_field(
         True,
         "True if the output projection and the target embedding share one matrix (Section 3.4).",
-        _A_SWITCH,
+        A_SWITCH,
     )
-    lm_head_bias: bool = _field(
+    lm_head_bias: bool = config_field(
         False,
         "True if the output projection has a bias. A bias differs from the paper, but models converted "
         "from Marian and other libraries have an output bias.",
-        _A_SWITCH,
+        A_SWITCH,
     )
-    zero_start_embedding: bool = _field(
+    zero_start_embedding: bool = config_field(
         False,
         "True if decoding starts with `<pad>`, and the embedding of `<pad>` is a vector of zeros that "
         "training does not change. `zero_start_embedding` requires equal `pad_token_id` and "
         "`decoder_start_token_id`, and gives `<pad>` the probability 0 in the label-smoothed loss. "
         "`zero_start_embedding` differs from the paper, but models converted from Marian or tensor2tensor "
         "have such an embedding.",
-        _A_SWITCH,
+        A_SWITCH,
         needs_encoder_decoder=True,
     )
-    attention_score: str = _field(
+    attention_score: str = config_field(
         "scaled_dot",
         "The function that computes an attention score from a query and a key. The paper uses "
         '"scaled_dot" (Equation 1). The names "dot", "dot_mean", "general", "additive_linear", "additive" '
         "(see attention_vaswani), and the names that `register_attention` has added, differ from the "
         "paper.",
-        _A_SCORE,
+        A_SCORE,
     )
-    cross_attention_score: str | None = _field(
+    cross_attention_score: str | None = config_field(
         None,
         "The score function of cross-attention; by default `attention_score`.",
-        _A_SCORE_OR_NONE,
+        A_SCORE_OR_NONE,
         needs_encoder_decoder=True,
     )
-    attention_window: int | list[int | None] | None = _field(
+    attention_window: int | list[int | None] | None = config_field(
         None,
         "The number r of neighbouring tokens to which a token may attend. A token of the encoder attends "
         "to r tokens on each side. A token of the decoder attends to the r tokens before the token. None "
@@ -382,70 +293,70 @@ class VaswaniConfig(PreTrainedConfig):
         "width d. The maximum path length between two tokens is O(n/r) layers. A list of windows contains "
         "r or None for each layer. A list of windows either applies to both stacks, or contains first the "
         "windows of the encoder layers and then the windows of the decoder layers.",
-        _WINDOWS,
+        WINDOWS,
         unit="tokens",
     )
-    attention_bias: bool = _field(
+    attention_bias: bool = config_field(
         False,
         "True if the projections of attention layers have biases. Biases differ from the paper.",
-        _A_SWITCH,
+        A_SWITCH,
     )
-    initializer_range: float | None = _field(
+    initializer_range: float | None = config_field(
         None,
         "Standard deviation of the initial weights, which are then drawn as in GPT-2. If None, the "
         "initial weights are drawn as in tensor2tensor.",
-        _A_POSITIVE_NUMBER_OR_NONE,
+        A_POSITIVE_NUMBER_OR_NONE,
     )
-    label_smoothing: float | int = _field(
+    label_smoothing: float | int = config_field(
         0.0,
         "Probability that label smoothing takes from the reference token and gives to other tokens in "
         "training (Section 5.4). The paper uses 0.1. The default 0 turns label smoothing off.",
-        _A_RATE,
+        A_RATE,
         changes_outputs=False,
     )
-    label_smoothing_form: str = _field(
+    label_smoothing_form: str = config_field(
         "t2t",
         "The formula for the target probabilities of a label smoothing e with V tokens in the vocabulary. "
         '"t2t" gives 1-e to the reference token and e/(V-1) to each other token, as tensor2tensor does. '
         '"torch" gives 1-e+e/V to the reference token and e/V to each other token, as PyTorch does.',
-        _A_SMOOTHING_FORM,
+        A_SMOOTHING_FORM,
         changes_outputs=False,
     )
-    use_cache: bool = _field(
+    use_cache: bool = config_field(
         True,
         "True to cache keys and values during decoding.",
-        _A_SWITCH,
+        A_SWITCH,
         is_recipe_key=False,
     )
-    is_encoder_decoder: bool = _field(
+    is_encoder_decoder: bool = config_field(
         True,
         "True, because the model always has an encoder and a decoder.",
-        _ALWAYS_TRUE,
+        ALWAYS_TRUE,
         is_recipe_key=False,
         needs_encoder_decoder=True,
     )
-    bos_token_id: int | None = _field(
+    bos_token_id: int | None = config_field(
         0,
         "The id of `<s>`.",
-        _A_TOKEN_OR_NONE,
+        A_TOKEN_OR_NONE,
         is_recipe_key=False,
     )
-    pad_token_id: int | None = _field(
+    pad_token_id: int | None = config_field(
         1,
         "The id of `<pad>`.",
-        _A_TOKEN_OR_NONE,
+        A_TOKEN_OR_NONE,
         is_recipe_key=False,
     )
-    eos_token_id: int | list[int] | None = _field(
+    eos_token_id: int | list[int] | None = config_field(
         2,
         "The id of `</s>`.",
-        _TOKENS_OR_NONE,
+        TOKENS_OR_NONE,
         is_recipe_key=False,
     )
-    decoder_start_token_id: int | None = _field(
+    decoder_start_token_id: int | None = config_field(
         0,
         "The id of the first token in the decoder's input. If None, `bos_token_id` is used.",
-        _A_TOKEN_OR_NONE,
+        A_TOKEN_OR_NONE,
         is_recipe_key=False,
         needs_encoder_decoder=True,
     )
@@ -671,14 +582,14 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def _package_class(self) -> type:
-        """The config class of this package: the class of the config, or its base class if a user has defined
-        the class.
+        """The class of this config if the package defines the class. For a user's subclass, the config class
+        of the package from which the subclass is derived.
         """
         name = self.auto_classes()["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
 
-# The fields that `VaswaniConfig` declares, in the order of the class, with the properties from `_field`.
+# The fields that `VaswaniConfig` declares, in the order of the class, with the properties from `config_field`.
 CONFIG_FIELDS: dict[str, Field] = {
     name: VaswaniConfig.__dataclass_fields__[name] for name in inspect.get_annotations(VaswaniConfig)
 }
@@ -696,7 +607,7 @@ def _document_fields() -> None:
         optional = ", optional" if "NoneType" in kinds else ""
         words = " or ".join(kind for kind in kinds if kind != "NoneType")
         lines.append(f"    {name} ({words}{optional}): {declared.metadata['help']}\n")
-    # With the option `-OO` of Python, the class has no section "Raises", and the docstring does not change.
+    # With the option `-OO` of Python, the class has no docstring, so the function inserts nothing.
     description = inspect.cleandoc(VaswaniConfig.__doc__ or "")
     VaswaniConfig.__doc__ = description.replace("Raises:\n", f"Args:\n{''.join(lines)}\nRaises:\n")
 

@@ -1,4 +1,4 @@
-"""What users add to the models and configs of the package: classes with names, fields of a config, and the
+"""What users add to the models and configs of the package: registered classes, fields of a config, and the
 files that define the classes.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. Config
@@ -126,8 +126,8 @@ def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
 
 
 def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]:
-    """Return the config fields that a user's config class adds to the class `base` with the fields `known`.
-    The dict maps the name of each added field to its type.
+    """Return the fields that a user's config class `cls` declares in addition to its base class `base`.
+    `known` contains the fields of `base`. The dict maps the name of each added field to its type.
 
     The added fields are annotated fields, class attributes without annotation, and arguments of `__init__`. A
     field without annotation has the type Any.

@@ -9,6 +9,7 @@ for `generate`. Each field has a type, a default and metadata:
 - `choices` are the possible values.
 - `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
+- `is_added` is True if `generate` of transformers does not have this setting.
 
 `check_options` validates values with this metadata. The options of the command line, of `Translator` and of
 the pipeline, and the tables of options in the manual, all come from these dataclass fields. To add an
@@ -76,6 +77,7 @@ def option(
     choices: tuple[Any, ...] = (),
     group: str = "search",
     command_line: bool = True,
+    is_added: bool = False,
     factory: Any = MISSING,
 ) -> Any:
     """Declare a field of `TranslationOptions` or `SearchSettings`. The docstring of this file explains the
@@ -90,6 +92,7 @@ def option(
         "choices": choices,
         "group": group,
         "command_line": command_line,
+        "is_added": is_added,
     }
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -225,9 +228,13 @@ class SearchSettings:
         "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default "
         "the divisor in the checkpoint",
         choices=("gnmt", "power"),
+        is_added=True,
     )
     coverage_penalty: float | None = option(
-        None, "weight of the coverage penalty of beam search; by default the value in the checkpoint", least=0
+        None,
+        "weight of the coverage penalty of beam search; by default the value in the checkpoint",
+        least=0,
+        is_added=True,
     )
     max_new_tokens: int | None = option(
         None, "maximum number of tokens of a translation; by default the value in the checkpoint", least=1
@@ -239,10 +246,17 @@ class SearchSettings:
         command_line=False,
     )
     max_length_a: float | None = option(
-        None, "maximum number of tokens of a translation per source token; `max_length_b` is added", least=0
+        None,
+        "maximum number of tokens of a translation per source token; `max_length_b` is added",
+        least=0,
+        is_added=True,
     )
     max_length_b: float | None = option(
-        None, "number of tokens added to `max_length_a` times the source length", least=0, whole=True
+        None,
+        "number of tokens added to `max_length_a` times the source length",
+        least=0,
+        whole=True,
+        is_added=True,
     )
     no_repeat_ngram_size: int = option(
         0,
@@ -273,7 +287,7 @@ class SearchSettings:
 # Maps the name of each setting to its default value.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
 # The settings that this package adds to the settings of transformers.
-ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
+ADDED_SETTINGS = tuple(setting.name for setting in fields(SearchSettings) if setting.metadata["is_added"])
 # The settings that determine the score of a translation.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 

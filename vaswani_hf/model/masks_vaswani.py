@@ -2,9 +2,9 @@
 positions of tokens, and the cache of a decoder with windows.
 
 `self_attention_masks` and `cross_attention_masks` return one mask for each layer of a stack, in the form that
-the attention implementation of the layer needs. transformers creates most masks. This file creates the masks
-of layers with a window (Section 4 of the paper), and the masks of a beam search whose beams share a tree of
-tokens.
+the attention implementation of the layer needs. transformers creates the other masks. This file creates
+padding and causal masks on a GPU, most masks of layers with a window (Section 4 of the paper), and the masks
+of a beam search whose beams share a tree of tokens.
 
 This file is saved with every checkpoint because the models and the search create masks with this file.
 

@@ -187,9 +187,10 @@ def _position_encoding(config: VaswaniConfig) -> nn.Module:
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base class of encoder and decoder layers. Each sub-layer computes LayerNorm(x + Dropout(Sublayer(x)))
-    (Sections 3.1 and 5.4). The first sub-layer is self-attention (Section 3.2), and the last sub-layer is the
-    feed-forward network max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Equation 2).
+    """Base class of encoder and decoder layers. With post-norm, as in the paper, each sub-layer computes
+    LayerNorm(x + Dropout(Sublayer(x))) (Sections 3.1 and 5.4). With pre-norm, each sub-layer computes x +
+    Dropout(Sublayer(LayerNorm(x))). The first sub-layer is self-attention (Section 3.2), and the last
+    sub-layer is the feed-forward network max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Equation 2).
     """
 
     _checkpoints_gradients = False

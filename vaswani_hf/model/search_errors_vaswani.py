@@ -1,4 +1,4 @@
-"""The errors of a search for one sentence of a batch.
+"""The errors that a search raises if the search cannot translate a sentence of the batch.
 
 This file is saved with every checkpoint because `generate` raises these errors.
 """

@@ -18,9 +18,9 @@ The methods of `BaseTranslator` are in the order of the seven steps. The file ba
 `Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all encoder-decoder models that have
 `generate`.
 
-The file inputs_vaswani validates options and texts. The file tokenizing_vaswani knows the tokenizers. The file
-text_rules_vaswani splits sentences, aligns words and detects loops. The file translations_vaswani computes
-scores and joins translations.
+The file inputs_vaswani validates options and texts. The file tokenizing_vaswani finds language tags, language
+tokens and the token ids of phrases, and checks tokenizers. The file text_rules_vaswani splits sentences,
+aligns words and detects loops. The file translations_vaswani computes scores and joins translations.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2

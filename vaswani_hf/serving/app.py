@@ -91,7 +91,7 @@ class Service:
         self.limits = limits
         self.metrics = Metrics()
         self.engine = Engine(limits, self.metrics.count_batch)
-        self.metrics.watch_queue(lambda: self.engine.num_waiting)
+        self.metrics.watch_queue(lambda: self.engine.num_waiting_characters)
         self._options = options
         self._api_key = api_key
         self._glossaries = glossaries or {}

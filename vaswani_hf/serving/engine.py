@@ -179,7 +179,7 @@ class Engine:
         self._thread = threading.Thread(target=self._work, name="translation", daemon=True)
 
     @property
-    def num_waiting(self) -> int:
+    def num_waiting_characters(self) -> int:
         """The number of characters of the source texts of all unfinished jobs."""
         with self._changed:
             return sum(job.num_characters for job in self._jobs)
@@ -209,7 +209,7 @@ class Engine:
                 of characters in the queue.
         """
         with self._changed:
-            if self._jobs and self.num_waiting + job.num_characters > self._limits.max_waiting:
+            if self._jobs and self.num_waiting_characters + job.num_characters > self._limits.max_waiting:
                 raise QueueFullError
             self._jobs.append(job)
             self._changed.notify()
@@ -233,8 +233,7 @@ class Engine:
         queue is empty and the engine stops.
 
         The method also waits for further jobs, so that one batch can serve several clients. The wait ends
-        when the queue contains as many jobs as the last batch, because more clients are not expected. So a
-        client that is alone does not wait.
+        after `batch_wait` milliseconds, or earlier when the queue contains as many jobs as the last batch.
         """
         with self._changed:
             while True:

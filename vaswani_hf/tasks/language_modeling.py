@@ -313,7 +313,7 @@ class TextCollator(PairCollator):
     """Pads texts. The labels of a text have the same length as the text."""
 
     def trim(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        # Do not count labels, because the collators of language models ignore labels inside a text.
+        # Count the tokens instead of the labels, because some labels inside a text are `IGNORED_LABEL`.
         length = int(batch["attention_mask"].sum(1).max())
         return {name: tensor[:, :length].contiguous() for name, tensor in batch.items()}
 

@@ -3,8 +3,8 @@ trained on the translations that the search of a teacher model finds.
 
 `vaswani distill` writes the training pairs of the student to a file of JSON lines. Each line is one sentence
 pair. The key `pair` of a line is the number of the training pair from which the source sentence comes. The
-first line of the file also has the key `distillation`, with the names of the teachers and the search
-settings.
+key `distillation` of the first line contains the teachers, the search settings, the given languages and the
+commit of the dataset.
 """
 
 import fnmatch

@@ -136,8 +136,9 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: T
     """Write the model and the tokenizers of a run into a folder. Each file is written completely or not at
     all.
 
-    `recorded` is the record of the training, such as its seconds, from an earlier results.json. The function
-    writes the record into results.json now, so that the record is not lost if the scoring is interrupted.
+    `recorded` is the training record from an earlier results.json. The record contains, for example, the
+    duration of the training. The function writes the record into results.json now, so that the record is not
+    lost if the scoring is interrupted.
     """
     staging = stage_model(model, corpus, folder)
     # Remove the scores from results.json, because the scores belong to earlier final weights.

@@ -1,5 +1,5 @@
-"""Adapts the memory of the process to training steps: the freed memory that the C library keeps for the next
-step, and the operations that oneDNN has prepared.
+"""Lets the C library keep freed memory for the next training step, and limits the number of oneDNN primitives
+in the cache.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Computes the results of a run: the record of the training, the scores, the examples of the model card and
 the pictures. Also writes recipe.yaml at the beginning of a run.
 
-`_results_of_run` in run.py calls the functions. checkpoint/results.py declares and writes results.json.
+The functions of run.py call the functions of this file. checkpoint/results.py declares and writes
+results.json.
 """
 
 import platform
@@ -79,8 +80,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
-    """Return the record of the training, such as its time, from results.json. Return None if the run has
-    trained more steps since results.json was written.
+    """Return the record of the training, such as its time, from results.json. Return None if results.json has
+    no valid record, or if the run has trained more steps since then.
     """
     try:
         training = read_results(folder).training

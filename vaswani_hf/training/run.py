@@ -43,9 +43,9 @@ from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.destination import Destination, check_destination
 from ..publish.during_training import fetch_checkpoints
-from ..publish.model_card import data_record
 from ..publish.push import push
 from ..recipe import Recipe
+from ..recipe.data_record import data_record
 from ..recipe.loading import load_record
 from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
@@ -289,10 +289,10 @@ def _check_recipe(recipe: Recipe, processes: Processes) -> None:
     """
     _warn(processes.run_on_main(recipe.training_warnings), processes)
     planned = _planned_model(recipe)
-    # `frozen_weights` raises an error if the model has no module or parameter with a name in
-    # `training.frozen`.
+    # `frozen_weights` raises an error if a name in `training.frozen` is not the name of a module or
+    # parameter.
     initialization.frozen_weights(planned, recipe.training.frozen)
-    # Build an optimizer, because the optimizer may need a library that is not installed.
+    # Build an optimizer now, so that a missing library is reported before the data is loaded.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
 
@@ -478,7 +478,8 @@ def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: dict[str, Any]
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the checkpoints whose average is the final
-    weights. The list is empty if the recipe averages no checkpoints, or if the run is finished.
+    weights. The list is empty if the recipe averages no checkpoints, or if the function loads undamaged final
+    weights from the output folder.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training

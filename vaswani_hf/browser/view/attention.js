@@ -74,7 +74,8 @@ function attentionSection(explanation, weights, store) {
     chips,
     help,
     element("div", { class: "pair" }, links, matrix),
-    // The text is below the words, because a text of several lines would move the words under the mouse.
+    // `detail` is below the words. If `detail` were above the words, a text of several lines would move the
+    // words away from the mouse pointer.
     detail,
   );
 

@@ -19,8 +19,8 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import is_tracing
 
 from ...model.fast_path_vaswani import needs_sync
-from ...model.loss_vaswani import IGNORED_LABEL, rows_per_chunk
-from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ...model.loss_vaswani import EXCLUDED_LOGIT, IGNORED_LABEL, rows_per_chunk
+from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 
 
 @dataclass
