@@ -113,6 +113,16 @@ def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
     assert alone.result(60)[0][0].text == "Hund"
 
 
+def test_a_request_with_a_constraint_does_not_share_a_batch(recorded, engine):
+    """A text without letters is translated if its translation has a constraint."""
+    free, begun = submitted(
+        engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "!", target_prefix="Öl")
+    )
+    assert free.result(60)[0][0].text == "eins"
+    assert begun.result(60)[0][0].text.startswith("Öl")
+    assert recorded.batches == [["eins"], ["!"]]
+
+
 def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
     """The short text is in the next batch, although the long text came first: groups take turns."""
     recorded.proceed.clear()
