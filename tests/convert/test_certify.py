@@ -182,11 +182,11 @@ def test_int8_may_change_a_twentieth_of_the_translations():
 
 
 def test_the_test_set_of_the_recipe_is_the_default(tmp_path):
-    sources, references, name = recorded_split.test_split(
+    sources, references, name = recorded_split.recorded_test_set(
         loaded_recipe(tmp_path / "recipe.yaml"), "--source", "give `--source`"
     )
     assert len(sources) == len(references) == 1000
-    assert name == "`numbers`"
+    assert name == "numbers"
 
 
 @pytest.mark.parametrize(

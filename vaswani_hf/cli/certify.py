@@ -5,17 +5,17 @@ outputs of the exported models differ from the outputs of the checkpoint.
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
-from .recorded_split import test_split
+from .recorded_split import TestSet, recorded_test_set
 
 if TYPE_CHECKING:
-    from ..tasks.translation import TranslationEvaluation
+    from ..recipe.recipe import Recipe
 
 
 class CertifyOptions(ModelOptions):
@@ -61,19 +61,21 @@ def run(options: CertifyOptions) -> None:
     from ..checkpoint.loading import checkpoint_folder
     from ..convert.certify import CertificateError, certify, faults
     from ..publish.certificate import certificate_table
+    from ..recipe.published import recorded_recipe
 
     output = standard_output()
     folder = checkpoint_folder(options.model_name)
-    sources, references, test_set, evaluation = _test_set(options, folder)
-    number = min(options.num_sentences, len(sources))
+    recipe: Any = recorded_recipe(folder)
+    test_set = _test_set(options, recipe)
+    number = min(options.num_sentences, len(test_set.sources))
     certificate = certify(
         options.model_name,
-        sources[:number],
-        references[:number],
+        test_set.sources[:number],
+        test_set.references[:number],
         num_beams=options.num_beams,
         formats=options.formats,
-        evaluation=evaluation,
-        test_set=test_set,
+        evaluation=None if recipe is None else recipe.evaluation,
+        test_set=f"`{test_set.name}`",
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     text = json.dumps(certificate, indent=2, ensure_ascii=False) + "\n"
@@ -89,20 +91,11 @@ def run(options: CertifyOptions) -> None:
         raise CertificateError("; ".join(found))
 
 
-def _test_set(
-    options: CertifyOptions, folder: Path
-) -> tuple[list[str], list[str], str, "TranslationEvaluation | None"]:
-    """Return the sources, the references, the name of the test set, and the section `evaluation` of the
-    recipe.
-    """
+def _test_set(options: CertifyOptions, recipe: "Recipe | None") -> TestSet:
+    """Return the test set that the options name, or the test set of the recipe."""
     from ..evaluation.systems import read_test_set
-    from ..recipe.published import recorded_recipe
 
-    recipe = recorded_recipe(folder)
-    evaluation = None if recipe is None else recipe.evaluation
     if options.source is None or options.reference is None:
-        remedy = "give `--source` and `--reference`"
-        sources, references, name = test_split(recipe, "--source", remedy)
-        return sources, references, name, evaluation
+        return recorded_test_set(recipe, "--source", "give `--source` and `--reference`")
     sources, references = read_test_set(options.source, options.reference)
-    return sources, references, f"`{Path(options.source).name}`", evaluation
+    return TestSet(sources, references, Path(options.source).name)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from ..model.errors_vaswani import InvalidValueError
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
 from .options import ModelOptions, PrecisionOptions, check_file, on_command_line
-from .recorded_split import test_split
+from .recorded_split import recorded_test_set
 
 
 class FiguresOptions(PrecisionOptions, ModelOptions):
@@ -61,7 +61,7 @@ def run(options: FiguresOptions) -> None:
     folder = checkpoint_folder(options.model_name)
     recipe = recorded_recipe(folder)
     if options.texts is None:
-        texts = test_split(recipe, "--texts", "give `--texts`")[0]
+        texts = recorded_test_set(recipe, "--texts", "give `--texts`").sources
     else:
         texts = list(read_lines(options.texts))
         refuse_blank(texts, "--texts", options.texts)

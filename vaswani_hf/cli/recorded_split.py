@@ -1,12 +1,20 @@
 """Reads the test split that the recipe of a checkpoint names."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..model.errors_vaswani import InvalidValueError
 
 
-def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[str], str]:
-    """Return the sources and the references of the test split of a recipe, and the name of the test split.
+class TestSet(NamedTuple):
+    """The texts of a test set, and its name for messages."""
+
+    sources: list[str]
+    references: list[str]
+    name: str
+
+
+def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
+    """Return the test split of a recipe.
 
     If the test split cannot be read, the function raises a ValueError. The message asks for `option`, the
     option that names another test set, and ends with `remedy`.
@@ -35,4 +43,4 @@ def test_split(recipe: Any, option: str, remedy: str) -> tuple[list[str], list[s
         raise InvalidValueError(f"`{option}` must be given, because the recipe has no test set; {remedy}.")
     record = data_record(recipe.data).test
     name = record.name if record else None
-    return list(test["source"]), list(test["target"]), f"`{name or 'the test set'}`"
+    return TestSet(list(test["source"]), list(test["target"]), name or "the test set")

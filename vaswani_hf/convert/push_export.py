@@ -87,7 +87,7 @@ def push_export(
                 "format; name the exported folder."
             )
         validate_repo_id(repository)
-        to = Destination(repository, private, revision, create_pr, tag, token)
+        to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
         to = check_destination(to)
         staged = Path(name)
         for path in sorted(folder.rglob("*")):

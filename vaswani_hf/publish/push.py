@@ -118,7 +118,7 @@ def push(
         folder = Path(checkpoint)
         check_config(folder, checkpoint, tuple(KINDS))
         validate_repo_id(repository)
-        to = Destination(repository, private, revision, create_pr, tag, token)
+        to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
         # Check the token before the model is loaded, because the model takes minutes to load.
         check_token(to)
         expected = fingerprint(folder)
