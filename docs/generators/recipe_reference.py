@@ -80,7 +80,8 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
     for name, field in RECIPES[task].model_fields.items():
         if name in SECTIONS:
-            sections[name] = dict(field.annotation.model_fields)
+            kind: Any = field.annotation
+            sections[name] = dict(kind.model_fields)
         else:
             sections[""][name] = field
     return sections
