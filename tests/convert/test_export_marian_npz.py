@@ -63,6 +63,11 @@ def checkpoint(tmp_path):
         if model.config.zero_start_embedding:
             with torch.no_grad():
                 model.model.decoder.embed_tokens.weight[1] = 0
+        if model.config.final_norm is False:
+            # Without a final norm, the logits are large, and float32 rounds them by up to 1e-4. The output
+            # projection is tied to the embedding.
+            with torch.no_grad():
+                model.model.decoder.embed_tokens.weight.mul_(0.1)
         save_checkpoint(tmp_path / "checkpoint", model, tokenizers[0], tokenizers[-1])
         return tmp_path / "checkpoint"
 
