@@ -133,7 +133,8 @@ def import_checkpoint(
         except (InvalidValueError, UnsupportedError):
             raise
         except Exception:
-            # If the checkpoint has a pointer of git-lfs, report the pointer as the cause of the error.
+            # A library may raise any error for a file that is only a pointer of git-lfs. If there is such a
+            # file, report the pointer. Otherwise raise the error unchanged.
             _refuse_lfs_pointers(path)
             raise
         imported.facts = {**_facts_of_card(path), **imported.facts}

@@ -19,7 +19,7 @@ from ..model.pipeline_vaswani import TranslationPipeline
 
 
 def load_models(names: Sequence[str], device: str | None) -> list[dict[str, Any]]:
-    """Load models by name. For each model, return the arguments that create its `Direction`."""
+    """Load models by name. For each model, return the arguments of the class `Direction` (interface.py)."""
     models = [_load_model(name, device) for name in names]
     labels = [model["label"] for model in models]
     # If several models translate in the same direction, add the name of the model to their labels.
@@ -30,7 +30,7 @@ def load_models(names: Sequence[str], device: str | None) -> list[dict[str, Any]
 
 
 def _load_model(name: str, device: str | None) -> dict[str, Any]:
-    """Load a model, and return the arguments that create its `Direction`."""
+    """Load a model, and return the arguments of the class `Direction`."""
     translator = load_translator(name, device)
     folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
     languages = recorded_languages(folder)

@@ -1,5 +1,4 @@
-"""What users add to the models and configs of the package: registered classes, fields of a config, and the
-files that define the classes.
+"""Lets users add attention functions, position encodings and config fields without a change of the package.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. Config
 fields accept the names in the registries. A user may also derive a config class with additional fields. When

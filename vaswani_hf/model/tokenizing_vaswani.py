@@ -1,5 +1,5 @@
-"""What the translator needs to know about tokenizers: language tags and language tokens, the token ids of
-target prefixes and phrases, and whether a tokenizer fits a model.
+"""Functions of the translator that use tokenizers. The functions find language tags and language tokens,
+compute the token ids of target prefixes and phrases, and check that a tokenizer fits a model.
 
 This file is saved with every checkpoint because the translator tokenizes texts with this file.
 """

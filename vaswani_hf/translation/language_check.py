@@ -55,8 +55,8 @@ class LanguageCheck:
 
     Args:
         language (str): The source language of the model, such as "en".
-        action (str): What happens to a text that is not in this language. "pass": the text is
-            returned without a translation. "refuse": a ValueError is raised.
+        action (str): The action for a text in another language: "pass" returns the text without a
+            translation, and "refuse" raises a ValueError.
         detector (callable): A function that returns the probability of each language for a text.
 
     Raises:
