@@ -123,7 +123,7 @@ def python(fresh_python) -> Iterator[str]:
 @pytest.fixture(autouse=True, scope="session")
 def _curves_drawn_once():
     """Draw each kind of picture once per process, because drawing takes a quarter of a tiny run."""
-    results = sys.modules.get("vaswani_hf.training.results")
+    results = sys.modules.get("vaswani_hf.training.run_results")
     if results is None:
         yield
         return

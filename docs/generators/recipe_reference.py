@@ -51,7 +51,13 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
     "publishing": (
         {"publishing"},
-        ("publish/", "training/run.py", "training/loop.py", "training/results.py", "settings/sections.py"),
+        (
+            "publish/",
+            "training/run.py",
+            "training/loop.py",
+            "training/run_results.py",
+            "settings/sections.py",
+        ),
     ),
 }
 # Files whose classes have both fields and methods. In such a file, a read of `self.KEY` counts as a use of

@@ -19,7 +19,7 @@ from vaswani_hf.cli import main
 from vaswani_hf.convert.export import FORMATS
 from vaswani_hf.data import toy_corpora
 from vaswani_hf.pictures import figures
-from vaswani_hf.training import plan, results
+from vaswani_hf.training import plan, run_results
 
 # A PNG file of one pixel.
 PICTURE = base64.b64decode(
@@ -39,8 +39,8 @@ def apply_environment() -> None:
 def draw_nothing() -> None:
     """Do not draw pictures, because drawing takes a quarter of a run and most of `vaswani figures`."""
     figures.save = lambda figure, path: path.write_bytes(PICTURE)
-    results.plot_training_curve = lambda metrics, path: Path(path).write_bytes(PICTURE)
-    results.attention_picture = lambda model, text, path: Path(path).write_bytes(PICTURE)
+    run_results.plot_training_curve = lambda metrics, path: Path(path).write_bytes(PICTURE)
+    run_results.attention_picture = lambda model, text, path: Path(path).write_bytes(PICTURE)
 
 
 def write_no_graphs() -> None:

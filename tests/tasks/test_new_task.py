@@ -13,7 +13,7 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS, Scores
 from vaswani_hf.tasks.translation import Translation
 from vaswani_hf.training import train
-from vaswani_hf.training.results import plot_training_curve
+from vaswani_hf.training.run_results import plot_training_curve
 from vaswani_hf.translation import Translator
 
 CHANGES = {

@@ -376,8 +376,8 @@ def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, mo
     before = results(folder)
     assert "test" not in before
     # Resume on another machine; the record of the training does not change.
-    monkeypatch.setattr("vaswani_hf.training.results.hardware_name", lambda *_: "another machine")
-    monkeypatch.setattr("vaswani_hf.training.results.__version__", "99.0")
+    monkeypatch.setattr("vaswani_hf.training.run_results.hardware_name", lambda *_: "another machine")
+    monkeypatch.setattr("vaswani_hf.training.run_results.__version__", "99.0")
     resumed = f"{options} --resume=true --max_steps="
     run("run", f"{resumed}2 --test_pairs={tmp_path}/test.jsonl")
     after = results(folder)

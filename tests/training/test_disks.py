@@ -9,7 +9,7 @@ from tiny_runs import names, same, unfinished, weights
 
 import vaswani_hf.tasks.translation
 import vaswani_hf.training.finished
-import vaswani_hf.training.results
+import vaswani_hf.training.run_results
 from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.trainer import VaswaniTrainer
 
@@ -22,7 +22,7 @@ STAGES = {
     "the log": (RunLogCallback, "_write", 5, BOTH[:1]),
     "the final weights": (vaswani_hf.training.finished, "save_model", 1, BOTH),
     "the translations": (vaswani_hf.tasks.translation, "translate_and_measure", 1, BOTH),
-    "the picture": (vaswani_hf.training.results, "plot_training_curve", 1, BOTH),
+    "the picture": (vaswani_hf.training.run_results, "plot_training_curve", 1, BOTH),
 }
 
 

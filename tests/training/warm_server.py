@@ -10,7 +10,7 @@ from transformers import conversion_mapping
 
 import vaswani_hf.translation.translator  # noqa: F401
 from vaswani_hf.evaluation.bleu import score_translations
-from vaswani_hf.training.results import plot_training_curve
+from vaswani_hf.training.run_results import plot_training_curve
 
 # The server must not start threads, so compute nothing with torch.
 plot_training_curve([{"step": step, "loss": 1.0, "eval_loss": 1.0} for step in (1, 2)], io.BytesIO())

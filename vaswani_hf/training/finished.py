@@ -34,7 +34,7 @@ from ..data.corpus import Corpus
 from ..tasks import TASKS
 from .checkpoints import refuse_vanished_folder
 from .processes import say
-from .results import draw_curve
+from .run_results import draw_curve
 
 # A run first writes the final checkpoint into this folder inside the output folder.
 FINAL_STAGING_FOLDER = ".staging"

@@ -11,9 +11,9 @@ from ..exit_codes import FAILURE, INTERRUPTED
 from ..publish.during_training import PushCheckpointsCallback
 from ..settings.sections import PublishingSettings
 from . import checkpoints, resume
+from .allocation import keep_free_memory, limit_primitive_cache
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation
-from .memory import keep_free_memory, limit_primitive_cache
 from .processes import say
 from .stopping import InterruptedRunError
 from .trainer import DivergedRunError, VaswaniTrainer

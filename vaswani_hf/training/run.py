@@ -8,7 +8,7 @@ To follow a text from a corpus file to the loss, read `load_corpus` in tasks/tra
 data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), loop.py and trainer.py (training
 steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not read resume.py
 (earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other models),
-finished.py and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
+finished.py and run_results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -51,7 +51,7 @@ from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
-from . import checkpoints, finished, initialization, results, resume
+from . import checkpoints, finished, initialization, resume, run_results
 from .averaging import average_checkpoints
 from .hardware import resolve_defaults
 from .loop import add_callbacks, is_trained, run_training
@@ -253,7 +253,7 @@ def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
 
 
 def _changeable_values(recipe: Recipe) -> dict[str, Any]:
-    return results.changeable_values(published_recipe(recipe).values())
+    return run_results.changeable_values(published_recipe(recipe).values())
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
@@ -437,7 +437,7 @@ def _record_beginning(
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             for split, size in recipe.data.held_out_sizes.items():
                 say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
-            results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
+            run_results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # Delete old checkpoints. An earlier run may have been killed before it deleted the old
             # checkpoints.
@@ -461,17 +461,21 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
         if final_record:
             finished.repair_run(
-                folder, model, corpus, final_record, lambda: results.score_test_split(trainer, recipe.data)
+                folder,
+                model,
+                corpus,
+                final_record,
+                lambda: run_results.score_test_split(trainer, recipe.data),
             )
         else:
-            recorded = results.recorded_training(folder, trainer)
+            recorded = run_results.recorded_training(folder, trainer)
             finished.save_model(model, corpus, folder, recorded)
-            training = results.training_record(trainer, model, averaged_steps, recorded)
+            training = run_results.training_record(trainer, model, averaged_steps, recorded)
             found = _results_of_run(recipe, trainer, model, training)
             checkpoints.refuse_vanished_folder(folder)
             recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
             finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
-    results.say_end(trainer)
+    run_results.say_end(trainer)
 
 
 def _final_model(
@@ -508,11 +512,11 @@ def _results_of_run(
     """Score the saved checkpoint, draw its pictures, and return the content of results.json."""
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
-    scores = results.score_test_split(trainer, recipe.data)
-    examples = results.card_examples(trainer, recipe.data, recipe.publishing)
-    results.draw_attention(folder, examples)
-    results.say_counts_of_stream(corpus)
-    results.draw_curve(folder, trainer.last_step)
+    scores = run_results.score_test_split(trainer, recipe.data)
+    examples = run_results.card_examples(trainer, recipe.data, recipe.publishing)
+    run_results.draw_attention(folder, examples)
+    run_results.say_counts_of_stream(corpus)
+    run_results.draw_curve(folder, trainer.last_step)
     found = Results(
         training=training,
         examples=examples,
