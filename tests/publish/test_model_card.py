@@ -6,16 +6,18 @@ import re
 import shutil
 import subprocess
 from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from factories import write_recipe
 from huggingface_hub import HfApi, ModelCard
+from jinja2 import Environment, meta
 from safetensors.torch import load_file, save_file
 from sentences import refused
 
 from vaswani_hf.data.toy_corpora import number_pairs
-from vaswani_hf.publish.model_card import check_card, model_card
+from vaswani_hf.publish.model_card import CardFacts, check_card, model_card
 from vaswani_hf.publish.push import push, stage_repository
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
@@ -475,6 +477,12 @@ def test_a_card_that_is_not_utf8(tmp_path):
         check_card(path)
     path.write_text("Übersetzer", encoding="utf-8")
     check_card(path)
+
+
+def test_the_template_reads_only_facts():
+    template = (ROOT / "model_cards" / "template.md").read_text(encoding="utf-8")
+    names = meta.find_undeclared_variables(Environment().parse(template))
+    assert names - {field.name for field in fields(CardFacts)} == {"card_data", "in_table"}
 
 
 def test_parameters_are_counted_once(tiny_checkpoint):

@@ -68,9 +68,9 @@ class Summarization(Translation):
         lines = [f"test: ROUGE-1 {scores['rouge1']:.2f} · ROUGE-L {scores['rougeL']:.2f}"]
         return Scores(scores, lines, "".join(f"{summary}\n" for summary in summaries))
 
-    def card_words(self, facts, data, test, repo_id):
+    def card_words(self, record, data, test, repo_id):
         return dataclasses.replace(
-            super().card_words(facts, data, test, repo_id),
+            super().card_words(record, data, test, repo_id),
             task_type="summarization",
             task_name="Summarization",
             pipeline_tag="summarization",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import vaswani_hf
+from vaswani_hf.checkpoint.results import DataRecord
 from vaswani_hf.tasks import TASKS, Task
 
 PACKAGE = Path(vaswani_hf.__file__).parent
@@ -36,6 +37,6 @@ def test_a_task_states_what_other_code_needs(task):
     assert not missing and TASKS[task.name] is task
     assert task.tokenizer_settings(vocab_size=300).planned_target_size > 0
     # A model without a record can also have a card.
-    words = task.card_words({}, None, {}, "user/name")
+    words = task.card_words(DataRecord(), None, {}, "user/name")
     assert "known" in words.description and "None" not in words.description
     assert words.example and not words.scores

@@ -10,6 +10,7 @@ To write the card of a checkpoint to a file:
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,12 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..checkpoint.results import (
+    DataRecord,
     ExampleRecord,
     OriginRecord,
     Results,
+    SplitRecord,
+    TrainingRecord,
     check_scores,
     read_record,
     read_results,
@@ -42,6 +46,7 @@ from ..packaged import packaged_folder
 from ..recipe.data_record import data_record
 from ..recipe.licenses import RESEARCH_ONLY, check_license
 from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
+from ..recipe.recipe import Recipe
 from ..settings.data import last_part
 from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
@@ -49,6 +54,84 @@ from .certificate import certificate_table, hashes_of_weights
 
 # The maximum number of example texts in the metadata of a card.
 NUM_WIDGETS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """The facts about a model in a card. The template and the metadata of the card read the facts by name."""
+
+    repo_id: str
+    """The repository that the code examples of the card load."""
+    name: str
+    """The last part of `repo_id`."""
+    install: str = INSTALL_INSTRUCTION
+    """A sentence that says how to install the package."""
+    version: str = __version__
+    """The version of the package."""
+
+    task: Task
+    """The task of the model."""
+    words: CardWords
+    """The texts of the card that depend on the task."""
+    example: str
+    """An input for the code examples, as a Python string in quotation marks."""
+    auto_class: str
+    """The class of transformers that loads the model, such as "AutoModelForSeq2SeqLM"."""
+    has_search: bool
+    """True if the model generates its output by a search."""
+
+    recipe: Recipe | None
+    """The recipe of the run, or None if the checkpoint has no recipe."""
+    recipe_yaml: str | None
+    """The published form of the recipe."""
+    data: DataRecord
+    """The data of the run. The object is empty if the data is not known."""
+    corpus: dict[str, dict[str, int]]
+    """The numbers of kept and removed examples of each split."""
+    training: TrainingRecord | None
+    """The record of the training."""
+    test: dict[str, Any]
+    """The scores on the test split. The names of the scores depend on the task."""
+    decoding: dict[str, Any]
+    """The search settings of the scores."""
+    examples: list[ExampleRecord]
+    """Sample inputs with the outputs of the model."""
+    origin: OriginRecord | None
+    """The checkpoint from which the weights were imported."""
+    average_of: list[str] | None
+    """The names of the checkpoints whose average is the model."""
+    weights_changed: bool | None
+    """True if the weights differ from the weights that the run has scored."""
+    is_recorded: bool
+    """True if the checkpoint has a record of its training."""
+    is_finished: bool
+    """True if the run has finished."""
+
+    license: str | None
+    """The licence of the model."""
+    is_license_chosen: bool
+    """True if the publisher has chosen the licence, and False if the licence is that of the training data."""
+    base_model: str | list[str] | None
+    """The repositories of the models whose weights the training started from or the import has read."""
+    base_name: str | None
+    """The names of the models whose weights the training started from, which may be folders."""
+
+    parameters: int
+    """The number of parameters of the model."""
+    shape: str
+    """A text about the layers, the sizes and the attention of the model."""
+    generation: dict[str, Any]
+    """The search settings of generation_config.json."""
+    has_curve: bool
+    """True if the checkpoint has a picture of the training curve."""
+    has_attention: bool
+    """True if the checkpoint has a picture of the attention."""
+    has_target_tokenizer: bool
+    """True if the target has a tokenizer of its own."""
+    certificate: dict[str, Any]
+    """The differences between the model and its exports, or an empty dict. `vaswani certify` measures them."""
+    certificate_table: str | None
+    """The certificate as a Markdown table."""
 
 
 def model_card(
@@ -60,56 +143,62 @@ def model_card(
     The code examples in the card load `repo_id`. `license` and `base_model` replace the values in the files
     of the run.
     """
-    folder = Path(folder)
     if base_model is not None:
         validate_repo_id(base_model)
-    recipe, results, data = _record(folder)
-    test = _scores(results)
-    chosen = license or (recipe.publishing.license if recipe else None)
-    check_license(chosen, data.get("license"), "license" if license else "publishing.license")
-    begun_with = recipe.model.bases() if recipe else []
-    certificate = _certificate(folder)
-    facts: dict[str, Any] = {
-        **_checkpoint_facts(folder),
-        "origin": results.origin,
-        "training": results.training,
-        "test": test,
-        "examples": results.examples or [],
-        "decoding": results.decoding or {},
-        "corpus": results.corpus or {},
-        "weights_changed": results.weights_changed,
-        "data": data,
-        "repo_id": repo_id,
-        "install": INSTALL_INSTRUCTION,
-        "version": __version__,
-        "name": repo_id.split("/")[-1],
-        "license": chosen or data.get("license"),
-        "is_chosen": chosen is not None,
-        "is_recorded": bool(recipe or results.model_fields_set - {"origin", "data"}),
-        "is_finished": bool(results.model_fields_set - {"average_of", "origin", "data"})
-        and results.asked is not None,
-        "average_of": results.average_of,
-        "base_model": base_model or _base_repositories(begun_with) or _repository_of(results.origin),
-        "base_name": " and ".join(last_part(name) for name in begun_with) or None,
-        "recipe": recipe,
-        "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
-        "certificate": certificate,
-        "certificate_table": certificate_table(certificate) if certificate else None,
-    }
-    task = _task_of(folder, recipe, test)
-    check_scores(folder, test, task.test_scores)
-    words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
-    facts |= {
-        "words": words,
-        "example": json.dumps(words.example, ensure_ascii=False),
-        "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
-        "in_table": _in_table,
-        "has_search": bool(task.decoding_settings.model_fields),
-    }
-    card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
+    facts = _card_facts(Path(folder), repo_id, license, base_model)
+    template = (packaged_folder("model_cards") / "template.md").read_text(encoding="utf-8")
+    card = ModelCard.from_template(_metadata(facts), template_str=template, in_table=_in_table, **vars(facts))
     # Remove repeated empty lines, which remain where the template leaves out a part.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     return card
+
+
+def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str | None) -> CardFacts:
+    recipe, results, data = _record(folder)
+    test = _scores(results)
+    chosen = license or (recipe.publishing.license if recipe else None)
+    check_license(chosen, data.license, "license" if license else "publishing.license")
+    task = _task_of(folder, recipe, test)
+    check_scores(folder, test, task.test_scores)
+    words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
+    bases = recipe.model.bases() if recipe else []
+    recorded = results.model_fields_set - {"origin", "data"}
+    generation = read_record(folder / GENERATION_FILE)
+    certificate = _certificate(folder)
+    return CardFacts(
+        repo_id=repo_id,
+        name=repo_id.split("/")[-1],
+        task=task,
+        words=words,
+        example=json.dumps(words.example, ensure_ascii=False),
+        auto_class=task.model_class.__name__.replace("Vaswani", "AutoModel"),
+        has_search=bool(task.decoding_settings.model_fields),
+        recipe=recipe,
+        recipe_yaml=(published_yaml(folder, license) or "").strip() or None,
+        data=data,
+        corpus=results.corpus or {},
+        training=results.training,
+        test=test,
+        decoding=results.decoding or {},
+        examples=results.examples or [],
+        origin=results.origin,
+        average_of=results.average_of,
+        weights_changed=results.weights_changed,
+        is_recorded=bool(recipe or recorded),
+        is_finished=bool(recorded - {"average_of"}) and results.asked is not None,
+        license=chosen or data.license,
+        is_license_chosen=chosen is not None,
+        base_model=base_model or _base_repositories(bases) or _repository_of(results.origin),
+        base_name=" and ".join(last_part(name) for name in bases) or None,
+        parameters=_count_parameters(folder),
+        shape=_shape(read_record(folder / CONFIG_FILE)),
+        generation={name: generation[name] for name in DECODING_SETTINGS if name in generation},
+        has_curve=(folder / CURVE_FILE).is_file(),
+        has_attention=(folder / ATTENTION_FILE).is_file(),
+        has_target_tokenizer=(folder / TARGET_FOLDER).is_dir(),
+        certificate=certificate,
+        certificate_table=certificate_table(certificate) if certificate else None,
+    )
 
 
 def check_card(path: Path) -> None:
@@ -137,15 +226,15 @@ def check_card(path: Path) -> None:
     for license in stated if isinstance(stated, list) else [stated]:
         # Check the licence only if its value is a str, because the Hub refuses all other values.
         if isinstance(license, str):
-            check_license(license, data.get("license"), "license")
+            check_license(license, data.license, "license")
 
 
-def _record(folder: Path) -> tuple[Any, Results, dict[str, Any]]:
+def _record(folder: Path) -> tuple[Recipe | None, Results, DataRecord]:
     """Return the saved recipe (or None), the results, and the information about the data."""
     recipe = recorded_recipe(folder)
     results = read_results(folder)
     data = data_record(recipe.data) if recipe else results.data
-    return recipe, results, data.as_json() if data else {}
+    return recipe, results, data or DataRecord()
 
 
 def _scores(results: Results) -> dict[str, Any]:
@@ -161,7 +250,7 @@ def _certificate(folder: Path) -> dict[str, Any]:
     return certificate if certificate.get("weights") == hashes_of_weights(folder) else {}
 
 
-def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
+def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
     """Return the task of a model. The task comes from the recipe or, if there is no recipe, from the model
     type and the names of the scores.
     """
@@ -201,80 +290,76 @@ def _repository_of(origin: OriginRecord | None) -> str | None:
     return origin.name.partition("@")[0] if origin and origin.is_on_hub else None
 
 
-def _template() -> str:
-    return (packaged_folder("model_cards") / "template.md").read_text(encoding="utf-8")
-
-
-def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardData:
-    data = facts["data"]
-    licenses = {"license": facts["license"]}
-    if facts["license"] == RESEARCH_ONLY:
+def _metadata(facts: CardFacts) -> ModelCardData:
+    data = facts.data
+    licenses: dict[str, Any] = {"license": facts.license}
+    if facts.license == RESEARCH_ONLY:
         licenses = {"license": "other", "license_name": RESEARCH_ONLY}
-    if facts["license"]:
+    if facts.license:
         licenses["license_link"] = LICENSE_FILE
     languages = []
-    for key in ("source_language", "target_language", "language"):
+    for language in (data.source_language, data.target_language, data.language):
         # Shorten a code such as "de_AT" to "de", because the Hub accepts only language codes of two or three
         # letters.
-        code = re.split("[-_]", data.get(key) or "")[0].lower()
+        code = re.split("[-_]", language or "")[0].lower()
         if re.fullmatch("[a-z]{2,3}", code) and code not in languages:
             languages.append(code)
-    scores = _eval_results(facts, task, words)
-    dataset = (data.get("train") or {}).get("dataset")
+    scores = _eval_results(facts)
+    dataset = data.train.dataset if data.train else None
     return ModelCardData(
         language=languages or None,
         **licenses,
-        base_model=facts["base_model"],
+        base_model=facts.base_model,
         datasets=[dataset] if dataset else None,
-        pipeline_tag=words.pipeline_tag,
+        pipeline_tag=facts.words.pipeline_tag,
         library_name="transformers",
-        tags=_tags(facts, task, words),
-        widget=_widget(facts["examples"]),
-        metrics=[*task.metrics] if scores else None,
-        model_name=facts["name"] if scores else None,
+        tags=_tags(facts),
+        widget=_widget(facts.examples),
+        metrics=[*facts.task.metrics] if scores else None,
+        model_name=facts.name if scores else None,
         eval_results=scores or None,
     )
 
 
-def _tags(facts: dict[str, Any], task: Task, words: CardWords) -> list[str]:
-    tags = [words.task_type, "vaswani", "transformer"]
-    if len(task.stacks) == 2:
+def _tags(facts: CardFacts) -> list[str]:
+    tags = [facts.words.task_type, "vaswani", "transformer"]
+    if len(facts.task.stacks) == 2:
         tags.append("seq2seq")
-    training = facts["training"]
-    added = training.model_tags if training else None
+    added = facts.training.model_tags if facts.training else None
     return [*tags, *(added or [])]
 
 
-def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[EvalResult]:
-    test = facts["test"]
-    test_set = facts["data"].get("test") or {}
-    config = test_set.get("config")
+def _eval_results(facts: CardFacts) -> list[EvalResult]:
+    test = facts.test
+    test_set = facts.data.test or SplitRecord()
+    name_of_set = test_set.name or "unknown"
+    if test_set.config:
+        name_of_set += f" ({test_set.config})"
     return [
         EvalResult(
-            task_type=words.task_type,
-            task_name=words.task_name,
+            task_type=facts.words.task_type,
+            task_name=facts.words.task_name,
             dataset_type=_dataset_id(test_set),
-            dataset_name=test_set.get("title")
-            or test_set.get("name", "unknown") + (f" ({config})" if config else ""),
-            dataset_config=config,
-            dataset_split=test_set.get("split"),
-            dataset_revision=test_set.get("revision"),
+            dataset_name=test_set.title or name_of_set,
+            dataset_config=test_set.config,
+            dataset_split=test_set.split,
+            dataset_revision=test_set.revision,
             metric_type=name,
             metric_name=title,
             metric_value=round(test[name], 2),
-            metric_args={"signature": test.get(f"{name}_signature"), **facts["decoding"]},
+            metric_args={"signature": test.get(f"{name}_signature"), **facts.decoding},
         )
-        for name, title in task.metrics.items()
+        for name, title in facts.task.metrics.items()
         if test.get(name) is not None
     ]
 
 
-def _dataset_id(test_set: dict[str, Any]) -> str:
+def _dataset_id(test_set: SplitRecord) -> str:
     """Return the Hub dataset that contains a test set. Return "unknown" if the dataset is not known."""
-    if test_set.get("files"):
-        # Do not return `test_set["name"]`, because the test set is a local file and not a Hub dataset.
-        return test_set.get("stated_dataset") or "unknown"
-    return test_set.get("stated_dataset") or test_set.get("dataset") or test_set.get("name") or "unknown"
+    if test_set.files:
+        # Do not return `test_set.name`, because the test set is a local file and not a Hub dataset.
+        return test_set.stated_dataset or "unknown"
+    return test_set.stated_dataset or test_set.dataset or test_set.name or "unknown"
 
 
 def _widget(examples: list[ExampleRecord]) -> list[dict[str, Any]] | None:
@@ -295,21 +380,6 @@ def _widget(examples: list[ExampleRecord]) -> list[dict[str, Any]] | None:
 def _in_table(text: str) -> str:
     """Escape a text for a cell of a Markdown table, so that the rendered table shows the text unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>#|~&$])", r"\\\1", " ".join(text.split()))
-
-
-def _checkpoint_facts(folder: Path) -> dict[str, Any]:
-    """Return the facts for the card that come from the files of the checkpoint, such as the number of
-    parameters.
-    """
-    generation = read_record(folder / GENERATION_FILE)
-    return {
-        "parameters": _count_parameters(folder),
-        "shape": _shape(read_record(folder / CONFIG_FILE)),
-        "generation": {name: generation[name] for name in DECODING_SETTINGS if name in generation},
-        "has_curve": (folder / CURVE_FILE).is_file(),
-        "has_attention": (folder / ATTENTION_FILE).is_file(),
-        "has_target_tokenizer": (folder / TARGET_FOLDER).is_dir(),
-    }
 
 
 def _shape(config: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from ..checkpoint.results import DataRecord
 from ..data.corpus import Corpus
 from ..settings.base import Settings
 from ..settings.data import DataSettings
@@ -86,9 +87,9 @@ class CardWords:
     tokens: str = "target"
 
 
-def language_of(facts: dict[str, Any]) -> str:
+def language_of(record: DataRecord) -> str:
     """Return the name of the language of a monolingual model, for the model card."""
-    return f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
+    return f"`{record.language}`" if record.language else "a language that is not known"
 
 
 class Task(Protocol):
@@ -197,9 +198,10 @@ class Task(Protocol):
         return []
 
     def card_words(
-        self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
+        self, record: DataRecord, data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """Return the passages of the model card that depend on the task. `test` contains the scores on the
-        test split. `facts` contains all other facts that publish/model_card.py has collected about the run.
+        """Return the passages of the model card that depend on the task. `record` describes the data of the
+        run. `data` is the section `data` of the recipe, or None if there is no recipe. `test` contains the
+        scores on the test split.
         """
         ...

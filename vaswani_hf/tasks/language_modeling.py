@@ -25,6 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
+from ..checkpoint.results import DataRecord
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.columns import pair_lengths
@@ -210,7 +211,7 @@ class LanguageModeling(Task):
         return Scores(scores, [line])
 
     def card_words(
-        self, facts: dict[str, Any], data: TextData | None, test: dict[str, Any], repo_id: str
+        self, record: DataRecord, data: TextData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         example_of_numbers, example = self.examples
         scores = []
@@ -224,7 +225,7 @@ class LanguageModeling(Task):
             task_name=self.hub_name,
             pipeline_tag=self.hub_task,
             pipeline=self.hub_task,
-            description=self.description.format(language=language_of(facts)),
+            description=self.description.format(language=language_of(record)),
             example=example_of_numbers if data is not None and data.corpus else example,
             use_after_generated_corpus=(
                 "The model knows English number words below one million, each followed by the German number "

@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import TREES_FILE, naming_the_folder
+from ..checkpoint.results import DataRecord
 from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import Corpus
@@ -156,7 +157,7 @@ class Parsing(Task):
         return Scores(scores, [line], trees_as_lines(trees))
 
     def card_words(
-        self, facts: dict[str, Any], data: TreebankData | None, test: dict[str, Any], repo_id: str
+        self, record: DataRecord, data: TreebankData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         example = "the dog sees the cat ."
         scores = []
@@ -169,7 +170,7 @@ class Parsing(Task):
             task_type="constituency-parsing",
             task_name="Constituency parsing",
             description=(
-                f"An encoder-decoder Transformer as in {PAPER} that gives sentences in {language_of(facts)} "
+                f"An encoder-decoder Transformer as in {PAPER} that gives sentences in {language_of(record)} "
                 "their constituency trees (Section 6.3)."
             ),
             example=example,

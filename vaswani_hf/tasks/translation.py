@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
+from ..checkpoint.results import DataRecord
 from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
@@ -409,17 +410,17 @@ class Translation(Task):
         return examples
 
     def card_words(
-        self, facts: dict[str, Any], data: TranslationData | None, test: dict[str, Any], repo_id: str
+        self, record: DataRecord, data: TranslationData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         return CardWords(
             task_type="translation",
             task_name="Translation",
             pipeline_tag="translation",
-            description=_description(facts, data),
+            description=_description(record, data),
             example=(
                 "four hundred and seventy-one thousand and five"
                 if data is not None and data.corpus
-                else _EXAMPLES.get(facts.get("source_language") or "", _ANY_EXAMPLE)
+                else _EXAMPLES.get(record.source_language or "", _ANY_EXAMPLE)
             ),
             pipeline="translation",
             is_translator=True,
@@ -579,8 +580,8 @@ def _scores_by_digits(
     }
 
 
-def _description(facts: dict[str, Any], data: TranslationData | None) -> str:
-    source, target = facts.get("source_language"), facts.get("target_language")
+def _description(record: DataRecord, data: TranslationData | None) -> str:
+    source, target = record.source_language, record.target_language
     if not source:
         return (
             f"An encoder-decoder Transformer as in {PAPER} for translation; the two languages are not known."
