@@ -43,7 +43,7 @@ def run(options: DemoOptions) -> None:
     from ..demo.interface import Direction, launch
 
     launch(
-        [Direction(**model) for model in models],
+        [Direction(**vars(model)) for model in models],
         " and ".join(Path(name).name for name in options.models),
         server_name=options.host,
         server_port=options.port or _free_port(options.host),

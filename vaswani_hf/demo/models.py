@@ -4,9 +4,9 @@ This file does not import gradio, because the import takes seconds, and an error
 early.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..browser.explain import explain
 from ..browser.loading import load_translator
@@ -18,19 +18,29 @@ from ..checkpoint.results import read_results
 from ..model.pipeline_vaswani import TranslationPipeline
 
 
-def load_models(names: Sequence[str], device: str | None) -> list[dict[str, Any]]:
-    """Load models by name. For each model, return the arguments of the class `Direction` (interface.py)."""
+@dataclass
+class DemoModel:
+    """A model of the page. `Direction` (interface.py) has the same fields, and needs gradio."""
+
+    label: str
+    translate: TranslationPipeline
+    num_beams: int
+    examples: Sequence[str]
+    explain: Callable[[str, int], str]
+
+
+def load_models(names: Sequence[str], device: str | None) -> list[DemoModel]:
+    """Load models by name."""
     models = [_load_model(name, device) for name in names]
-    labels = [model["label"] for model in models]
+    labels = [model.label for model in models]
     # If several models translate in the same direction, add the name of the model to their labels.
     for model, name in zip(models, names, strict=True):
-        if labels.count(model["label"]) > 1:
-            model["label"] = f"{model['label']} ({Path(name).name})"
+        if labels.count(model.label) > 1:
+            model.label = f"{model.label} ({Path(name).name})"
     return models
 
 
-def _load_model(name: str, device: str | None) -> dict[str, Any]:
-    """Load a model, and return the arguments of the class `Direction`."""
+def _load_model(name: str, device: str | None) -> DemoModel:
     translator = load_translator(name, device)
     folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
     languages = recorded_languages(folder)
@@ -42,10 +52,10 @@ def _load_model(name: str, device: str | None) -> dict[str, Any]:
         return page_of(explain(translator, text, name=Path(name).name, num_beams=num_beams))
 
     examples = read_results(folder).examples or []
-    return {
-        "label": " → ".join(languages) if languages else Path(name).name,
-        "translate": pipeline,
-        "num_beams": translator.model.generation_config.num_beams or 4,
-        "examples": [example.source for example in examples],
-        "explain": explain_translation,
-    }
+    return DemoModel(
+        label=" → ".join(languages) if languages else Path(name).name,
+        translate=pipeline,
+        num_beams=translator.model.generation_config.num_beams or 4,
+        examples=[example.source for example in examples],
+        explain=explain_translation,
+    )
