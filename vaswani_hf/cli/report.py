@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from ..exit_codes import FAILURE, RunError
+from ..exit_codes import FAILURE
 
 # The maximum number of characters of a message.
 _LONGEST = 600
@@ -25,8 +25,9 @@ def report(error: Exception, is_output_lost: bool) -> int:
     message = sentence_of(error)
     if isinstance(error, OSError) and error.strerror:
         message = _system_error_message(error, is_output_lost)
-    elif not isinstance(error, ValueError | OSError | RunError):
-        # Messages of other libraries may be unclear without the name of the exception class.
+    elif not isinstance(error, ValueError | OSError) and not hasattr(error, "exit_code"):
+        # Messages of other libraries may be unclear without the name of the exception class. An error with
+        # the attribute `exit_code` comes from this package.
         message = f"{type(error).__name__}: {message}"
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} … (-v shows all)"

@@ -20,7 +20,6 @@ from pydantic import Field
 
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.results import read_results
-from ..exit_codes import RunError
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
@@ -31,7 +30,7 @@ from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
 from .run import earlier_recipe, has_ended, refuse_another_run, resolve, train
-from .stopping import InterruptedRunError
+from .stopping import InterruptedRunError, RunError
 
 # Maps the name of each run in a list to its recipes: one recipe for each seed.
 Runs = dict[str, list[Recipe]]

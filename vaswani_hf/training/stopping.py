@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import multiprocess
 
 from ..checkpoint.files import checkpoints_in
-from ..exit_codes import INTERRUPTED, RunError
+from ..exit_codes import FAILURE, INTERRUPTED
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -47,6 +47,12 @@ class ShutdownRequested(BaseException):
     `ShutdownRequested` does not inherit from Exception, because an `except Exception` in a library must not
     catch it.
     """
+
+
+class RunError(Exception):
+    """Raised if a training run fails or is interrupted. The error message is a complete sentence."""
+
+    exit_code = FAILURE
 
 
 class InterruptedRunError(RunError):

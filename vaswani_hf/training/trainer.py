@@ -33,7 +33,6 @@ from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.streams import EndlessStream
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
-from ..exit_codes import RunError
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.entries import RegularizedLoss
 from ..optimization.optimizers import OPTIMIZERS
@@ -53,7 +52,7 @@ from .checkpoints import (
 from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
-from .stopping import GracefulShutdown, ShutdownRequested
+from .stopping import GracefulShutdown, RunError, ShutdownRequested
 from .training_step import enable_gradient_checkpointing
 
 # On a CPU, the trainer divides a large batch into smaller batches, the parts. `MAX_PART_SIZE` is the largest
