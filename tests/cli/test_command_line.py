@@ -187,11 +187,10 @@ def test_a_boolean_recipe_key_needs_no_value():
 
 def test_quiet_and_verbose_are_for_every_command():
     for name, command in COMMANDS.items():
-        text = make_parser(name, command.help, command.example, command.options).format_help()
+        text = make_parser(name, command).format_help()
         assert "-q" in text and "-v" in text and command.example in text
         assert not any(
-            group.title == "optional arguments"
-            for group in make_parser(name, "", "", command.options)._action_groups
+            group.title == "optional arguments" for group in make_parser(name, command)._action_groups
         )
 
 

@@ -9,9 +9,9 @@ reported at once.
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
 from ..exit_codes import INTERRUPTED, USAGE_ERROR
 from ..model.errors_vaswani import InvalidValueError
@@ -39,22 +39,16 @@ from . import (
     train,
     translate,
 )
-from .arguments import parse_words
+from .arguments import Command, parse_words
 from .options import CodeOptions, Options
 from .report import report
 from .standard_streams import discard_lost_output, is_reader_gone, open_closed_streams
 from .threads import leaving_busy_cores, limit_spinning
 
 
-class Command(NamedTuple):
-    """Describes a subcommand: the help text, an example, the class of its options, and the function that runs
-    the subcommand.
-    """
-
-    help: str
-    example: str
-    options: type[Options]
-    run: Callable[[Any], None]
+def _print_completion(options: completion.CompletionOptions) -> None:
+    """Pass the table of commands to completion.py, because an import of this file would be circular."""
+    completion.run(options, COMMANDS)
 
 
 COMMANDS = {
@@ -181,7 +175,7 @@ COMMANDS = {
         "print a script that completes commands and options in a shell",
         'eval "$(vaswani completion bash)"',
         completion.CompletionOptions,
-        completion.run,
+        _print_completion,
     ),
 }
 
@@ -220,7 +214,7 @@ def _run(words: list[str]) -> int:
     if not words or words[0] not in COMMANDS:
         _list_commands(words)
     command = COMMANDS[words[0]]
-    values, verbosity = parse_words(words[0], command.help, command.example, command.options, words[1:])
+    values, verbosity = parse_words(words[0], command, words[1:])
     try:
         options = command.options.of_command_line(values)
     except InvalidValueError as error:

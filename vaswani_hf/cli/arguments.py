@@ -1,10 +1,12 @@
-"""Creates argparse arguments from a class of options, and converts the words of a command line to values."""
+"""Defines the class of a command, creates argparse arguments from a class of options, and converts the words of a
+command line to values.
+"""
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from types import NoneType
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -19,16 +21,25 @@ GROUPS = ("input and output", "search", "sampling", "computing")
 _GPU_OPTIONS = ("--gpus", "--gpu", "--cuda", "--use_cuda", "--num_gpus", "--device", "--devices")
 
 
-def parse_words(
-    name: str, help: str, example: str, options: type[Options], words: list[str]
-) -> tuple[dict[str, Any], int]:
+class Command(NamedTuple):
+    """Describes a subcommand: the help text, an example, the class of its options, and the function that runs
+    the subcommand.
+    """
+
+    help: str
+    example: str
+    options: type[Options]
+    run: Callable[[Any], None]
+
+
+def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str, Any], int]:
     """Parse the arguments of a command line. Return a dict from the field names of the options to the values,
     and the verbosity: -1 for `--quiet`, 1 for `--verbose`, else 0.
     """
-    field_of_recipe_keys = options.field_of_recipe_keys()
-    parser = make_parser(name, help, example, options)
+    field_of_recipe_keys = command.options.field_of_recipe_keys()
+    parser = make_parser(name, command)
     keys = {} if field_of_recipe_keys is None else recipe_keys()
-    known, unknown = parser.parse_known_args(normalised(words, options, keys))
+    known, unknown = parser.parse_known_args(normalised(words, command.options, keys))
     values = vars(known)
     verbosity = int(values.pop("verbose", False)) - int(values.pop("quiet", False))
     if field_of_recipe_keys is not None:
@@ -39,24 +50,24 @@ def parse_words(
     return values, verbosity
 
 
-def make_parser(name: str, help: str, example: str, options: type[Options]) -> "CommandParser":
+def make_parser(name: str, command: Command) -> "CommandParser":
     """Create the argparse parser of a command. The help of the parser lists the options in groups."""
-    epilog = f"example:\n  {example}"
-    if options.field_of_recipe_keys() is not None:
+    epilog = f"example:\n  {command.example}"
+    if command.options.field_of_recipe_keys() is not None:
         epilog = (
             "Any key of the recipe can follow as --key value; vaswani train --help-keys describes all keys."
             f"\n\n{epilog}"
         )
     parser = CommandParser(
         prog=f"vaswani {name}",
-        description=f"{help[:1].upper()}{help[1:]}.",
+        description=f"{command.help[:1].upper()}{command.help[1:]}.",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         # Do not allow abbreviated options, because an abbreviation could become ambiguous in the next
         # version.
         allow_abbrev=False,
     )
-    add_options(parser, options)
+    add_options(parser, command.options)
     for short, option, meaning in (
         ("-q", "--quiet", "print only results and errors"),
         ("-v", "--verbose", "print debug messages and the traceback of an error"),

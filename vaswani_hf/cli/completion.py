@@ -2,9 +2,10 @@
 script completes the commands and options of `vaswani`.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .arguments import option_of, recipe_keys
+from .arguments import Command, option_of, recipe_keys
 from .options import Options, on_command_line
 
 _BASH = """_vaswani() {
@@ -36,20 +37,17 @@ class CompletionOptions(Options):
     """the shell that runs the script"""
 
 
-def run(options: CompletionOptions) -> None:
-    """Print the completion script for the shell."""
-    # Import `COMMANDS` here and not at the top of this file, to avoid a circular import.
-    from . import COMMANDS
-
+def run(options: CompletionOptions, commands: Mapping[str, Command]) -> None:
+    """Print the completion script for the shell. `commands` maps the name of each command to the command."""
     words = {}
-    for name, command in COMMANDS.items():
+    for name, command in commands.items():
         fields = command.options.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
         if command.options.field_of_recipe_keys() is not None:
             names += [f"--{key}" for key in recipe_keys()]
         words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
     if options.shell == "fish":
-        print(_fish_script(words, {name: command.help for name, command in COMMANDS.items()}))
+        print(_fish_script(words, {name: command.help for name, command in commands.items()}))
         return
     cases = []
     for name, names in words.items():
