@@ -180,6 +180,13 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
     assert [name for name, of in kinds.items() if name == "--text" and "evaluate" in of] == []
 
 
+def test_several_processes_translate_on_the_cpu():
+    for num_workers, device in ((1, None), (2, "cpu")):
+        values = {"model": "m", "text": "a", "workers": num_workers}
+        options = TranslateOptions.of_command_line(values)
+        assert options.translator_loader("m", []).args == ("m", device)
+
+
 def test_a_boolean_recipe_key_needs_no_value():
     words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, recipe_keys())
     assert words == ["--resume=true", "--lowercase", "false", "--bf16=true"]

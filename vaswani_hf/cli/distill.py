@@ -12,7 +12,15 @@ from pydantic import model_validator
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request, TranslationOptions
 from .lines import CountedRequests, json_line, report_bad_lines, with_progress
-from .options import LANGUAGES, SEARCH, EngineOptions, check_different, on_command_line, translation_options
+from .options import (
+    LANGUAGES,
+    SEARCH,
+    EngineOptions,
+    WorkerOptions,
+    check_different,
+    on_command_line,
+    translation_options,
+)
 from .output import check_output, output_file
 from .train import RecipeOptions
 
@@ -21,7 +29,7 @@ _SearchFields: Any = translation_options(
 )
 
 
-class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
+class DistillOptions(_SearchFields, EngineOptions, WorkerOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
     teacher: list[str] = on_command_line(group="search", metavar="MODEL")

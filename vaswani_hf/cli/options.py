@@ -57,12 +57,8 @@ class Options(Settings):
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:
         """Return the fields that are options on the command line."""
-        found = {}
-        for name, field in cls.model_fields.items():
-            settings = command_line_settings(field)
-            if not settings.get("hidden") and not settings.get("recipe_keys"):
-                found[name] = field
-        return found
+        fields = cls.model_fields.items()
+        return {name: field for name, field in fields if not command_line_settings(field).get("recipe_keys")}
 
     @classmethod
     def field_of_recipe_keys(cls) -> str | None:
@@ -103,8 +99,6 @@ class CommandLine(TypedDict, total=False):
     """The placeholder for the value in the help."""
     action: str | type[argparse.Action]
     """The action that argparse executes when the option occurs on the command line."""
-    hidden: bool
-    """True if the field is not an option on the command line."""
     recipe_keys: bool
     """True if the field is not an option, but receives all recipe keys on the command line with their values,
     such as `["--max_steps", "500"]`."""
@@ -253,6 +247,17 @@ class ComputingOptions(PrecisionOptions):
         """Return the arguments `dtype` and `quantization` of `Translator.from_pretrained`."""
         return {"dtype": self.dtype, "quantization": self.quantization}
 
+    @property
+    def model_device(self) -> str | None:
+        """Return the device on which a process loads the model."""
+        return self.device
+
+    def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:
+        """Create a function without arguments that loads the translator, so that each worker process can load
+        its translator.
+        """
+        return functools.partial(load, model, self.model_device, ensemble=tuple(ensemble), **self.precision)
+
 
 class InferenceOptions(ComputingOptions):
     """The options of a command that only runs a model, such as `vaswani translate`. The command can use
@@ -281,15 +286,13 @@ class WorkerOptions(ComputingOptions):
             )
         return self
 
-    def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:
-        """Create a function without arguments that loads the translator, so that each worker process can load
-        its translator.
-        """
-        device = "cpu" if self.workers > 1 else self.device
-        return functools.partial(load, model, device, ensemble=tuple(ensemble), **self.precision)
+    @property
+    def model_device(self) -> str | None:
+        """Return the CPU if several processes translate."""
+        return "cpu" if self.workers > 1 else self.device
 
 
-class EngineOptions(WorkerOptions):
+class EngineOptions(ComputingOptions):
     """The options of a command that can translate with PyTorch or with CTranslate2."""
 
     engine: Literal["torch", "ctranslate2"] = on_command_line("torch", group="computing")

@@ -58,7 +58,6 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     # scripts/benchmarks/repetition_guard.md has the measurements that decide the default.
     repetition_guard: bool = on_command_line(True, group="search")
     """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
-    workers: int = on_command_line(1, hidden=True)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
