@@ -241,7 +241,7 @@ def test_html(client, copier):
 
 def test_html_shares_batches_with_texts(serve, copier):
     recorded = Recorded(copier)
-    client = serve([("en", "de", recorded)], batch_wait=500.0)
+    client = serve([("en", "de", recorded)], batch_wait=0.5)
     documents = ["<p>eins</p><p>nein</p>", "<b>Öl</b>"]
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda one: translate(client, q=one, format="html").json(), documents))
@@ -310,9 +310,7 @@ def test_detected_languages(serve, copier):
 
 def test_language_check(serve, copier):
     recorded = Recorded(copier)
-    client = serve(
-        [("en", "de", recorded)], detector=by_first_letter, language_check="pass", batch_wait=200.0
-    )
+    client = serve([("en", "de", recorded)], detector=by_first_letter, language_check="pass", batch_wait=0.2)
     assert translate(client, q=["eins", "nein. ja?"]).json()["translatedText"] == ["eins", "nein. ja?"]
     assert translate(client, q="<p>eins</p><p>nein ja?</p>", format="html").json() == {
         "translatedText": "<p>eins</p><p>nein ja?</p>"
@@ -465,7 +463,7 @@ def test_the_request_of_a_client_that_leaves_leaves_the_queue(serve, copier, str
 
 def test_requests_of_many_clients_get_their_own_translations(serve, copier):
     """Requests with different options and texts at the same time."""
-    client = serve(batch_wait=20.0)
+    client = serve(batch_wait=0.02)
     texts = [f"{line} {other}" for line in LINES for other in LINES]
     expected = list(copier.translate(texts, split_sentences=True))
 

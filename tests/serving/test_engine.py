@@ -90,7 +90,7 @@ def test_the_translations_are_those_of_the_translator(copier, engine, options):
 
 
 def test_requests_that_arrive_together_share_a_batch(recorded, engine):
-    futures = submitted(engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
+    futures = submitted(engine(batch_wait=0.5), job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
     assert [future.result(60)[0][0].text for future in futures] == ["eins", "zwei, ja?"]
     assert recorded.batches == [["eins", "zwei, ja?"]]
 
@@ -98,7 +98,7 @@ def test_requests_that_arrive_together_share_a_batch(recorded, engine):
 def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
     scored = TranslationOptions.of(split_sentences=True, return_scores=True)
     futures = submitted(
-        engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "nein", options=scored)
+        engine(batch_wait=0.5), job_of(recorded, "eins"), job_of(recorded, "nein", options=scored)
     )
     assert [future.result(60)[0][0].score is None for future in futures] == [True, False]
     assert recorded.batches == [["eins"], ["nein"]]
@@ -106,7 +106,7 @@ def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
 
 def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
     scored = TranslationOptions.of(split_sentences=True, return_scores=True)
-    started = engine(max_batch=2, batch_wait=10**6)
+    started = engine(max_batch=2, batch_wait=1000.0)
     # The two requests have different options, so each batch has one request.
     submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=scored))[1].result(60)
     (alone,) = submitted(started, job_of(recorded, "Hund"))
@@ -116,7 +116,7 @@ def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
 def test_a_request_with_a_constraint_does_not_share_a_batch(recorded, engine):
     """A text without letters is translated if its translation has a constraint."""
     free, begun = submitted(
-        engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "!", target_prefix="Öl")
+        engine(batch_wait=0.5), job_of(recorded, "eins"), job_of(recorded, "!", target_prefix="Öl")
     )
     assert free.result(60)[0][0].text == "eins"
     assert begun.result(60)[0][0].text.startswith("Öl")
@@ -161,7 +161,7 @@ def test_a_cancelled_request_leaves_the_queue(recorded, engine):
 
 def test_a_bad_text_fails_alone(recorded, engine):
     good, bad, other = submitted(
-        engine(batch_wait=500), *[job_of(recorded, text) for text in ("eins", "bad", "zwei, ja?")]
+        engine(batch_wait=0.5), *[job_of(recorded, text) for text in ("eins", "bad", "zwei, ja?")]
     )
     with pytest.raises(RuntimeError):
         bad.result(60)
@@ -189,7 +189,7 @@ def test_a_full_queue_refuses_a_request(recorded, engine):
 
 
 def test_a_stop_finishes_all_requests(recorded):
-    started = Engine(Limits(max_batch=1, batch_wait=10_000.0))
+    started = Engine(Limits(max_batch=1, batch_wait=10.0))
     started.start()
     futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "Hund"))
     begin = time.monotonic()

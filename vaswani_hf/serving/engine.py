@@ -233,7 +233,7 @@ class Engine:
         queue is empty and the engine stops.
 
         The method also waits for further jobs, so that one batch can serve several clients. The wait ends
-        after `batch_wait` milliseconds, or earlier when the queue contains as many jobs as the last batch.
+        after `batch_wait` seconds, or earlier when the queue contains as many jobs as the last batch.
         """
         with self._changed:
             while True:
@@ -243,7 +243,7 @@ class Engine:
                     self._changed.wait()
                     continue
                 first = min(job.arrival for job in self._jobs)
-                seconds = first + self._limits.batch_wait / 1000 - time.monotonic()
+                seconds = first + self._limits.batch_wait - time.monotonic()
                 if seconds <= 0 or self._is_stopping or len(self._jobs) >= self._num_expected:
                     return list(self._jobs)
                 self._changed.wait(seconds)

@@ -27,8 +27,8 @@ class Limits(Settings):
     """
     max_batch: int = Field(32, ge=1)
     """maximum number of sentences of a batch"""
-    batch_wait: float = Field(5.0, ge=0)
-    """maximum number of milliseconds that a request waits for other requests, so that one batch can translate
+    batch_wait: float = Field(0.005, ge=0)
+    """maximum number of seconds that a request waits for other requests, so that one batch can translate
     several requests; a request does not wait if the last batch served only one request
     """
     timeout: float = Field(60.0, gt=0)
