@@ -70,7 +70,7 @@ def main(recipe, text_recipe, folder):
     """Train and plan with each new entry, and record the error messages that name the entries."""
     from vaswani_hf.recipe import load_recipe
     from vaswani_hf.training import train
-    from vaswani_hf.training.plan import plan_run
+    from vaswani_hf.training.plan import PlanSettings, plan_run
     from vaswani_hf.training.run import resolve
     from vaswani_hf.training.sharding import prepare_sharding
     from vaswani_hf.training.trainer import VaswaniTrainer, largest_part
@@ -109,7 +109,7 @@ def main(recipe, text_recipe, folder):
     seen["state"] = []
     for words in ((), sgd):
         run = loaded(*words)
-        plan = plan_run(run.task, run.data, run.tokenizer, run.model, run.training)
+        plan = plan_run(run.task, run.data, run.tokenizer, run.model, run.training, PlanSettings())
         memory = plan["memory"]["processor"]
         seen["state"].append(memory["optimizer"] / memory["weights"])
     seen["language_model"] = load_recipe(text_recipe, ["--z_alpha=0.5"]).training.z_alpha

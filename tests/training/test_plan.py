@@ -23,7 +23,7 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.gpus import GPUS
 from vaswani_hf.training.measure import measure_speed
-from vaswani_hf.training.plan import batch_cost, parameters_by_part, plan_as_text, plan_run
+from vaswani_hf.training.plan import PlanSettings, batch_cost, parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.recipe_model import build_model, planned_config, planned_model
 from vaswani_hf.training.step_cost import step_cost
 
@@ -98,8 +98,9 @@ def test_the_parameters_of_base_by_hand():
         assert found[stack] == parts | {"total": sum(parts.values())}
 
 
-def plan_of(recipe, **options):
-    return plan_run(recipe.task, recipe.data, recipe.tokenizer, recipe.model, recipe.training, **options)
+def plan_of(recipe, **settings):
+    sections = (recipe.data, recipe.tokenizer, recipe.model, recipe.training)
+    return plan_run(recipe.task, *sections, PlanSettings(**settings))
 
 
 def small_config(**fields) -> VaswaniConfig:

@@ -54,19 +54,15 @@ class PlanOptions(RecipeOptions):
 def run(options: PlanOptions) -> None:
     """Print the estimated cost of the recipe."""
     from ..recipe.loading import load_recipe
-    from ..training.plan import plan_as_text, plan_run
+    from ..training.plan import PlanSettings, plan_as_text, plan_run
 
     recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
-    plan = plan_run(
-        recipe.task,
-        recipe.data,
-        recipe.tokenizer,
-        recipe.model,
-        recipe.training,
+    settings = PlanSettings(
         hardware=options.hardware,
         tokens_per_second=options.tokens_per_second,
         measure=options.measure,
         price_per_hour=options.price_per_hour,
         mean_length=options.mean_length,
     )
+    plan = plan_run(recipe.task, recipe.data, recipe.tokenizer, recipe.model, recipe.training, settings)
     print(json.dumps(plan, indent=2) if options.as_json else plan_as_text(plan))

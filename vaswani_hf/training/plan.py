@@ -7,6 +7,7 @@ numbers are larger than the counted FLOPs, because no training reaches the susta
 """
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -40,53 +41,58 @@ _GIB = 2**30
 _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """What a plan assumes about the speed, the price and the sentences of a run.
+
+    At most one of `hardware`, `tokens_per_second` and `measure` is given.
+
+    Attributes:
+        hardware: The name of a GPU in gpus.py.
+        tokens_per_second: The measured speed of a run in target tokens per second.
+        measure: If True, the plan measures the speed on this machine.
+        price_per_hour: The price of the hardware for one hour, in any currency.
+        mean_length: The mean length of a sentence (tokens); None means `MEAN_LENGTH`.
+    """
+
+    hardware: str | None = None
+    tokens_per_second: float | None = None
+    measure: bool = False
+    price_per_hour: float | None = None
+    mean_length: int | None = None
+
+
 def plan_run(
     task: str,
     data: DataSettings,
     tokenizer: TokenizerSettings,
     model: ModelSettings,
     training: AnyTraining,
-    *,
-    hardware: str | None = None,
-    tokens_per_second: float | None = None,
-    measure: bool = False,
-    price_per_hour: float | None = None,
-    mean_length: int | None = None,
+    settings: PlanSettings,
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is the name of a GPU in gpus.py. `tokens_per_second` is the measured speed of a run in target
-    tokens per second. If `measure` is true, `plan_run` measures the speed on this machine. `price_per_hour`
-    is the price of the hardware. `mean_length` is the assumed mean length of a sentence (tokens). If the
-    recipe gives `num_train_epochs` instead of `max_steps`, values that depend on the number of steps are
-    None. For several processes, the FLOPs are the sum over all processes.
+    If the recipe gives `num_train_epochs` instead of `max_steps`, values that depend on the number of steps
+    are None. For several processes, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
     _refuse_unplannable(model, config)
-    name = None if hardware is None else gpu_name(hardware)
+    name = None if settings.hardware is None else gpu_name(settings.hardware)
     longest = data.max_length
-    if mean_length is not None and mean_length > longest:
-        raise InvalidValueError(
-            f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}."
-        )
-    length = min(mean_length or MEAN_LENGTH, longest)
+    length = _mean_length(settings, longest)
     steps = training.max_steps
 
     on_accelerator = batch_cost(config, training, model_class, length)
     of_longest = batch_cost(config, training, model_class, longest)
+    on_processor = _cost_on_processor(config, training, model_class, length, longest)
     flops = planned_flops(config, training, model_class, length, on_accelerator)
     flops["max_length"] = longest
     flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
 
-    source_tokens = target_tokens = None
-    if steps is not None:
-        batches = steps * training.gradient_accumulation_steps
-        source_tokens = batches * training.source_tokens_per_batch
-        target_tokens = batches * training.target_tokens_per_batch
-
+    tokens_per_second = settings.tokens_per_second
     machine = ""
-    if measure:
+    if settings.measure:
         tokens_per_second, hardware_here = measure_speed(config, training, model_class, length)
         machine = f", measured on {hardware_here}"
     if tokens_per_second is None:
@@ -101,21 +107,41 @@ def plan_run(
         "parameters": parameters_by_part(planned_model(config, model_class)),
         "steps": steps,
         "num_train_epochs": training.num_train_epochs,
-        "source_tokens": source_tokens if len(training.batch_keys) == 2 else None,
-        "target_tokens": target_tokens,
+        **_tokens_of_run(training),
         "flops": flops,
         "memory": {
             "accelerator": _memory(on_accelerator, training),
-            "processor": _memory(
-                _cost_on_processor(config, training, model_class, length, longest), training
-            ),
+            "processor": _memory(on_processor, training),
         },
         "hardware": None if name is None else f"{NUM_PAPER_GPUS if name in PAPER_GPUS else 1} x {name}",
         "tokens_per_second": tokens_per_second,
         "speed": speed,
         "hours": hours,
-        "price": _price(hours, price_per_hour, name),
+        "price": _price(hours, settings.price_per_hour, name),
         "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
+    }
+
+
+def _mean_length(settings: PlanSettings, longest: int) -> int:
+    """Return the mean length of a sentence (tokens). `longest` is the length of the longest sentence."""
+    if settings.mean_length is not None and settings.mean_length > longest:
+        raise InvalidValueError(
+            f"`--mean_length` must be at most `data.max_length`, {longest}, but is {settings.mean_length}."
+        )
+    return min(settings.mean_length or MEAN_LENGTH, longest)
+
+
+def _tokens_of_run(training: AnyTraining) -> dict[str, int | None]:
+    """Return the numbers of source and target tokens in all batches of a run. A language model has no source
+    tokens.
+    """
+    if training.max_steps is None:
+        return {"source_tokens": None, "target_tokens": None}
+    batches = training.max_steps * training.gradient_accumulation_steps
+    has_source = len(training.batch_keys) == 2
+    return {
+        "source_tokens": batches * training.source_tokens_per_batch if has_source else None,
+        "target_tokens": batches * training.target_tokens_per_batch,
     }
 
 
