@@ -91,7 +91,6 @@ class Worker:
             env=os.environ | WAYS[way],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
         )
         self._answer()

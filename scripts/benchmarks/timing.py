@@ -115,10 +115,21 @@ def peak_memory(work: Callable[[], Any]) -> float:
     return resident("VmHWM") - before
 
 
+# The lines that new processes have written to standard error.
+_printed_errors: set[str] = set()
+
+
 def from_fresh_process(arguments: list[str]) -> float:
     """Run the same script in a new process with additional command-line arguments. Return the number that the
-    new process prints.
+    new process prints. Print the warnings and errors of the new process, but not the lines that an earlier
+    process has also written.
     """
     command = [sys.executable, *sys.argv, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stderr.splitlines()
+    for line in lines:
+        if line not in _printed_errors:
+            print(line, file=sys.stderr, flush=True)
+    _printed_errors.update(lines)
+    done.check_returncode()
     return float(done.stdout.split()[-1])

@@ -193,6 +193,20 @@ def test_turns_alternate_and_ratios_belong_to_a_round(script):
     assert str(timing.ratio(times["slow"], times["fast"])) == "1.50 (1.00 to 2.00)"
 
 
+def test_the_error_of_a_new_process_is_shown_and_a_warning_only_once(script, monkeypatch, tmp_path, capsys):
+    timing = script("timing")
+    path = tmp_path / "measure.py"
+    path.write_text(
+        "import sys\nprint('a warning', file=sys.stderr)\nprint('MiB', 10 / float(sys.argv[1]))\n"
+    )
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    assert [timing.from_fresh_process([number]) for number in ("2", "5")] == [5.0, 2.0]
+    assert capsys.readouterr().err == "a warning\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        timing.from_fresh_process(["0"])
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_a_competitor_waits_between_its_turns():
     code = """
 from training_peers.turns import NoMoreTurnsError, Turns
