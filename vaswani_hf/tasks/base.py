@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..checkpoint.results import DataRecord
+from ..checkpoint.results import DataRecord, ExampleRecord
 from ..data.corpus import Corpus
 from ..settings.base import Settings
 from ..settings.data import DataSettings
@@ -190,10 +190,9 @@ class Task(Protocol):
         """Return the scores of the checkpoint in `folder` on the test split."""
         ...
 
-    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
-        """Return the examples of the model card: one dict for each text. The dict has the keys `source`,
-        `output`, `confidence` (from 0 to 1) and `words`, a list of pairs (word, confidence of the word). The
-        method of `Task` returns an empty list, so that the card has no examples.
+    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
+        """Return the examples of the model card, one for each text. The method of `Task` returns an empty
+        list, so that the card has no examples.
         """
         return []
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
-from ..checkpoint.results import DataRecord
+from ..checkpoint.results import DataRecord, ExampleRecord
 from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
@@ -394,18 +394,17 @@ class Translation(Task):
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 
-    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
+    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
         translator = Translator.from_pretrained(str(folder), device=device)
         examples = []
         for source, translation in zip(texts, translator.translate(texts, return_scores=True), strict=True):
-            words = [[word.word, round(word.confidence, 4)] for word in translation.words or ()]
             examples.append(
-                {
-                    "source": source,
-                    "output": translation.text,
-                    "confidence": round(translation.confidence or 0.0, 4),
-                    "words": words,
-                }
+                ExampleRecord(
+                    source=source,
+                    output=translation.text,
+                    confidence=round(translation.confidence or 0.0, 4),
+                    words=[(word.word, round(word.confidence, 4)) for word in translation.words or ()],
+                )
             )
         return examples
 

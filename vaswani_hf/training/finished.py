@@ -9,6 +9,7 @@ import filecmp
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,20 @@ from .run_results import draw_curve
 FINAL_STAGING_FOLDER = ".staging"
 
 
+@dataclass(frozen=True)
+class FinalRecord:
+    """The record of a finished run in the manifest of the output folder."""
+
+    recipe: str
+    """The text of recipe.yaml."""
+    results: str
+    """The text of results.json."""
+    training_pairs: dict[str, Any]
+    """The digest of the training pairs."""
+    files: dict[str, Any]
+    """The size and the hash of each final file."""
+
+
 def _outputs_files() -> list[str]:
     """Return the names of the files that tasks write with the outputs on the test split."""
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
@@ -64,15 +79,22 @@ def write_final_record(folder: Path, recipe: str, results: str, training_pairs: 
     write_whole(folder / RESULTS_FILE, results)
 
 
-def read_final_record(folder: Path) -> dict[str, Any]:
-    """Return the content of the manifest of a finished run. Return an empty dict if the manifest is missing
-    or damaged.
+def read_final_record(folder: Path) -> FinalRecord | None:
+    """Read the record from the manifest of a finished run. Return None if the manifest is missing or damaged,
+    or if the run has not finished.
     """
     try:
         recorded = read_manifest(folder)
     except (OSError, ValueError):
-        return {}
-    return recorded if recorded.keys() >= {"recipe", "results", "training_pairs"} else {}
+        return None
+    if not recorded.keys() >= {"recipe", "results", "training_pairs"}:
+        return None
+    return FinalRecord(
+        recipe=recorded["recipe"],
+        results=recorded["results"],
+        training_pairs=recorded["training_pairs"],
+        files=recorded["files"],
+    )
 
 
 def restore_records(folder: Path) -> None:
@@ -80,10 +102,10 @@ def restore_records(folder: Path) -> None:
     manifest.
     """
     recorded = read_final_record(folder)
-    if not recorded:
+    if recorded is None:
         return
-    texts = {RECIPE_FILE: recorded["recipe"], RESULTS_FILE: recorded["results"]}
-    faults = faults_of(folder, [*texts, *({CURVE_FILE} & recorded["files"].keys())])
+    texts = {RECIPE_FILE: recorded.recipe, RESULTS_FILE: recorded.results}
+    faults = faults_of(folder, [*texts, *({CURVE_FILE} & recorded.files.keys())])
     for name in texts.keys() & faults.keys():
         write_whole(folder / name, texts[name])
     if CURVE_FILE in faults:
@@ -159,14 +181,14 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def repair_run(
-    folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
+    folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: FinalRecord, score: Callable[[], Any]
 ) -> None:
     """Write the damaged and missing files of a finished run again, with the same weights and results as
     before.
     """
     staging = stage_model(model, corpus, folder)
     faults = faults_of(folder)
-    if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
+    if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded.files[WEIGHTS_FILE]:
         shutil.rmtree(staging)
         raise ValueError(
             f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give "
@@ -183,4 +205,4 @@ def repair_run(
     others = faults_of(folder)
     if others:
         say(f"these files were written again, but differ from the original files: {', '.join(others)}")
-    write_final_record(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])
+    write_final_record(folder, recorded.recipe, recorded.results, recorded.training_pairs)

@@ -273,8 +273,8 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)
-        if end:
-            finished.write_final_record(folder, text, end["results"], end["training_pairs"])
+        if end is not None:
+            finished.write_final_record(folder, text, end.results, end.training_pairs)
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
@@ -459,7 +459,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     final_record = finished.read_final_record(folder)
     model, averaged_steps = _final_model(recipe, trainer, final_record)
     with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
-        if final_record:
+        if final_record is not None:
             finished.repair_run(
                 folder,
                 model,
@@ -479,7 +479,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 
 
 def _final_model(
-    recipe: Recipe, trainer: VaswaniTrainer, final_record: dict[str, Any]
+    recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the checkpoints whose average is the final
     weights. The list is empty if the recipe averages no checkpoints, or if the function loads undamaged final

@@ -159,8 +159,7 @@ def card_examples(
         texts = _shareable_texts(trainer, data)
     if not texts:
         return []
-    outputs = trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
-    return [ExampleRecord(**output) for output in outputs]
+    return trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
 
 
 def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
