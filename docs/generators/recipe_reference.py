@@ -6,6 +6,7 @@ python docs/generators/recipe_reference.py
 """
 
 import ast
+import dataclasses
 import json
 import re
 import types
@@ -16,6 +17,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from vaswani_hf.cli.recipe_keys import RecipeKey
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
@@ -231,10 +233,8 @@ def description(found: list[tuple[str, FieldInfo]]) -> str:
     return " ".join(helps) + limit
 
 
-def rows() -> list[dict[str, Any]]:
-    """Describe each key: its section, name, type, default, unit, range and meaning, and whether the values of
-    the key can be true and false.
-    """
+def rows() -> list[RecipeKey]:
+    """Describe each key."""
     found_rows = []
     for section, keys in all_keys().items():
         for key, found in keys.items():
@@ -244,16 +244,16 @@ def rows() -> list[dict[str, Any]]:
                 kinds = [*(kind.removesuffix(" or null") for kind in kinds), "null"]
             if (section, key) == ("", "task"):
                 kinds = [" or ".join(f"`{task}`" for task in RECIPES)]
-            row = {
-                "section": section,
-                "key": key,
-                "type": " or ".join(kinds),
-                "default": default_words(field),
-                "unit": facts_of(field).get("unit", ""),
-                "range": range_words(field),
-                "meaning": description(found),
-                "is_boolean": accepts_bool(field.annotation),
-            }
+            row = RecipeKey(
+                section=section,
+                key=key,
+                type=" or ".join(kinds),
+                default=default_words(field),
+                unit=facts_of(field).get("unit", ""),
+                range=range_words(field),
+                meaning=description(found),
+                is_boolean=accepts_bool(field.annotation),
+            )
             found_rows.append(row)
     return found_rows
 
@@ -266,11 +266,10 @@ def page() -> str:
         lines += ["| key | type | default | unit | range | meaning | field | use |"]
         lines += ["|---|---|---|---|---|---|---|---|"]
         for row in rows():
-            if row["section"] != section:
+            if row.section != section:
                 continue
-            cells = [f"`{row['key']}`"]
-            cells += [row[name] for name in ("type", "default", "unit", "range", "meaning")]
-            cells += [file_of_field(section, row["key"]), ", ".join(uses_of(section, row["key"]))]
+            cells = [f"`{row.key}`", row.type, row.default, row.unit, row.range, row.meaning]
+            cells += [file_of_field(section, row.key), ", ".join(uses_of(section, row.key))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
     return "\n".join(lines)
@@ -280,7 +279,8 @@ def keys_text() -> str:
     """Return the content of vaswani_hf/cli/recipe_keys.json. The texts in the file have no backticks, because
     a terminal shows no Markdown.
     """
-    return json.dumps(rows(), indent=1, ensure_ascii=False).replace("`", "") + "\n"
+    content = [dataclasses.asdict(row) for row in rows()]
+    return json.dumps(content, indent=1, ensure_ascii=False).replace("`", "") + "\n"
 
 
 def schema() -> dict[str, Any]:

@@ -24,8 +24,8 @@ def test_the_page_and_the_schema_are_up_to_date():
 
 
 def test_each_count_has_a_unit():
-    counts = [row for row in recipe_reference.rows() if "integer" in row["type"] and row["key"] != "seed"]
-    assert [row["key"] for row in counts if not row["unit"]] == []
+    counts = [row for row in recipe_reference.rows() if "integer" in row.type and row.key != "seed"]
+    assert [row.key for row in counts if not row.unit] == []
 
 
 def test_each_key_has_a_use_a_file_and_a_help():

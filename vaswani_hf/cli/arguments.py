@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from ..exit_codes import USAGE_ERROR
 from ..settings.names import suggestion
 from .options import Options, command_line_settings
-from .recipe_keys import read_rows
+from .recipe_keys import read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
@@ -86,7 +86,7 @@ def recipe_keys() -> dict[str, bool]:
     """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the value of
     the key is boolean, else False.
     """
-    return {place: row["is_boolean"] for place, row in read_rows().items()}
+    return {place: key.is_boolean for place, key in read_keys().items()}
 
 
 class CommandParser(argparse.ArgumentParser):

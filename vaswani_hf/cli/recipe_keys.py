@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,20 @@ from ..settings.names import suggestion
 
 _FILE = Path(__file__).with_name("recipe_keys.json")
 _WIDTH = 100
+
+
+@dataclass(frozen=True)
+class RecipeKey:
+    """The description of a recipe key: an entry of recipe_keys.json."""
+
+    section: str
+    key: str
+    type: str
+    default: str
+    unit: str
+    range: str
+    meaning: str
+    is_boolean: bool
 
 
 class PrintKeys(argparse.Action):
@@ -40,10 +55,11 @@ class PrintKeys(argparse.Action):
 def describe_all_keys() -> str:
     """Describe all keys of a recipe, section by section."""
     blocks = []
-    for name, row in read_rows().items():
-        facts = [f"{fact}: {row[fact]}" for fact in ("default", "unit", "range") if row[fact]]
-        lines = [f"{name}  ({'; '.join([row['type'], *facts])})"]
-        lines += textwrap.wrap(row["meaning"], _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    for name, key in read_keys().items():
+        facts = {"default": key.default, "unit": key.unit, "range": key.range}
+        given = [f"{fact}: {text}" for fact, text in facts.items() if text]
+        lines = [f"{name}  ({'; '.join([key.type, *given])})"]
+        lines += textwrap.wrap(key.meaning, _WIDTH, initial_indent="    ", subsequent_indent="    ")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
@@ -52,28 +68,28 @@ def describe_key(name: str) -> str:
     """Describe one key, such as `training.warmup_steps`. A name without a section, such as `warmup_steps`,
     describes the key in each section.
     """
-    rows = read_rows()
-    found = [place for place in rows if name in (place, rows[place]["key"])]
+    keys = read_keys()
+    found = {place: key for place, key in keys.items() if name in (place, key.key)}
     if not found:
-        names = [*rows, *(row["key"] for row in rows.values())]
+        names = [*keys, *(key.key for key in keys.values())]
         nearest = suggestion(name.split(".")[-1], names)
         hint = "`--help-keys` describes all keys" if nearest is None else f"the nearest key is `{nearest}`"
         raise InvalidValueError(f"`{name}` is not a key of a recipe; {hint}.")
-    return "\n\n".join(_describe(place, rows[place]) for place in found)
+    return "\n\n".join(_describe(place, key) for place, key in found.items())
 
 
-def _describe(place: str, row: dict[str, Any]) -> str:
+def _describe(place: str, key: RecipeKey) -> str:
     lines = [place]
     for fact in ("type", "default", "unit", "range", "meaning"):
         indent = f"  {fact:<9}"
-        text = row[fact] or "none"
+        text = getattr(key, fact) or "none"
         lines += textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent))
     return "\n".join(lines)
 
 
-def read_rows() -> dict[str, dict[str, Any]]:
+def read_keys() -> dict[str, RecipeKey]:
     """Return a dictionary from the name of each key (`section.key`, or `key` for a key without a section) to
     its description.
     """
-    rows = json.loads(_FILE.read_text(encoding="utf-8"))
-    return {f"{row['section']}.{row['key']}".lstrip("."): row for row in rows}
+    keys = [RecipeKey(**row) for row in json.loads(_FILE.read_text(encoding="utf-8"))]
+    return {f"{key.section}.{key.key}".lstrip("."): key for key in keys}
