@@ -78,15 +78,15 @@ def run(options: DistillOptions) -> None:
     with output_file(
         options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
-        done, size, record = distillation.finished_part(options.output)
-        pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, record)
-        file.keep(size)
+        finished = distillation.read_finished_part(options.output)
+        pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.record)
+        file.keep(finished.size)
         header: dict[str, Any] = {}
-        if not size:
+        if not finished.size:
             record = distillation.record_of_distillation(options.teacher, chosen, dataset_revision)
             header = {"distillation": record}
         counts = Counter[str]()
-        for number, pair, translation in _translated(options, chosen, pairs, tag, done):
+        for number, pair, translation in _translated(options, chosen, pairs, tag, finished.num_pairs):
             rows = []
             for target in distillation.targets_of(pair, translation, options.keep_references):
                 sides = dict(zip(languages, (pair["source"], target), strict=True))
@@ -103,7 +103,7 @@ def run(options: DistillOptions) -> None:
                 f"empty translation by `--teacher` {', '.join(options.teacher)}; give a trained teacher, or "
                 "other training data."
             )
-    print(_summary(counts, options.output, " more" if done else ""))
+    print(_summary(counts, options.output, " more" if finished.num_pairs else ""))
 
 
 def _summary(counts: Counter[str], output: str, more: str) -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import checkpoint_folder
@@ -147,13 +147,22 @@ def _without_unused_corpora(data: Any) -> Any:
     return data.replace(train_weights=[], **kept)
 
 
-def finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
-    """Return three facts about an output file: the number of finished training pairs, the size in bytes of
-    their lines, and the value of the key `distillation` in the first line.
+class FinishedPart(NamedTuple):
+    """The part of an output file that a resumed run keeps.
 
-    The last training pair is not counted, because an interrupted run may have written only some lines of this
-    pair.
+    The last training pair in the file is not part of it, because an interrupted run may have written only some
+    lines of this pair.
     """
+
+    num_pairs: int
+    size: int
+    """The size in bytes."""
+    record: dict[str, Any] | None
+    """The value of the key `distillation` in the first line, or None if the file has no complete line."""
+
+
+def read_finished_part(path: str) -> FinishedPart:
+    """Read the finished part of an output file of `vaswani distill`."""
     record = None
     pair = 0
     start_of_pair = 0
@@ -173,7 +182,7 @@ def finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
                 pair = row["pair"]
                 start_of_pair = size
             size += len(line)
-    return max(0, pair - 1), start_of_pair, record
+    return FinishedPart(max(0, pair - 1), start_of_pair, record)
 
 
 def record_of_distillation(
