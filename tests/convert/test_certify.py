@@ -15,6 +15,7 @@ from vaswani_hf.convert import certify as module
 from vaswani_hf.convert.certify import certify, faults
 from vaswani_hf.convert.export import FORMATS
 from vaswani_hf.convert.marian import MARIAN, MarianEngine
+from vaswani_hf.publish.certificate import Certificate, CertificateRow
 from vaswani_hf.publish.model_card import model_card
 
 SOURCES, REFERENCES = random_sentences(12, random.Random(1000))
@@ -99,11 +100,11 @@ def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_base
     search |= {"num_beams": 4, "_from_model_config": False}
     config = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(config | search))
-    rows = certify(folder, SOURCES, REFERENCES, formats=["marian", "ctranslate2"])["rows"]
+    rows = certify(folder, SOURCES, REFERENCES, formats=["marian", "ctranslate2"]).rows
 
-    assert [row["length_penalty"] for row in rows] == ["gnmt 0.6", "power 1", "power 1"] + ["gnmt 0.6"] * 2
+    assert [row.length_penalty for row in rows] == ["gnmt 0.6", "power 1", "power 1"] + ["gnmt 0.6"] * 2
     for row in rows[2:4]:
-        assert (row["changed"], row["message"]) == (0, "")
+        assert (row.changed, row.message) == (0, "")
 
 
 def test_translations_that_the_length_limit_stopped_are_counted_separately(checkpoint, tmp_path):
@@ -113,17 +114,17 @@ def test_translations_that_the_length_limit_stopped_are_counted_separately(check
     limits = {"max_length_a": 0, "max_length_b": 3, "_from_model_config": False}
     (folder / "generation_config.json").write_text(json.dumps(config | limits))
     sources = ["one", *SOURCES[:5]]
-    _, row = certify(folder, sources, sources, formats=["marian"])["rows"]
+    _, row = certify(folder, sources, sources, formats=["marian"]).rows
     # The export to MarianMT does not keep `max_length_b`.
-    assert (row["changed"], row["message"]) == (0, "")
-    assert 0 < row["changed_at_length_limit"] <= 5
+    assert (row.changed, row.message) == (0, "")
+    assert 0 < row.changed_at_length_limit <= 5
 
 
 def test_translations_of_sources_that_were_cut_are_counted_separately(checkpoint):
     # The checkpoint reads at most 40 tokens of a text, and MarianMT reads the whole text.
     sources = [" ".join(SOURCES), *SOURCES[:5]]
-    _, row = certify(checkpoint, sources, sources, formats=["marian"])["rows"]
-    assert (row["changed"], row["changed_at_length_limit"]) == (0, 1)
+    _, row = certify(checkpoint, sources, sources, formats=["marian"]).rows
+    assert (row.changed, row.changed_at_length_limit) == (0, 1)
 
 
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
@@ -146,7 +147,7 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     assert [own["num_beams"], greedy["num_beams"], wrong["num_beams"]] == [4, 1, 1]
     assert [row["status"] for row in (broken, wrong, marian)] == ["failed", "measured", "measured"]
     assert wrong["changed"] == 0
-    assert len(faults(certificate)) == 2
+    assert len(faults(Certificate(**certificate))) == 2
     assert "- MarianMT (float32): the runtime has ended" in printed.out
 
 
@@ -158,27 +159,32 @@ def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkey
         "vaswani_hf.convert.formats.find_spec", lambda name: None if name == "ctranslate2" else name
     )
     certificate = certify(folder, ["one"], ["eins"], formats=["marian", "ctranslate2"])
-    rows = {(row["engine"], row["weights"]): row for row in certificate["rows"]}
-    assert rows["MarianMT", "float32"]["status"] == "not expressible"
-    assert "`attention_window` is 2, which MarianMT cannot express" in rows["MarianMT", "float32"]["message"]
+    rows = {(row.engine, row.weights): row for row in certificate.rows}
+    assert rows["MarianMT", "float32"].status == "not expressible"
+    assert "`attention_window` is 2, which MarianMT cannot express" in rows["MarianMT", "float32"].message
     for weights in ("float32", "int8"):
         row = rows["CTranslate2", weights]
-        assert row["status"] == "not installed"
-        assert row["message"].startswith("not installed; install it with `pip install 'ctranslate2")
+        assert row.status == "not installed"
+        assert row.message.startswith("not installed; install it with `pip install 'ctranslate2")
     assert faults(certificate) == []
 
 
 def test_int8_may_change_a_twentieth_of_the_translations():
-    row = module.Row("E", "int8", "measured", changed=5, sentences=100, bleu=30.0, largest_difference=0.1)
-    own = module.Row("vaswani_hf", "float32", "measured", bleu=30.2)
-    assert module._exceeded_limit(row, own) == ""
-    assert "6.0% of the translations" in module._exceeded_limit(replace(row, changed=6), own)
-    assert "BLEU is lower by 0.40" in module._exceeded_limit(replace(row, bleu=29.8), own)
+    row = {"engine": "E", "status": "measured", "sentences": 100, "bleu": 30.0}
+    own = CertificateRow(engine="vaswani_hf", weights="float32", status="measured", bleu=30.2)
+
+    def exceeded_limit(**changes):
+        return module._exceeded_limit(CertificateRow(**row | changes), own)
+
+    row |= {"weights": "int8", "changed": 5, "largest_difference": 0.1}
+    assert exceeded_limit() == ""
+    assert "6.0% of the translations" in exceeded_limit(changed=6)
+    assert "BLEU is lower by 0.40" in exceeded_limit(bleu=29.8)
     # One of 100 translations may change, because two translations with equal scores may change places.
-    row = replace(row, weights="float32", changed=1, largest_difference=1e-5)
-    assert module._exceeded_limit(row, own) == ""
-    assert "2.0% of the translations" in module._exceeded_limit(replace(row, changed=2), own)
-    assert "differ by nan" in module._exceeded_limit(replace(row, largest_difference=float("nan")), own)
+    row |= {"weights": "float32", "changed": 1, "largest_difference": 1e-5}
+    assert exceeded_limit() == ""
+    assert "2.0% of the translations" in exceeded_limit(changed=2)
+    assert "differ by nan" in exceeded_limit(largest_difference=float("nan"))
 
 
 def test_the_test_set_of_the_recipe_is_the_default(tmp_path):

@@ -324,13 +324,13 @@ def _weights(packed):
 @needs_node
 def test_certify_has_a_row_for_each_quantization(checkpoint):
     sources, references = random_sentences(20, random.Random(2))
-    rows = certify(checkpoint, sources, references, formats=["html"])["rows"]
-    assert [(row["engine"], row["weights"], row["status"]) for row in rows[1:]] == [
+    rows = certify(checkpoint, sources, references, formats=["html"]).rows
+    assert [(row.engine, row.weights, row.status) for row in rows[1:]] == [
         ("HTML", "float32", "measured"),
         ("HTML", "int8", "measured"),
     ]
-    assert rows[1]["changed"] == 0 and rows[1]["message"] == ""
-    assert rows[1]["largest_difference"] < 1e-4 < rows[2]["largest_difference"]
+    assert rows[1].changed == 0 and rows[1].message == ""
+    assert rows[1].largest_difference < 1e-4 < rows[2].largest_difference
 
 
 def without_byte(file):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from sentences import refused
 
 from vaswani_hf.data.toy_corpora import number_pairs
+from vaswani_hf.publish.certificate import hashes_of_weights
 from vaswani_hf.publish.model_card import CardFacts, check_card, model_card
 from vaswani_hf.publish.push import push, stage_repository
 from vaswani_hf.recipe import load_recipe
@@ -458,6 +459,19 @@ def test_a_damaged_record_is_named(tiny_checkpoint, file, content, sentence):
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words")
     assert str(caught.value).startswith(f"The record '{folder / file}' {sentence}")
+
+
+def test_a_damaged_certificate_is_named_if_it_belongs_to_the_weights(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    path = folder / "certificate.json"
+    path.write_text(json.dumps({"weights": hashes_of_weights(folder), "rows": [{"engine": 3}]}))
+    with pytest.raises(ValueError) as caught:
+        model_card(folder, "alice/words")
+    assert str(caught.value).startswith(
+        f"The record '{path}' must hold what `vaswani certify` writes, but does not (`rows[0].engine` must be"
+    )
+    path.write_text("{}")
+    assert "Exports" not in str(model_card(folder, "alice/words"))
 
 
 def test_a_fault_of_the_package_is_not_blamed_on_the_record(tiny_checkpoint, monkeypatch):

@@ -11,7 +11,7 @@ set the field. The following code creates `Results`:
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
@@ -29,6 +29,9 @@ class Record(BaseModel):
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON, with the keys that were given."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 class TrainingRecord(Record):
@@ -163,12 +166,18 @@ def read_results(folder: Path) -> Results:
     ValueError if the file is not a JSON object, or if a value has a wrong type.
     """
     path = folder / RESULTS_FILE
-    content = read_record(path)
+    return validate_record(Results, read_record(path), path, "vaswani train")
+
+
+def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, command: str) -> AnyRecord:
+    """Create a record from the content of the file `path`, which the command `command` writes. Raise a
+    ValueError if a value is missing or has a wrong type.
+    """
     try:
-        return Results.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         raise ValueError(
-            f"The record '{path}' must hold what `vaswani train` writes, but does not "
+            f"The record '{path}' must hold what `{command}` writes, but does not "
             f"({explain_invalid(error).removesuffix('.')}); restore it or remove it."
         ) from None
 

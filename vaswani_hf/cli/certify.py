@@ -2,7 +2,6 @@
 outputs of the exported models differ from the outputs of the checkpoint.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -60,7 +59,6 @@ def run(options: CertifyOptions) -> None:
     from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
     from ..checkpoint.loading import checkpoint_folder
     from ..convert.certify import CertificateError, certify, faults
-    from ..publish.certificate import certificate_table
     from ..recipe.published import recorded_recipe
 
     output = standard_output()
@@ -78,14 +76,14 @@ def run(options: CertifyOptions) -> None:
         test_set=f"`{test_set.name}`",
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    text = json.dumps(certificate, indent=2, ensure_ascii=False) + "\n"
+    text = certificate.as_text()
     if options.output is None:
         write_whole(folder / CERTIFICATE_FILE, text)
     else:
         with new_folder(Path(options.output)) as new:
             new.mkdir()
             write_whole(new / CERTIFICATE_FILE, text)
-    output.write(f"{certificate_table(certificate)}\n".encode(errors="replace"))
+    output.write(f"{certificate.as_table()}\n".encode(errors="replace"))
     found = faults(certificate)
     if found:
         raise CertificateError("; ".join(found))

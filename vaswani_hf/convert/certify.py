@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from ..model.inputs_vaswani import SearchSettings, TranslationOptions, make_requ
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..processor import processor_name
-from ..publish.certificate import hashes_of_weights
+from ..publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
@@ -52,51 +52,6 @@ _LARGEST_LOSS_IN_INT8 = 0.3
 _WARM_UP = 8
 
 
-@dataclass
-class Row:
-    """A row of a certificate: the results of one engine with one dtype of the weights. An engine is the
-    library that runs an exported model.
-
-    Attributes:
-        engine (str): The name of the format.
-        weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
-        status (str): "measured", "not installed", "not expressible" or "failed".
-        message (str): The reason why the engine was not measured, or the limit that a result of the engine
-            exceeds.
-        num_beams (int): The number of beams of the search.
-        length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
-        largest_difference (float, optional): The largest difference (nats) between the log-probability that
-            the engine gives a token and the log-probability that the checkpoint gives the same token, over
-            all tokens in the translations of the checkpoint. None for the checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint, without
-            those in `changed_at_length_limit`.
-        changed_at_length_limit (int): The number of translations that differ and that a length limit of the
-            checkpoint affected: the checkpoint stopped the translation, or cut the source text into pieces.
-            The engine has other length limits.
-        sentences (int): The number of translated sentences.
-        bleu (float): The BLEU score of the translations.
-        sentences_per_second (float): The number of sentences that the engine translates in one second.
-        megabytes (float): The size of the exported folder in MB (10^6 bytes).
-        seconds (float): The time in seconds for the export, for the translations and for the
-            log-probabilities of the row.
-    """
-
-    engine: str
-    weights: str
-    status: str
-    message: str = ""
-    num_beams: int = 0
-    length_penalty: str = ""
-    largest_difference: float | None = None
-    changed: int = 0
-    changed_at_length_limit: int = 0
-    sentences: int = 0
-    bleu: float = 0.0
-    sentences_per_second: float = 0.0
-    megabytes: float = 0.0
-    seconds: float = 0.0
-
-
 class CertificateError(ValueError):
     """Raised if an exported model with float32 weights fails, or if the outputs of the exported model differ
     too much from the outputs of the checkpoint.
@@ -117,7 +72,7 @@ class _Expected:
     translation, or if the checkpoint cut the source text into pieces.
     """
 
-    row: Row
+    row: CertificateRow
     translations: list[str]
     is_limited: list[bool]
     source_ids: list[list[int]]
@@ -135,12 +90,12 @@ def certify(
     evaluation: TranslationEvaluation | None = None,
     test_set: str = "a test set",
     report: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
+) -> Certificate:
     """Export a checkpoint to all formats, and compare each engine with the checkpoint on the CPU.
 
     Example:
         >>> from vaswani_hf.convert.certify import certify
-        >>> certify("checkpoints/numbers", ["one"], ["eins"])["rows"]  # doctest: +SKIP
+        >>> certify("checkpoints/numbers", ["one"], ["eins"]).rows  # doctest: +SKIP
 
     Args:
         model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
@@ -157,9 +112,7 @@ def certify(
         report (Callable): A function that is called with a line of text after the measurement of each engine.
 
     Returns:
-        dict: `rows` is a list of dicts with the fields of `Row`. `rows` describes the checkpoint and each
-            engine. `test_set`, `sentences`, `hardware`, `versions`, `date` and `weights` (the hash of each
-            weight file) describe the measurement.
+        Certificate: The results of the checkpoint and of each engine.
 
     Raises:
         ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
@@ -184,26 +137,26 @@ def certify(
         rows.append(row)
         left = (time.perf_counter() - start) / number * (len(jobs) - number)
         report(f"{number} of {len(jobs)}: {_in_words(row)}; about {left:,.0f} seconds left")
-    return {
-        "rows": [asdict(row) for row in [*certification.own_rows(), *rows]],
-        "test_set": test_set,
-        "sentences": len(sources),
-        "hardware": f"{processor_name()}, {torch.get_num_threads()} threads",
-        "versions": {"vaswani_hf": __version__, "torch": torch.__version__},
-        "date": datetime.now(UTC).date().isoformat(),
-        "weights": hashes_of_weights(folder),
-    }
+    return Certificate(
+        rows=[*certification.own_rows(), *rows],
+        test_set=test_set,
+        sentences=len(sources),
+        hardware=f"{processor_name()}, {torch.get_num_threads()} threads",
+        versions={"vaswani_hf": __version__, "torch": torch.__version__},
+        date=datetime.now(UTC).date().isoformat(),
+        weights=hashes_of_weights(folder),
+    )
 
 
-def faults(certificate: dict[str, Any]) -> list[str]:
+def faults(certificate: Certificate) -> list[str]:
     """Return one line of text for each engine with float32 weights that failed or whose results exceed a
     limit.
     """
     found = []
-    for row in certificate["rows"]:
-        has_failed = row["status"] == "failed" or (row["status"] == "measured" and row["message"])
-        if has_failed and row["weights"] == "float32":
-            found.append(f"{row['engine']}: {row['message']}")
+    for row in certificate.rows:
+        has_failed = row.status == "failed" or (row.status == "measured" and row.message)
+        if has_failed and row.weights == "float32":
+            found.append(f"{row.engine}: {row.message}")
     return found
 
 
@@ -227,7 +180,7 @@ class _Certification:
         self.num_beams = num_beams or of_checkpoint or DEFAULT_SEARCH["num_beams"]
         self._expected: dict[str, _Expected] = {}
 
-    def own_rows(self) -> list[Row]:
+    def own_rows(self) -> list[CertificateRow]:
         """Return the rows of the certificate for the checkpoint itself, one row for each number of beams."""
         return [expected.row for expected in self._expected.values()]
 
@@ -280,7 +233,9 @@ class _Certification:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
         files = {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
-        row = Row("vaswani_hf", "float32", "measured", megabytes=_megabytes(files))
+        row = CertificateRow(
+            engine="vaswani_hf", weights="float32", status="measured", megabytes=_megabytes(files)
+        )
         row.num_beams = search["num_beams"]
         if row.num_beams > 1:
             row.length_penalty = f"{search['length_penalty_type']} {search['length_penalty']:g}"
@@ -291,11 +246,13 @@ class _Certification:
         row.seconds = time.perf_counter() - begin
         return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
-    def measure(self, entry: Format, quantization: str | None) -> Row:
+    def measure(self, entry: Format, quantization: str | None) -> CertificateRow:
         """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
         the outputs with the outputs of the checkpoint.
         """
-        row = Row(entry.expressible.title, quantization or "float32", "failed")
+        row = CertificateRow(
+            engine=entry.expressible.title, weights=quantization or "float32", status="failed"
+        )
         reason = missing_libraries(entry)
         if reason is not None:
             row.status = "not installed"
@@ -327,7 +284,7 @@ class _Certification:
         row.seconds = time.perf_counter() - start
         return row
 
-    def _compare(self, row: Row, expected: _Expected, engine: Engine, folder: Path) -> None:
+    def _compare(self, row: CertificateRow, expected: _Expected, engine: Engine, folder: Path) -> None:
         row.num_beams = expected.row.num_beams
         row.length_penalty = expected.row.length_penalty
         row.megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
@@ -346,7 +303,7 @@ class _Certification:
         row.status = "measured"
         row.message = _exceeded_limit(row, expected.row)
 
-    def _score(self, row: Row, translations: list[str], seconds: float) -> None:
+    def _score(self, row: CertificateRow, translations: list[str], seconds: float) -> None:
         row.sentences = len(translations)
         row.sentences_per_second = len(translations) / seconds
         row.bleu = Translation().score_outputs(translations, self.references, self.evaluation)["bleu"]
@@ -374,7 +331,7 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
     return torch.tensor(largest).max().item()
 
 
-def _exceeded_limit(row: Row, own: Row) -> str:
+def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
     """Describe the limit that the results of an engine exceed. Return an empty string if the results exceed
     no limit.
     """
@@ -400,7 +357,7 @@ def _megabytes(paths: Any) -> float:
     return sum(path.stat().st_size for path in paths) / 1e6
 
 
-def _in_words(row: Row) -> str:
+def _in_words(row: CertificateRow) -> str:
     """Describe a row of the certificate in one line of text."""
     name = f"{row.engine} ({row.weights})"
     if row.status != "measured":

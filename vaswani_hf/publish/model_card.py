@@ -21,7 +21,6 @@ from safetensors import safe_open
 
 from ..checkpoint.files import (
     ATTENTION_FILE,
-    CERTIFICATE_FILE,
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
@@ -50,7 +49,7 @@ from ..recipe.recipe import Recipe
 from ..settings.data import last_part
 from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
-from .certificate import certificate_table, hashes_of_weights
+from .certificate import Certificate, read_certificate
 
 # The maximum number of example texts in the metadata of a card.
 NUM_WIDGETS = 3
@@ -128,10 +127,8 @@ class CardFacts:
     """True if the checkpoint has a picture of the attention."""
     has_target_tokenizer: bool
     """True if the target has a tokenizer of its own."""
-    certificate: dict[str, Any]
-    """The differences between the model and its exports, or an empty dict. `vaswani certify` measures them."""
-    certificate_table: str | None
-    """The certificate as a Markdown table."""
+    certificate: Certificate | None
+    """The differences between the model and its exports, which `vaswani certify` has measured."""
 
 
 def model_card(
@@ -164,7 +161,6 @@ def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str
     bases = recipe.model.bases() if recipe else []
     recorded = results.model_fields_set - {"origin", "data"}
     generation = read_record(folder / GENERATION_FILE)
-    certificate = _certificate(folder)
     return CardFacts(
         repo_id=repo_id,
         name=repo_id.split("/")[-1],
@@ -196,8 +192,7 @@ def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str
         has_curve=(folder / CURVE_FILE).is_file(),
         has_attention=(folder / ATTENTION_FILE).is_file(),
         has_target_tokenizer=(folder / TARGET_FOLDER).is_dir(),
-        certificate=certificate,
-        certificate_table=certificate_table(certificate) if certificate else None,
+        certificate=read_certificate(folder),
     )
 
 
@@ -240,14 +235,6 @@ def _record(folder: Path) -> tuple[Recipe | None, Results, DataRecord]:
 def _scores(results: Results) -> dict[str, Any]:
     """Return the scores on the test split as a dict, because the names of the scores depend on the task."""
     return results.test.as_json() if results.test else {}
-
-
-def _certificate(folder: Path) -> dict[str, Any]:
-    """Return the certificate of a checkpoint. The result is empty if the checkpoint has no certificate, or if
-    the certificate belongs to other weights.
-    """
-    certificate = read_record(folder / CERTIFICATE_FILE)
-    return certificate if certificate.get("weights") == hashes_of_weights(folder) else {}
 
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
