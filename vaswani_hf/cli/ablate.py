@@ -36,11 +36,11 @@ def run(options: AblateOptions) -> None:
     path = Path(options.runs)
     output = Path(options.output)
     runs = plan_runs(path, output, options.overrides, options.seeds)
-    results = run_all(runs, output, path.stem)
-    compared = comparison(runs, results)
+    outcomes = run_all(runs, output, path.stem)
+    compared = comparison(runs, outcomes)
     print(as_json(compared) if options.as_json else table(compared))
-    num_failed = sum(isinstance(result, str) for result in results.values())
+    num_failed = sum(isinstance(outcome, str) for outcome in outcomes.values())
     if num_failed:
         raise FailedRunsError(
-            f"{num_failed} of {len(results)} trainings failed; the comparison shows the errors."
+            f"{num_failed} of {len(outcomes)} trainings failed; the comparison shows the errors."
         )

@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import Field
 
@@ -34,9 +34,9 @@ from .stopping import InterruptedRunError, RunError
 
 # Maps the name of each run in a list to its recipes: one recipe for each seed.
 Runs = dict[str, list[Recipe]]
-# Maps the `output_dir` of each training that has ended to its results: the content of results.json, or the
+# Maps the `output_dir` of each training that has ended to its outcome: the content of results.json, or the
 # message of the error that ended the training.
-Results = dict[str, dict[str, Any] | str]
+Outcomes = dict[str, dict[str, Any] | str]
 
 # The list of recipe keys that differ from the first run does not contain keys with these prefixes, because
 # their values depend on the output folder or the split.
@@ -46,6 +46,24 @@ _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
+
+
+class RunComparison(TypedDict):
+    """The scores of a run, an entry of the list that `comparison` returns."""
+
+    name: str
+    changes: str
+    """The recipe keys that differ from the first run."""
+    num_seeds: int
+    """The number of trainings of the run, including trainings that have not ended."""
+    seeds: list[dict[str, Any]]
+    """The scores and the cost of each training that has ended, or the message of its error."""
+    mean: dict[str, Any]
+    """Maps each score to its mean over the seeds, or to None if no training has ended without an error."""
+    std: dict[str, Any]
+    """Maps each score to its sample standard deviation, with N - 1 in the denominator. The value is None if
+    there are fewer than two seeds.
+    """
 
 
 class FailedRunsError(RunError):
@@ -186,7 +204,7 @@ def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
     return base
 
 
-def run_all(runs: Runs, output: Path, stem: str) -> Results:
+def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
     """Train all runs that are not finished. After each training, write the table, the picture and the JSON
     file that compare the runs.
 
@@ -196,7 +214,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
         stem (str): The name of the table, the picture and the JSON file, without the file extension.
 
     Returns:
-        dict: Maps the `output_dir` of each training to its results (see `Results`).
+        dict: Maps the `output_dir` of each training to its outcome (see `Outcomes`).
 
     Raises:
         InterruptedRunError: If a signal ended a training.
@@ -205,12 +223,12 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
     trainings = [(name, recipe) for name, recipes in runs.items() for recipe in recipes]
     # Read the results of finished trainings first, so that the table contains these results even if a
     # training is interrupted.
-    results: Results = {
+    outcomes: Outcomes = {
         recipe.output_dir: read_results(Path(recipe.output_dir)).as_json()
         for _, recipe in trainings
         if _has_ended(recipe)
     }
-    remaining = [(name, recipe) for name, recipe in trainings if recipe.output_dir not in results]
+    remaining = [(name, recipe) for name, recipe in trainings if recipe.output_dir not in outcomes]
     started = time.monotonic()
     for number, (name, recipe) in enumerate(remaining):
         progress = f"training {len(trainings) - len(remaining) + number + 1} of {len(trainings)}"
@@ -220,19 +238,19 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
             # Redirect the output of the training to stderr, because the standard output of `vaswani ablate`
             # must contain only the table.
             with redirect_stdout(sys.stderr):
-                results[recipe.output_dir] = train(recipe)
+                outcomes[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
             raise InterruptedRunError(f"{error} To continue the list, repeat the command.") from None
         except Exception as error:
             # Store the error message as the result of the training, because a failed training must not stop
             # the other trainings.
             message = " ".join(str(error).split())
-            results[recipe.output_dir] = message
+            outcomes[recipe.output_dir] = message
             print(f"{name}, seed {recipe.seed}: {message}", file=sys.stderr, flush=True)
-        _write_files(runs, results, output, stem)
+        _write_files(runs, outcomes, output, stem)
     if not remaining:
-        _write_files(runs, results, output, stem)
-    return results
+        _write_files(runs, outcomes, output, stem)
+    return outcomes
 
 
 def _time_left(started: float, num_done: int, num_trainings: int) -> str:
@@ -249,8 +267,8 @@ def _time_left(started: float, num_done: int, num_trainings: int) -> str:
     )
 
 
-def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:
-    numbers = comparison(runs, results)
+def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> None:
+    numbers = comparison(runs, outcomes)
     write_whole(output / f"{stem}.md", table(numbers) + "\n")
     write_whole(output / f"{stem}.json", as_json(numbers) + "\n")
     _draw(numbers, output / f"{stem}.png")
@@ -268,26 +286,23 @@ def _has_ended(recipe: Recipe) -> bool:
     return has_ended(recipe, earlier)
 
 
-def comparison(runs: Runs, results: Results) -> list[dict[str, Any]]:
+def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
     """Compare all runs that have at least one finished training.
 
     Args:
         runs (dict): The result of `plan_runs`.
-        results (dict): Maps the `output_dir` of each training that has ended to its results (see `Results`).
+        outcomes (dict): Maps the `output_dir` of each training that has ended to its outcome (see `Outcomes`).
 
     Returns:
-        list: One dict for each run. The dict has the `name` of the run, the recipe keys that differ from the
-        first run (`changes`), the `seeds` (one dict for each training), and the `mean` and the `std` of each
-        score over the seeds. `std` is the sample standard deviation, with N - 1 in the denominator. `std` is
-        None if there are fewer than two seeds.
+        list: One entry for each run.
     """
     (first, *_), *_ = runs.values()
-    compared = []
+    compared: list[RunComparison] = []
     for name, recipes in runs.items():
         seeds = [
-            _training_facts(recipe, results[recipe.output_dir])
+            _training_facts(recipe, outcomes[recipe.output_dir])
             for recipe in recipes
-            if recipe.output_dir in results
+            if recipe.output_dir in outcomes
         ]
         if not seeds:
             continue
@@ -310,19 +325,19 @@ def comparison(runs: Runs, results: Results) -> list[dict[str, Any]]:
     return compared
 
 
-def _training_facts(recipe: Recipe, result: dict[str, Any] | str) -> dict[str, Any]:
+def _training_facts(recipe: Recipe, outcome: dict[str, Any] | str) -> dict[str, Any]:
     facts: dict[str, Any] = {"seed": recipe.seed, "folder": recipe.output_dir}
-    if isinstance(result, str):
-        return {**facts, "error": result}
+    if isinstance(outcome, str):
+        return {**facts, "error": outcome}
     for name in ("parameters", "steps", "epochs", "seconds", "hardware"):
-        facts[name] = result["training"][name]
+        facts[name] = outcome["training"][name]
     for name in (*_SCORES, "bleu_signature"):
-        facts[name] = result["test"][name]
+        facts[name] = outcome["test"][name]
     decoding: Any = recipe.decoding
     return {**facts, "num_beams": decoding.num_beams}
 
 
-def as_json(compared: list[dict[str, Any]]) -> str:
+def as_json(compared: list[RunComparison]) -> str:
     """Return the result of `comparison` as JSON."""
     return json.dumps({"runs": finite(compared)}, indent=2, ensure_ascii=False)
 
@@ -365,7 +380,7 @@ def _value(recipe: Recipe, key: str) -> Any:
     )
 
 
-def table(compared: list[dict[str, Any]]) -> str:
+def table(compared: list[RunComparison]) -> str:
     """Return the result of `comparison` as a table in Markdown."""
     scores = " | ".join(_SCORES.values())
     lines = [
@@ -409,7 +424,7 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
-def _draw(compared: list[dict[str, Any]], path: Path) -> None:
+def _draw(compared: list[RunComparison], path: Path) -> None:
     """Draw a bar with the mean BLEU of each run, and a curve with the validation loss of each training over
     time.
     """
