@@ -478,37 +478,11 @@ def _add_information(app: FastAPI, service: Service) -> None:
 
     @app.get("/languages")
     async def languages() -> Response:
-        targets: dict[str, list[str]] = {}
-        for direction in service.directions:
-            targets.setdefault(direction.source, []).append(direction.target)
-            # Also list languages that are only target languages, because clients need the names of these
-            # languages.
-            targets.setdefault(direction.target, [])
-        return JSONResponse(
-            [
-                {"code": code, "name": language_name(code), "targets": sorted(others)}
-                for code, others in targets.items()
-            ]
-        )
+        return JSONResponse(_languages(service.directions))
 
     @app.get("/frontend/settings")
     async def frontend_settings() -> Response:
-        first = next(iter(service.directions))
-        return JSONResponse(
-            {
-                "apiKeys": service.needs_key,
-                "charLimit": service.limits.max_characters,
-                "filesTranslation": False,
-                "frontendTimeout": 500,
-                "keyRequired": service.needs_key,
-                "language": {
-                    "source": {"code": AUTO, "name": "Auto Detect"},
-                    "target": {"code": first.target, "name": language_name(first.target)},
-                },
-                "suggestions": False,
-                "supportedFilesFormat": [],
-            }
-        )
+        return JSONResponse(_frontend_settings(service))
 
     @app.post("/detect")
     async def detect(request: Request) -> Response:
@@ -526,6 +500,38 @@ def _add_information(app: FastAPI, service: Service) -> None:
     async def metrics(request: Request) -> Response:
         service.authorize(request, {})
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _languages(directions: Directions) -> list[dict[str, Any]]:
+    """Return the answer of `/languages`: each language, and the languages into which it can be translated."""
+    targets: dict[str, list[str]] = {}
+    for direction in directions:
+        targets.setdefault(direction.source, []).append(direction.target)
+        # Also list languages that are only target languages, because clients need the names of these
+        # languages.
+        targets.setdefault(direction.target, [])
+    return [
+        {"code": code, "name": language_name(code), "targets": sorted(others)}
+        for code, others in targets.items()
+    ]
+
+
+def _frontend_settings(service: Service) -> dict[str, Any]:
+    """Return the answer of `/frontend/settings`, which clients of LibreTranslate read."""
+    first = next(iter(service.directions))
+    return {
+        "apiKeys": service.needs_key,
+        "charLimit": service.limits.max_characters,
+        "filesTranslation": False,
+        "frontendTimeout": 500,
+        "keyRequired": service.needs_key,
+        "language": {
+            "source": {"code": AUTO, "name": "Auto Detect"},
+            "target": {"code": first.target, "name": language_name(first.target)},
+        },
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
 
 
 async def _unexpected_error_answer(request: Request, error: Exception) -> Response:
