@@ -1,7 +1,7 @@
 """Defines `Decoder`, the interface between beam search and a model, and the two decoders. A decoder computes one
 decoding step of the model for all beams at once.
 
-The two decoders return the same logits. `SearchTask` of beam_search_vaswani chooses a decoder:
+The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
 
 - `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence in one
   sequence, the tree. The tree stores the keys and values of a target token once, even if several beams

@@ -2,8 +2,8 @@
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence. This
 package runs beam search and plain greedy search. transformers calls `SearchMethod` as its `custom_generate`
-function, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs all other
-decoding methods, for example sampling. transformers also runs greedy search with a streamer, logits
+function, and `SearchMethod` runs `BeamSearch` of beam_search_vaswani. transformers runs all other decoding
+methods, for example sampling. transformers also runs greedy search with a streamer, logits
 processors, stopping criteria or `return_dict_in_generate`.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
@@ -538,7 +538,9 @@ class SearchMethod:
         """Search translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
         config = generation_config
         phrases = self.strategies.must_contain
-        criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
+        criteria = StoppingCriteriaList(
+            [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
+        )
         if config.num_beams == 1:
             if (logits_processor or criteria) and not self._needs_own_search:
                 if self.lengths is not None:
@@ -552,7 +554,8 @@ class SearchMethod:
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
         if self.strategies.ensemble:
             add_ensemble(task, self.strategies.ensemble, self.source, config)
-        found = task.run(config)
+        found = BeamSearch(task, config)
+        found.run()
         if phrases is not None:
             found = search_again(task, config, phrases, found)
         # Look for sentences without a translation only if there are logits processors, because only logits
@@ -580,7 +583,7 @@ class SearchMethod:
         model: Any,
         input_ids: torch.Tensor,
         logits_processor: LogitsProcessorList,
-        criteria: list[Any],
+        criteria: StoppingCriteriaList,
         config: GenerationConfig,
         model_kwargs: dict[str, Any],
     ) -> SearchTask:
@@ -621,7 +624,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     outputs = {
         "sequences": sequences,
         **decoder.recorded,
-        CACHE_NAME: decoder.returned_cache(search.parents),
+        CACHE_NAME: decoder.returned_cache(search.beams.parents),
         "scores": tuple(search.step_scores) or None,
         "logits": tuple(search.step_logits) or None,
     }

@@ -205,11 +205,12 @@ class PhraseCandidates(CandidateSelection):
         )  # [B, K, F, L + 1]
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
-        matches = self.matches[search.sentences]  # [N, K, F, L + 1]
+        beams = search.beams
+        matches = self.matches[beams.sentences]  # [N, K, F, L + 1]
         if search.num_new > 0:
-            before = gather_beams(matches, search.parents)
-            matches = self.tables.advance(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
-            self.matches[search.sentences] = matches
+            before = gather_beams(matches, beams.parents)
+            matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
+            self.matches[beams.sentences] = matches
         scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K or 1, O]
         parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
         scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
@@ -238,7 +239,7 @@ class PhraseCandidates(CandidateSelection):
         a beam, 2 if the option is discarded. An option is a possible next token of a beam. The options must
         be sorted by score.
         """
-        is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
+        is_last = search.task.limits[search.beams.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
@@ -260,10 +261,10 @@ class PhraseCandidates(CandidateSelection):
         An option has the score 2 * NEG_INF if the remaining length after the option is too short for the
         missing phrases.
         """
-        sentences = search.sentences
+        sentences = search.beams.sentences
         num_beams = log_probs.shape[1]
         matches = matches[:, :num_beams]
-        total = log_probs + search.scores[:, :num_beams, None]  # [N, K or 1, V]
+        total = log_probs + search.beams.scores[:, :num_beams, None]  # [N, K or 1, V]
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
@@ -400,7 +401,8 @@ def _grid_search(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
     inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    found = replace(task, inputs=inputs).run(
+    found = BeamSearch(
+        replace(task, inputs=inputs),
         grid,
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
@@ -409,26 +411,12 @@ def _grid_search(
         # processor may rely on this number.
         rows_per_sentence=config.num_beams,
     )
+    found.run()
     if search.may_remove_sentences:
-        _copy_results(found, sentences, search)
+        others = torch.ones(num_sentences, dtype=torch.bool, device=device)
+        others[sentences] = False
+        found.finished.copy_from(search.finished, others)
     return found
-
-
-def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
-    """Copy results from the search `earlier` into the search `found`, except for the sentences with the
-    indices `searched` [N].
-    """
-    others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
-    others[searched] = False
-    length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
-    beams = slice(earlier.num_beams)
-    # Clone the tensors, because a tensor from inference mode cannot be changed outside of inference mode.
-    found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
-    found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
-    found.finished_scores = found.finished_scores.clone()
-    found.finished_scores[others, beams] = earlier.finished_scores[others]
-    found.finished_lengths = found.finished_lengths.clone()
-    found.finished_lengths[others, beams] = earlier.finished_lengths[others]
 
 
 def _fit_phrases_of_batch(
