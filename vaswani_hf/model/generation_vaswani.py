@@ -58,10 +58,11 @@ from .beam_search_vaswani import (
     SearchStrategies,
     SearchTask,
 )
+from .checks_vaswani import value_of
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
-from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
+from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
