@@ -211,25 +211,21 @@ class PhraseCandidates(CandidateSelection):
             before = gather_beams(matches, beams.parents)
             matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
             self.matches[beams.sentences] = matches
-        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K or 1, O]
-        parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
+        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K, O]
+        parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
         scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
         tokens = tokens.flatten(1).gather(1, index)
         missing = missing.flatten(1).gather(1, index)
         parents = parents.flatten(1).gather(1, index)
         order = self._order(search, scores, tokens, missing)
         order, chosen = order.sort(dim=1, stable=True)
-        width = self.num_kept + search.num_beams
-        chosen = chosen[:, :width]
-        is_nothing = order[:, :width] == 2
+        num_candidates = self.num_kept + search.num_beams
+        chosen = chosen[:, :num_candidates]
+        is_nothing = order[:, :num_candidates] == 2
         return Candidates(
-            _pad_columns(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
-            _pad_columns(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
-            _pad_columns(
-                tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
-                width,
-                max(search.fill, 0),
-            ),
+            scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF),
+            parents.gather(1, chosen).masked_fill(is_nothing, 0),
+            tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
         )
 
     def _order(
@@ -255,21 +251,19 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the scores, the tokens and the numbers of missing phrase tokens [N, K or 1, O] of the
-        possible next tokens (options) of each beam.
+        """Return the scores, the tokens and the numbers of missing phrase tokens [N, K, O] of the possible
+        next tokens (options) of each beam.
 
         An option has the score 2 * NEG_INF if the remaining length after the option is too short for the
         missing phrases.
         """
         sentences = search.beams.sentences
-        num_beams = log_probs.shape[1]
-        matches = matches[:, :num_beams]
-        total = log_probs + search.beams.scores[:, :num_beams, None]  # [N, K or 1, V]
+        total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
         # Always consider the next token of each phrase, even if the token is improbable.
-        added = self.tables.next_tokens(sentences, matches)  # [N, K or 1, F]
+        added = self.tables.next_tokens(sentences, matches)  # [N, K, F]
         is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
@@ -280,10 +274,6 @@ class PhraseCandidates(CandidateSelection):
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
         return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
-
-
-def _pad_columns(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
-    return nn.functional.pad(values, (0, width - values.shape[1]), value=value)
 
 
 def check_phrases(
