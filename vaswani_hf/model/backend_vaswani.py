@@ -73,8 +73,10 @@ class Hypothesis:
     num_counted: int = 0
     # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
     num_ending: int = 0
-    # The text of the translation. The translator sets `text`.
+    # The text of the translation, and the required phrases that the translation lacks (None if it lacks no
+    # phrase). The translator sets `text` and `unmet_phrases`.
     text: str = ""
+    unmet_phrases: list[str] | None = None
     # The score of the hypothesis in the search. Only the CTranslate2 backend sets `score`.
     score: float = 0.0
     # The cross-attention [T][S]. A backend sets `attention` only if its method `score` cannot compute the

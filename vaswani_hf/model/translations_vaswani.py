@@ -182,6 +182,7 @@ def scored_translation(
         words=_with_confidence(words, word_of_token[hypothesis.num_forced :], log_probs),
         alignment=alignment,
         token_ids=hypothesis.token_ids,
+        unmet_phrases=hypothesis.unmet_phrases,
     )
 
 

@@ -563,7 +563,7 @@ class BaseTranslator:
             self._search_loops_again(segments, hypotheses, options)
         if options.is_scored:
             return self._score_hypotheses(segments, hypotheses, options)
-        return list(map(_without_scores, segments, hypotheses))
+        return [_without_scores(of_segment) for of_segment in hypotheses]
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
         """Step 4 of a translation: run the search. Return the hypotheses of each segment, best first."""
@@ -574,6 +574,7 @@ class BaseTranslator:
             for i, of_segment in zip(batch, found, strict=True):
                 for hypothesis in of_segment:
                     hypothesis.text = self.decode(hypothesis, segments[i], options)
+                    hypothesis.unmet_phrases = _unmet_phrases(segments[i], hypothesis)
                 hypotheses[i] = of_segment
         return hypotheses
 
@@ -599,7 +600,7 @@ class BaseTranslator:
             generate = {**options.generate, "no_repeat_ngram_size": size}
             mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
             for row, found in zip(rows, mended, strict=True):
-                if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
+                if not _is_looping(segments[row], found[0]) and not found[0].unmet_phrases:
                     hypotheses[row] = found
 
     def _score_hypotheses(
@@ -619,26 +620,13 @@ class BaseTranslator:
                 [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
             )
             for i, (log_probs, attention) in zip(batch, scores, strict=True):
-                scored[i] = self._scored(*pairs[i], log_probs, attention, config, options)
+                segment, hypothesis = pairs[i]
+                words = segment.words if options.return_alignments else None
+                scored[i] = scored_translation(
+                    hypothesis, log_probs, attention, words, self.target_tokenizer, config
+                )
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
-
-    def _scored(
-        self,
-        segment: Segment,
-        hypothesis: Hypothesis,
-        log_probs: list[float],
-        attention: torch.Tensor | None,
-        config: GenerationConfig,
-        options: TranslationOptions,
-    ) -> Translation:
-        words = segment.words if options.return_alignments else None
-        translation = scored_translation(
-            hypothesis, log_probs, attention, words, self.target_tokenizer, config
-        )
-        if not segment.phrases:
-            return translation
-        return replace(translation, unmet_phrases=_unmet_phrases(segment, hypothesis))
 
     # Step 7 of a translation: from translations of segments to translations of texts.
 
@@ -876,12 +864,10 @@ def batches_by_length(
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
 
 
-def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
-    translations = []
-    for hypothesis in hypotheses:
-        unmet = _unmet_phrases(segment, hypothesis) if segment.phrases else None
-        translations.append(Translation(hypothesis.text, token_ids=hypothesis.token_ids, unmet_phrases=unmet))
-    return translations
+def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
+    return [
+        Translation(one.text, token_ids=one.token_ids, unmet_phrases=one.unmet_phrases) for one in hypotheses
+    ]
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
