@@ -147,6 +147,16 @@ class SearchStrategies:
     stopping_rule: StoppingRule | None = None
 
     @property
+    def given(self) -> list[str]:
+        """The names of the given arguments that only the search of this package supports, for error
+        messages.
+        """
+        names = ["`ensemble`"] if self.ensemble else []
+        if self.must_contain is not None:
+            names.append("`must_contain`")
+        return names + [f"`{name}` of `search`" for name in self.replaced]
+
+    @property
     def replaced(self) -> list[str]:
         """The names of the fields that replace a component of the default search: a candidate selection, a
         scorer or a stopping rule.

@@ -227,19 +227,14 @@ class VaswaniGeneration(GenerationMixin):
             )
         if is_beam_search:
             return True
-        needing_search = [f"`{name}` of `search`" for name in strategies.replaced]
-        if strategies.must_contain is not None:
-            needing_search.insert(0, "`must_contain`")
-        if strategies.ensemble:
-            needing_search.insert(0, "`ensemble`")
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
-            if needing_search and is_given:
+            if strategies.given and is_given:
                 raise InvalidValueError(
-                    f"{needing_search[0]} needs greedy or beam search, but `{name}` is given; remove "
+                    f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
                     f"`{name}`."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
-        return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
+        return is_greedy and (bool(strategies.given) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         # With a streamer, check the logits at each step instead of after the last step. The check costs no
@@ -543,7 +538,8 @@ class SearchMethod:
             [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
         )
         if config.num_beams == 1:
-            if (logits_processor or criteria) and not self._needs_own_search:
+            if (logits_processor or criteria) and not self.strategies.given:
+                # Run greedy search of transformers, because the call needs no feature that transformers lacks.
                 if self.lengths is not None:
                     stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
                 return model._sample(
@@ -572,12 +568,6 @@ class SearchMethod:
             if config.return_dict_in_generate:
                 outputs["unmet_phrases"] = unmet
         return outputs
-
-    @property
-    def _needs_own_search(self) -> bool:
-        """True if transformers lacks a feature of the call: an ensemble, phrases or another strategy."""
-        strategies = self.strategies
-        return bool(strategies.ensemble or strategies.replaced) or strategies.must_contain is not None
 
     def _task(
         self,
