@@ -282,7 +282,14 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if a phrase is not a list of token ids, or if another setting forbids a phrase."""
+    """Raise an error if another argument contradicts `must_contain`, if a phrase is not a list of token ids, or
+    if a setting forbids a phrase.
+    """
+    for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_own_cache)):
+        if is_given:
+            raise InvalidValueError(
+                f"`must_contain` cannot be combined with `{name}`; remove one of the two arguments."
+            )
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -291,39 +298,27 @@ def check_phrases(
                 f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
                 "a tensor with `.tolist()`."
             )
-    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
         for phrase in phrases or ():
-            is_possible = isinstance(phrase, (list, tuple)) and len(phrase) > 0
-            if not is_possible or not all(
-                isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
-            ):
-                raise InvalidValueError(
-                    "`must_contain` must have for each sentence a list of phrases, and each phrase must be "
-                    f"a list of one or more ids of ordinary target tokens, but has the phrase {phrase!r} for "
-                    f"sentence {sentence}."
-                )
-            forbidden = forbidden_tokens(phrase, config)
-            if forbidden is not None:
-                raise PhraseError(
-                    sentence, [[*phrase]], f"{forbidden} in this phrase; remove the phrase or the setting"
-                )
-            ngram = repeated_ngram(phrase, config.no_repeat_ngram_size)
-            if ngram is not None:
-                raise PhraseError(
-                    sentence,
-                    [[*phrase]],
-                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as "
-                    "in this phrase; remove the phrase or the setting",
-                )
-    if config.do_sample:
+            _check_phrase(phrase, sentence, config, num_classes)
+
+
+def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_classes: int) -> None:
+    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
+    tokens = phrase if isinstance(phrase, (list, tuple)) else []
+    are_ordinary = [isinstance(t, int) and 0 <= t < num_classes and t not in special for t in tokens]
+    if not tokens or not all(are_ordinary):
         raise InvalidValueError(
-            "`must_contain` cannot be combined with `do_sample`; remove one of the two arguments."
+            "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of "
+            f"one or more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence "
+            f"{sentence}."
         )
-    if has_own_cache:
-        raise InvalidValueError(
-            f"`must_contain` cannot be combined with `{CACHE_NAME}`; remove one of the two arguments."
-        )
+    reason = forbidden_tokens(tokens, config)
+    ngram = repeated_ngram(tokens, config.no_repeat_ngram_size)
+    if reason is None and ngram is not None:
+        reason = f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as"
+    if reason is not None:
+        raise PhraseError(sentence, [[*tokens]], f"{reason} in this phrase; remove the phrase or the setting")
 
 
 def search_again(
