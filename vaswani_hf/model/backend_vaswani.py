@@ -29,7 +29,7 @@ from .attention_vaswani import AttentionRecorder
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import setting_of
+from .generation_vaswani import config_with, setting_of
 from .phrase_search_vaswani import forbidden_tokens
 from .processors_vaswani import FiniteLogits
 from .search_errors_vaswani import NotFiniteError
@@ -278,9 +278,7 @@ class PyTorchBackend:
 
     def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
         given = {**segments[0].generate, **settings}
-        config = GenerationConfig()
-        for name in ("bad_words_ids", "suppress_tokens"):
-            setattr(config, name, setting_of(name, given, self.generation_config))
+        config = config_with(("bad_words_ids", "suppress_tokens"), given, self.generation_config)
         for segment in segments:
             forbidden = forbidden_tokens(segment.prefix, config)
             if forbidden is not None:

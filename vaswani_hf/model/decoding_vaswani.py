@@ -376,12 +376,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
-        """
+        """See `Decoder.step`."""
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -514,12 +509,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
-        """
+        """See `Decoder.step`."""
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(

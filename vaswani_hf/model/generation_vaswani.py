@@ -39,7 +39,7 @@ sentence, P the prompt length, S the source length, T the target length and D th
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
@@ -96,6 +96,15 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
         if value is not None:
             return value
     return None
+
+
+def config_with(
+    names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
+) -> GenerationConfig:
+    """Return a generation config with the values of the settings `names` for a `generate` call, see
+    `setting_of`.
+    """
+    return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
 
 class VaswaniGeneration(GenerationMixin):

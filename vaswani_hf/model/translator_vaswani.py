@@ -35,12 +35,12 @@ from itertools import islice
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import setting_of
+from .generation_vaswani import config_with, setting_of
 from .inputs_vaswani import (
     LINE_ERRORS,
     SCORE_SETTINGS,
@@ -426,10 +426,8 @@ class BaseTranslator:
         Ignore a term that contradicts another search setting.
         """
         assert options.terms is not None
-        config = GenerationConfig()
         names = ("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size", "max_new_tokens")
-        for name in names:
-            setattr(config, name, setting_of(name, options.generate, self.backend.generation_config))
+        config = config_with(names, options.generate, self.backend.generation_config)
         room = config.max_new_tokens or math.inf
         room -= 1 + len(segment.prefix) + sum(map(len, segment.phrases))
         for phrase in options.terms.phrases(segment.text):
