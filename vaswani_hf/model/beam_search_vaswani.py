@@ -336,8 +336,8 @@ class BeamSearch:
         if some_ended:
             self._finish(candidates, paths, ended)
         # Part 4: close the sentences whose results are final.
-        num_open = self._close_sentences(candidates, ended)
-        num_open = self.reader.read(checked, beams.sentences, was_open, num_open)
+        num_left = self._close_sentences(candidates, ended)
+        num_open = self.reader.read(checked, beams.sentences, was_open, num_left)
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)

@@ -3,8 +3,8 @@
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence. This
 package runs beam search and plain greedy search. transformers calls `SearchMethod` as its `custom_generate`
 function, and `SearchMethod` runs `BeamSearch` of beam_search_vaswani. transformers runs all other decoding
-methods, for example sampling. transformers also runs greedy search with a streamer, logits
-processors, stopping criteria or `return_dict_in_generate`.
+methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,
+stopping criteria or `return_dict_in_generate`.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
 argument of `generate` or a field of `generation_config`:
