@@ -18,9 +18,8 @@ from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.convert.translator_engine import TranslatorEngine
-from vaswani_hf.model.config_fields_vaswani import Rule
+from vaswani_hf.model.checks_vaswani import Rule, is_int
 from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
-from vaswani_hf.model.inputs_vaswani import is_int
 
 
 def write_embeddings(model, tokenizers, folder, quantization):

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
 from vaswani_hf.model.inputs_vaswani import TranslationOptions
+from vaswani_hf.model.segment_tokenizer_vaswani import SegmentTokenizer
 from vaswani_hf.model.text_rules_vaswani import (
     align_words,
     shift_alignment,
@@ -216,7 +217,7 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
     tokenizer = train_tokenizer(["x"], 260)
     text = "  Łódź 日本\tö "
     options = TranslationOptions(return_alignments=True)
-    (segment,) = Translator(copier.model, tokenizer, tokenizer)._tokenize([text], options)
+    (segment,) = SegmentTokenizer(tokenizer, prefix="").tokenize([text], options, max_length=1024)
     source = segment.words
     words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]

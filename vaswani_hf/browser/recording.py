@@ -166,9 +166,10 @@ class CandidateRecorder:
         self.search = search
         coverage = search.decoders[0].coverage
         if coverage is not None:
-            mask = None if search.source_mask is None else search.source_mask[search.sentences].unsqueeze(1)
+            mask = search.task.source_mask
+            mask = None if mask is None else mask[search.beams.sentences].unsqueeze(1)
             coverage = coverage_score(coverage, mask)[0]
-        self.tree.record_step(search.sequences[0], log_probs[0], search.num_candidates, coverage)
+        self.tree.record_step(search.beams.sequences[0], log_probs[0], search.num_candidates, coverage)
         return best_candidates(search, log_probs)
 
     def record(self, tokenizer: Any) -> SearchRecord:
@@ -182,7 +183,7 @@ class CandidateRecorder:
             length_penalty=search.config.length_penalty,
             length_penalty_type=getattr(search.config, "length_penalty_type", None) or "power",
             coverage_penalty=getattr(search.config, "coverage_penalty", None) or 0.0,
-            limit=int(search.limits[0]),
+            limit=int(search.task.limits[0]),
             num_counted=rule.num_counted,
             considers_all_lengths=bool(rule.considers_all_lengths[0]),
             stops_when_full=bool(rule.stops_when_full[0]),

@@ -19,13 +19,7 @@ from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import (
-    SCORE_SETTINGS,
-    SearchSettings,
-    TranslationOptions,
-    check_sampling,
-    type_of,
-)
+from ..model.inputs_vaswani import SCORE_SETTINGS, SearchSettings, TranslationOptions, check_sampling
 from ..settings.base import Settings
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
@@ -174,16 +168,16 @@ def translation_options(*names: str) -> Any:
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:
         field = _TRANSLATION_FIELDS[name]
-        declared = field.metadata
-        value_type: Any = Literal[declared["choices"]] if declared["choices"] else type_of(field)
+        rule = field.metadata["rule"]
+        value_type: Any = Literal[rule.choices] if rule.choices else field.type
         # The default of each search option is None, so that the command uses the value in the generation
         # config of the checkpoint.
         default = None if name in _SEARCH_NAMES else field.default
-        limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
-        settings: Any = CommandLine(group=declared["group"])
+        limits: dict[str, Any] = {"ge": rule.least, "gt": rule.above, "le": rule.most}
+        settings: Any = CommandLine(group=field.metadata["group"])
         fields[name] = (
             value_type | None,
-            Field(default, description=declared["help"], json_schema_extra=settings, **limits),
+            Field(default, description=field.metadata["help"], json_schema_extra=settings, **limits),
         )
     return create_model("TranslationFields", __base__=_TranslationFields, **fields)
 

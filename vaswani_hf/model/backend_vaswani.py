@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
 from .attention_vaswani import AttentionRecorder
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import setting_of
+from .generation_vaswani import config_with, setting_of
 from .phrase_search_vaswani import forbidden_tokens
 from .processors_vaswani import FiniteLogits
 from .search_errors_vaswani import NotFiniteError
@@ -73,8 +74,10 @@ class Hypothesis:
     num_counted: int = 0
     # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
     num_ending: int = 0
-    # The text of the translation. The translator sets `text`.
+    # The text of the translation, and the required phrases that the translation lacks (None if it lacks no
+    # phrase). The translator sets `text` and `unmet_phrases`.
     text: str = ""
+    unmet_phrases: list[str] | None = None
     # The score of the hypothesis in the search. Only the CTranslate2 backend sets `score`.
     score: float = 0.0
     # The cross-attention [T][S]. A backend sets `attention` only if its method `score` cannot compute the
@@ -267,7 +270,7 @@ class PyTorchBackend:
         """
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
-        ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, on_the_left=True)
+        ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, side="left")
         arguments = {"decoder_input_ids": ids.to(self.model.device)}
         if not bool(mask.all()):
             arguments["decoder_attention_mask"] = mask.to(self.model.device)
@@ -275,9 +278,7 @@ class PyTorchBackend:
 
     def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
         given = {**segments[0].generate, **settings}
-        config = GenerationConfig()
-        for name in ("bad_words_ids", "suppress_tokens"):
-            setattr(config, name, setting_of(name, given, self.generation_config))
+        config = config_with(("bad_words_ids", "suppress_tokens"), given, self.generation_config)
         for segment in segments:
             forbidden = forbidden_tokens(segment.prefix, config)
             if forbidden is not None:
@@ -414,23 +415,16 @@ def language_token(segment: Segment) -> list[int]:
     return [] if language is None else [language]
 
 
-def _pad_rows(
-    rows: list[list[int]], fill: int, on_the_left: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad rows of token ids to a tensor [B, longest row] int64. Also return the mask, which is 0 for
-    padding.
+def _pad_rows(rows: list[list[int]], fill: int, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad rows of token ids on the side "right" or "left" to a tensor [B, longest row] int64. Also return the
+    mask, which is 0 for padding.
     """
-    longest = max(map(len, rows))
-    padding = [[fill] * (longest - len(row)) for row in rows]
-    lengths = torch.tensor([len(row) for row in rows])[:, None]
-    columns = torch.arange(longest)
-    if on_the_left:
-        ids = torch.tensor(
-            [[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64
-        )
-        return ids, (columns >= longest - lengths).long()
-    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
-    return ids, (columns < lengths).long()
+    ids = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    return (
+        pad_sequence(ids, batch_first=True, padding_value=fill, padding_side=side),
+        pad_sequence(mask, batch_first=True, padding_value=0, padding_side=side),
+    )
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:

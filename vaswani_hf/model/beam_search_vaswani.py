@@ -1,7 +1,8 @@
 """Beam search (Section 6.1) for a batch of sentences. Each step extends all beams of all sentences by one
 token.
 
-`SearchTask.run` prepares a search, and `BeamSearch.run` runs the steps. Each step of the search has four
+`BeamSearch` runs the search. `Beams` contains the beams of the current step, `FinishedTranslations` the
+translations that have ended, and `StepReader` reads values from the device. Each step of the search has five
 parts:
 
 1. A decoder of the file decoding_vaswani reads the last token of each beam and returns the logits of the next
@@ -9,9 +10,11 @@ parts:
 2. The candidate selection chooses the best continuations of the beams, called candidates. There are at least
    twice as many candidates as beams.
 3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
-   translation. The best candidates that have not ended become the beams of the next step.
+   translation.
 4. The stopping rule decides for each sentence whether its search ends. A sentence is open during its search,
-   and closed after its search. Closed sentences are removed from the batch.
+   and closed after its search.
+5. The best candidates that have not ended become the beams of the next step. Closed sentences are removed
+   from the batch.
 
 The search follows the rules of beam search in transformers. In addition to the search of transformers, this
 search has the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7), has a
@@ -32,8 +35,8 @@ the target vocabulary.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import InitVar, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -81,10 +84,9 @@ class CandidateSelection(Protocol):
         """Choose `search.num_candidates` candidates. If there are fewer candidates, fill the result with
         candidates of the score `NEG_INF`.
 
-        `search.scores` [N, K] and `search.sequences` [N, K, T] describe the beams. `search.parents` [N, K]
-        contains the index of the beam of the previous step that each beam extends. `log_probs` [N, K, V] are
-        the log-probabilities of the next token. In the first step `log_probs` may be [N, 1, V], because all
-        beams of a sentence are equal at the start.
+        `search.beams` contains the beams, see `Beams`. `log_probs` [N, K, V] are the log-probabilities of the
+        next token. In the first step `log_probs` may be [N, 1, V], because all beams of a sentence are equal
+        at the start.
         """
 
 
@@ -145,6 +147,16 @@ class SearchStrategies:
     stopping_rule: StoppingRule | None = None
 
     @property
+    def given(self) -> list[str]:
+        """The names of the given arguments that only the search of this package supports, for error
+        messages.
+        """
+        names = ["`ensemble`"] if self.ensemble else []
+        if self.must_contain is not None:
+            names.append("`must_contain`")
+        return names + [f"`{name}` of `search`" for name in self.replaced]
+
+    @property
     def replaced(self) -> list[str]:
         """The names of the fields that replace a component of the default search: a candidate selection, a
         scorer or a stopping rule.
@@ -174,7 +186,7 @@ class SearchTask:
     processors: LogitsProcessorList
     # The stopping criteria without those for `</s>` and length limits, because the search checks `</s>` and
     # length limits itself.
-    criteria: list[Any]
+    criteria: StoppingCriteriaList
     strategies: SearchStrategies
     # If True, the search removes no sentence before its end, and records the outputs that `generate` of
     # transformers returns.
@@ -183,281 +195,156 @@ class SearchTask:
     # processes, the result is True until the searches of all processes are over.
     goes_on: Callable[[bool], bool]
 
-    def run(
+    @property
+    def has_user_code(self) -> bool:
+        """True if the search calls logits processors, stopping criteria or strategies of the user."""
+        return bool(self.processors or self.criteria or self.strategies.replaced)
+
+
+class BeamSearch:
+    """Runs beam search for all sentences of a batch at the same time. `run` runs the search, and `results`
+    returns the translations.
+
+    Args:
+        task: The models, their inputs, the length limits and the strategies.
+        config: The settings of the search. `num_beams` is K and `num_return_sequences` is R.
+        candidates: The candidate selection if the task has none; by default `best_candidates`, or
+            `drawn_candidates` with `do_sample`.
+        stopping_rule: The stopping rule if the task has none; by default `EarlyStopping`.
+        sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
+        rows_per_sentence: The number of beams per sentence that a call of a logits processor or stopping
+            criterion receives; by default all beams.
+    """
+
+    def __init__(
         self,
+        task: SearchTask,
         config: GenerationConfig,
         *,
         candidates: CandidateSelection | None = None,
         stopping_rule: StoppingRule | None = None,
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
-    ) -> "BeamSearch":
-        """Search translations of the sentences with the indices `sentences` [N], by default all sentences.
-        Return the finished search.
-        """
-        if sentences is None:
-            sentences = torch.arange(len(self.prompt), device=self.prompt.device)
-        if candidates is None:
-            candidates = drawn_candidates if config.do_sample else best_candidates
-        decoders = [
-            self._decoder(model, inputs, config)
-            for model, inputs in zip(self.models, self.inputs, strict=True)
-        ]
-        search = BeamSearch(
-            config=config,
-            decoders=decoders,
-            prompt=self.prompt,
-            limits=self.limits,
-            candidates=self.strategies.candidates or candidates,
-            scorer=self.strategies.scorer or PenaltyScorer(config),
-            stopping_rule=self.strategies.stopping_rule or stopping_rule or self._early_stopping(config),
-            sentences=sentences,
-            source_mask=self.source_mask,
-            processors=self.processors,
-            criteria=StoppingCriteriaList(self.criteria),
-            rows_per_sentence=rows_per_sentence,
-            excluded=self.models[0].excluded_class(0.0, None),
-            reader=self._reader(config),
-            transformers_compatible=self.transformers_compatible,
+    ):
+        self.task = task
+        self.config = config
+        self.num_beams = config.num_beams
+        self.eos = config._eos_token_tensor
+        num_ends = 0 if self.eos is None else len(self.eos)
+        self.num_candidates = max(2, 1 + num_ends) * self.num_beams
+        self.fill = padding_token(config)
+        # The id of the padding token if the search must not choose padding, else None.
+        self.excluded = task.models[0].excluded_class(0.0, None)
+        self.last_limit = int(task.limits.max())
+        self.may_remove_sentences = not (
+            task.transformers_compatible or has_custom_rules(task.processors, task.criteria)
         )
-        input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode only without logits processors and custom parts of the search, because the code
-        # of a user may need autograd.
-        has_user_code = bool(self.processors or self.strategies.replaced)
-        is_direct = not has_user_code and all(decoder.is_direct for decoder in decoders)
-        with torch.inference_mode() if is_direct else nullcontext():
-            search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
-        return search
 
-    def _early_stopping(self, config: GenerationConfig) -> "EarlyStopping":
+        default_candidates = drawn_candidates if config.do_sample else best_candidates
+        self.candidates = task.strategies.candidates or candidates or default_candidates
+        self.scorer = task.strategies.scorer or PenaltyScorer(config)
+        self.stopping_rule = task.strategies.stopping_rule or stopping_rule or self._early_stopping()
+        self.decoders = [
+            self._make_decoder(model, inputs) for model, inputs in zip(task.models, task.inputs, strict=True)
+        ]
+
+        # The state of the search. `num_new` is the number of new tokens in each beam.
+        if sentences is None:
+            sentences = torch.arange(len(task.prompt), device=task.prompt.device)
+        prompts = self._prompt_paths()
+        self.beams = Beams(prompts, sentences)
+        self.finished = FinishedTranslations(prompts, self.fill)
+        self.num_new = 0
+        self.is_over = False
+        # On a CPU without sampling, skip work that has no effect before the first candidate has ended, and in
+        # steps in which no candidate ends. On a GPU, the CPU would have to wait for the GPU to know whether a
+        # candidate has ended. With sampling, the candidates are not sorted, so each step sorts them.
+        self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
+        self.has_finished = not self.skips_idle_work
+        # The additional step of a late reader would have side effects with recorded outputs, drawn random
+        # numbers or code of the user.
+        has_effects = task.transformers_compatible or config.do_sample or task.has_user_code
+        self.reader = StepReader(self.decoders, config, is_late=needs_sync(task.limits) and not has_effects)
+
+        self.rows_per_sentence = rows_per_sentence
+        # The scores and logits of each step, for the outputs that `generate` of transformers returns.
+        self.step_scores: list[torch.Tensor] = []
+        self.step_logits: list[torch.Tensor] = []
+
+    def _early_stopping(self) -> "EarlyStopping":
         """Return the default stopping rule. The rule computes the highest score that a longer translation can
         reach. The rule ends the search for a sentence when no longer translation can change its
         `num_return_sequences` best translations. This bound is wrong with logits processors. In this case the
         rule checks the `num_beams` best translations, as transformers does.
         """
-        is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
+        task = self.task
+        config = self.config
+        is_exact = considers_all_lengths(config) and not (task.transformers_compatible or task.processors)
         num_counted = config.num_return_sequences if is_exact else config.num_beams
-        return EarlyStopping(config, len(self.prompt), num_counted, self.prompt.device)
+        return EarlyStopping(config, len(task.prompt), num_counted, task.prompt.device)
 
-    def _reader(self, config: GenerationConfig) -> "DeferredReader | None":
-        """Return a `DeferredReader` for a search on a GPU. The reader reads values from the GPU one step late,
-        so the search takes one additional step. Return None if the additional step would have side effects:
-        recorded outputs, drawn random numbers, or calls of the user's code.
-        """
-        has_user_code = bool(self.processors or self.criteria or self.strategies.replaced)
-        has_effects = self.transformers_compatible or config.do_sample or has_user_code
-        return DeferredReader() if needs_sync(self.limits) and not has_effects else None
-
-    def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
+    def _make_decoder(self, model: Any, inputs: dict[str, Any]) -> Any:
         """Return the fast `TreeAttentionDecoder` if the model and the settings permit it, else a
         `RowDecoder`.
         """
-        in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
+        records_outputs = model is self.task.models[0] and self.task.transformers_compatible
+        in_rows = records_outputs or not self.config.use_cache
         # Use `getattr`, because models of other libraries lack the attribute `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
-            return RowDecoder(model, config, inputs)
-        return TreeAttentionDecoder(model, config, inputs)
+            return RowDecoder(model, self.config, inputs)
+        return TreeAttentionDecoder(model, self.config, inputs)
 
-
-@dataclass(eq=False, kw_only=True)
-class BeamSearch:
-    """Runs beam search for all sentences of a batch at the same time.
-
-    Args:
-        config: The settings of the search. `num_beams` is K and `num_return_sequences` is R.
-        decoders: One `Decoder` for each model. The search averages the token probabilities of the models.
-        prompt: The beginnings of the translations, [B, P] int64.
-        limits: The maximum number of new tokens for each sentence, [B] int64.
-        candidates: Chooses the candidates of each step.
-        scorer: Computes the scores of finished translations.
-        stopping_rule: Decides when the search ends for a sentence.
-        sentences: The indices of the sentences to translate, [N] int64.
-        source_mask: The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
-        processors: The logits processors, which change the log-probabilities of each step.
-        criteria: Additional stopping criteria. `</s>` and the length limits always end a candidate.
-        rows_per_sentence: The number of beams per sentence that a call of a logits processor or stopping
-            criterion receives; by default all beams.
-        excluded: The id of the padding token if the search must not choose padding, else None.
-        reader: Reads the values of each step from the GPU one step late. None on a CPU, or if the resulting
-            additional step would have side effects.
-        transformers_compatible: If True, the search removes no sentence before its end, and records the
-            outputs that `generate` of transformers returns.
-    """
-
-    config: GenerationConfig
-    decoders: Sequence[Decoder]
-    prompt: InitVar[torch.Tensor]
-    limits: torch.Tensor
-    candidates: CandidateSelection
-    scorer: Scorer
-    stopping_rule: StoppingRule
-    sentences: torch.Tensor
-    source_mask: torch.Tensor | None
-    processors: LogitsProcessorList
-    criteria: StoppingCriteriaList
-    rows_per_sentence: int | None
-    excluded: int | None
-    reader: "DeferredReader | None"
-    transformers_compatible: bool
-
-    def __post_init__(self, prompt: torch.Tensor) -> None:
-        self.may_remove_sentences = not (
-            self.transformers_compatible or has_custom_rules(self.processors, self.criteria)
-        )
-        # On a CPU without sampling, skip the update of the finished translations until the first candidate
-        # has ended. A GPU always updates the finished translations, because the CPU would have to wait for
-        # the GPU to know whether a candidate has ended.
-        self.checks_ends_first = not (self.config.do_sample or needs_sync(self.limits))
-
-        self.eos = self.config._eos_token_tensor
-        self.fill = padding_token(self.config)
-        self.pad = self.fill if self.config._pad_token_tensor is None else int(self.config._pad_token_tensor)
-        self.first_limit, self.last_limit = torch.stack(self.limits.aminmax()).tolist()
-
-        num_ends = 0 if self.eos is None else len(self.eos)
-        self.num_beams = self.config.num_beams
-        self.num_candidates = max(2, 1 + num_ends) * self.config.num_beams
-
-        # Give the score NEG_INF to all beams except the first beam of each sentence, because all beams of a
-        # sentence are equal at the start.
-        num_searched = len(self.sentences)
-        self.prompt_length = prompt.shape[1]
-        self.num_new = 0
-        # Paths [B, K, T, 1] contain the tokens of the beams. If `transformers_compatible` is True, paths [B,
-        # K, T, 2] contain two numbers for each token: the token id, and the row index of the beam that the
-        # token has extended.
+    def _prompt_paths(self) -> torch.Tensor:
+        """Return the prompts of all B sentences as paths [B, K, P, 1 or 2], see `Beams`."""
+        prompt = self.task.prompt
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
-        if self.transformers_compatible:
+        if self.task.transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
-        self.paths = paths[self.sentences]  # [N, K, T, 1 or 2]
-        self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
-        self.scores[:, 0] = 0
-        # For each beam, the index [N, K] int64 of the beam of the previous step that the beam extends. The
-        # first step of the search sets `parents`.
-        self.parents: torch.Tensor
+        return paths
 
-        self.is_over = False
-        self.is_open = torch.ones(num_searched, dtype=torch.bool, device=prompt.device)
-        self.is_improvable = self.is_open
-        self.num_searched = self.is_open.sum()
-
-        # The finished translations of all sentences, best first.
-        self.finished_scores = torch.full((len(prompt), self.num_beams), NEG_INF, device=prompt.device)
-        self.finished_lengths = torch.zeros(
-            len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device
-        )
-        self.finished_paths = paths.clone()
-        self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=prompt.device)
-
-        # The scores and logits of each step, for the outputs that `generate` of transformers returns.
-        self.step_scores: list[torch.Tensor] = []
-        self.step_logits: list[torch.Tensor] = []
-
-    @property
-    def sequences(self) -> torch.Tensor:
-        """The tokens of the beams [N, K, T] int64, including prompts."""
-        return self.paths[..., 0]
-
-    def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Run steps of the search until `goes_on` returns False.
-
-        `logits` contains the logits [B, 1 or K, V] of the first new token from each decoder.
-        `goes_on(is_over)` returns True if another step is necessary: for this search, or for the search of
-        another process that stores a part of the model.
-        """
-        while goes_on(self.is_over):
-            if self.num_new > 0:
-                logits = [decoder.step(self.sequences, self.parents) for decoder in self.decoders]
-            if not self.is_over:
-                self._take_step(logits)
-        if self.reader is not None:
-            last = self.reader.exchange(None)
-            if last is not None:
-                self._use_step_numbers(last)
+    def run(self) -> None:
+        """Run steps of the search until `goes_on` of the task returns False."""
+        prompt = self.task.prompt[self.beams.sentences]
+        input_ids = prompt.repeat_interleave(self.num_beams, dim=0)  # [N * K, P]
+        # Use inference mode only if the search calls no code of the user, because such code may need autograd.
+        is_direct = not self.task.has_user_code and all(decoder.is_direct for decoder in self.decoders)
+        with torch.inference_mode() if is_direct else nullcontext():
+            logits = [decoder.start(input_ids) for decoder in self.decoders]
+            while self.task.goes_on(self.is_over):
+                if self.num_new > 0:
+                    sequences = self.beams.sequences
+                    parents = self.beams.parents
+                    logits = [decoder.step(sequences, parents) for decoder in self.decoders]
+                if not self.is_over:
+                    self._take_step(logits)
+            self.reader.finish()
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Complete a step after the decoders have computed the logits: parts 2 to 4 in the docstring of this
-        file.
+        """Complete a step after the decoders have computed the logits: parts 2 to 5 in the docstring of this
+        file. `logits` contains the logits [N, 1 or K, V] of each decoder.
         """
-        was_open = self.is_open
+        beams = self.beams
+        was_open = beams.is_open
+        # Part 2: choose the candidates.
         log_probs, checked = self._log_probs(logits)
         candidates = self.candidates(self, log_probs)
+        paths = beams.extended_paths(candidates)
         self.num_new += 1
-        paths = self._extend_paths(candidates)
+        # Part 3: add candidates that have ended to the finished translations.
         ended = self._has_ended(candidates, paths)
-        if self.checks_ends_first:
-            some_ended, _ = self._read_step_numbers(checked, was_open, ended.any(), self.num_searched)
-            if not some_ended:
-                self._continue_with_first_candidates(candidates, paths)
-                return
-            self.checks_ends_first = False
-        finished = self._update_finished_scores(candidates, ended)
-        num_going_on = self._close_sentences(candidates, ended)
-        some_ended, num_open = self._read_step_numbers(checked, was_open, ended.any(), num_going_on)
+        some_ended = not self.skips_idle_work or bool(ended.any())
+        if some_ended:
+            self._finish(candidates, paths, ended)
+        # Part 4: close the sentences whose results are final.
+        num_left = self._close_sentences(candidates, ended)
+        num_open = self.reader.read(checked, beams.sentences, was_open, num_left)
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
-        if some_ended or self.reader is not None or self.config.do_sample:
-            self._update_finished_paths(finished, paths)
-            self._continue_with_best_candidates(candidates, paths, ended)
-        else:
-            self._continue_with_first_candidates(candidates, paths)
+        # Part 5: continue with the best candidates that have not ended.
+        beams.replace(candidates, paths, ended if some_ended else None)
         # Remove sentences whose search has ended only if these sentences are at least an eighth of the batch,
         # because a removal copies all other sentences.
-        if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
+        if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(beams.sentences):
             self._remove_closed_sentences(num_open)
-
-    def _continue_with_best_candidates(
-        self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor
-    ) -> None:
-        """Use the best K candidates that have not ended as the beams of the next step."""
-        self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
-        self.paths = gather_beams(paths, best)
-        self.parents = candidates.parents.gather(1, best)
-
-    def _continue_with_first_candidates(self, candidates: Candidates, paths: torch.Tensor) -> None:
-        """Make the first K candidates the new beams. The candidates must be sorted by score, and no candidate
-        may have ended.
-        """
-        self.scores = candidates.scores[:, : self.num_beams]
-        self.paths = paths[:, : self.num_beams]
-        self.parents = candidates.parents[:, : self.num_beams]
-
-    def _read_step_numbers(
-        self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
-    ) -> tuple[bool, int]:
-        """Read two values from the device: whether a candidate has ended, and the number of open sentences.
-
-        No other part of a step waits for the GPU. If the search has a `reader`, the two values belong to the
-        previous step.
-        """
-        trees = [
-            decoder.tree
-            for decoder in self.decoders
-            if decoder.tree is not None and decoder.tree.is_nearly_full
-        ]
-        living = [tree.living().sum(dim=1).max() for tree in trees]
-        values = torch.stack((checked.sum(), any_ended, num_open, *living))
-        numbers: StepNumbers | None = StepNumbers(values, trees, checked, was_open, self.sentences)
-        if self.reader is not None:
-            numbers = self.reader.exchange(numbers)
-        if numbers is None:
-            # Return defaults at the first step, because a `reader` returns the values of a step one step
-            # later.
-            return True, len(self.sentences)
-        return self._use_step_numbers(numbers)
-
-    def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN. Store the number of tokens that belong to a beam in
-        each key-value tree. Return whether a candidate has ended, and the number of open sentences.
-        """
-        log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
-        if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
-            is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
-            broken = numbers.sentences[is_broken].tolist()
-            if broken:
-                raise NotFiniteError(broken[0])
-        for tree, num_living in zip(numbers.trees, living, strict=True):
-            tree.num_living = int(num_living)
-        return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probabilities [N, K or 1, V] after the logits processors, and the log-probabilities
@@ -475,154 +362,101 @@ class BeamSearch:
         # Choose any token except the excluded token, because the log-probability of the excluded token is
         # overwritten below.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
-        if self.processors:
-            log_probs = self._process(log_probs.expand(-1, self.num_beams, -1))
-        if self.transformers_compatible and self.config.output_logits:
+        if self.task.processors:
+            log_probs = self._call_with_rows(
+                self.task.processors, self.beams.sequences, log_probs.expand(-1, self.num_beams, -1)
+            )
+        if self.task.transformers_compatible and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
-        if self.transformers_compatible and self.config.output_scores:
+        if self.task.transformers_compatible and self.config.output_scores:
             self.step_scores.append(log_probs.flatten(0, 1).clone())
         if self.excluded is not None:
             log_probs.select(2, self.excluded).fill_(2 * NEG_INF)
         return log_probs, checked
 
-    def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert values [N, K, ...] of the N sentences in the batch to rows [B * K, ...] of all B sentences.
-        The rows of removed sentences are zeros, so that the row index of a beam never changes.
-        """
-        full = values.new_zeros(len(self.limits), *values.shape[1:])
-        return full.index_copy_(0, self.sentences, values).flatten(0, 1)
-
-    def _from_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Convert rows [B * K, ...] of all B sentences to values [N, K, ...] of the N sentences in the batch.
-        The inverse of `_to_rows`.
-        """
-        return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
-
-    def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """Apply the logits processors to the log-probabilities [N, K, V]."""
-        size = self.rows_per_sentence or self.num_beams
-        parts = []
-        for start in range(0, self.num_beams, size):
-            beams = slice(start, start + size)
-            rows = self.processors(
-                self._to_rows(self.sequences[:, beams]), self._to_rows(log_probs[:, beams])
-            )
-            parts.append(self._from_rows(rows))
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-
-    def _ended_by_criteria(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N, C] that is True where a stopping criterion ends a candidate in `sequences`
-        [N, C, T + 1].
-        """
-        scores = tuple(self.step_scores) or None
-        size = self.rows_per_sentence or sequences.shape[1]
-        parts = []
-        for start in range(0, sequences.shape[1], size):
-            rows = self.criteria(self._to_rows(sequences[:, start : start + size]), scores)
-            parts.append(self._from_rows(rows))
-        return torch.cat(parts, dim=1)
-
-    def _extend_paths(self, candidates: Candidates) -> torch.Tensor:
-        """Return the paths [N, C, T + 1, 1 or 2] of the candidates, in the format of `self.paths`."""
-        new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
-        if self.transformers_compatible:
-            rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
-            new = torch.stack((candidates.tokens, rows), dim=2)  # [N, C, 2]
-        paths = gather_beams(self.paths, candidates.parents)  # [N, C, T, 1 or 2]
-        return torch.cat((paths, new.unsqueeze(2)), dim=2)
-
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
         """Return a bool tensor [N, C] that is True where `</s>`, the length limit or a stopping criterion
         ends a candidate.
         """
-        if self.eos is None:
-            ended = torch.zeros_like(candidates.tokens, dtype=torch.bool)
-        elif len(self.eos) > 1:
-            ended = torch.isin(candidates.tokens, self.eos)
-        else:
-            ended = candidates.tokens == self.eos
-        if self.num_new >= self.first_limit:
-            ended |= (self.limits[self.sentences] <= self.num_new).unsqueeze(1)
-        if self.criteria:
-            ended |= self._ended_by_criteria(paths[..., 0])
+        limits = self.task.limits[self.beams.sentences]
+        ended = (limits <= self.num_new).unsqueeze(1).expand_as(candidates.tokens)
+        if self.eos is not None:
+            ended = ended | torch.isin(candidates.tokens, self.eos)
+        if self.task.criteria:
+            scores = tuple(self.step_scores) or None
+            ended = ended | self._call_with_rows(partial(self.task.criteria, scores=scores), paths[..., 0])
         return ended
 
-    def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Update the scores of the K best finished translations of each sentence.
+    def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
+        """Call a logits processor or a stopping criterion with rows. Convert values [N, beams, ...] of the N
+        sentences in the batch to rows [B * beams, ...] of all B sentences, and convert the result back.
 
-        Return the indices [N, K] int64 of the K best translations. An index below K means a translation that
-        finished in an earlier step. An index K + i means candidate i.
+        The rows of removed sentences are zeros, so that the row index of a beam never changes. If the search
+        has `rows_per_sentence`, each call receives this number of beams per sentence.
         """
-        scores = candidates.scores[:, : self.num_beams]
-        entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
+        num_sentences = len(self.task.prompt)
+        size = self.rows_per_sentence or values[0].shape[1]
+        parts = []
+        for of_beams in zip(*(value.split(size, dim=1) for value in values), strict=True):
+            rows = []
+            for value in of_beams:
+                full = value.new_zeros(num_sentences, *value.shape[1:])
+                rows.append(full.index_copy_(0, self.beams.sentences, value).flatten(0, 1))
+            parts.append(function(*rows).unflatten(0, (num_sentences, -1))[self.beams.sentences])
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def _finish(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor) -> None:
+        """Add those of the K best candidates that have ended to the finished translations."""
+        beams = slice(self.num_beams)
+        scores = candidates.scores[:, beams]
+        entering = ended[:, beams] & self.beams.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
         scores = self.scorer(scores, self.num_new, self._coverage_scores(candidates))
         # Give the score 2 * NEG_INF to candidates that do not become finished translations. The score must be
         # lower than NEG_INF, the score of a missing translation.
-        entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
-        merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
-        self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
-        return kept
+        scores = scores.masked_fill(~entering, 2 * NEG_INF)
+        self.finished.add(self.beams.sentences, scores, paths[:, beams], self.num_new)
+        self.has_finished = True
 
     def _coverage_scores(self, candidates: Candidates) -> torch.Tensor | None:
         """Return the coverage scores [N, K] of the first K candidates, or None without a coverage penalty."""
         if self.decoders[0].coverage is None:
             return None
         attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
-        mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
+        mask = self.task.source_mask
+        mask = None if mask is None else mask[self.beams.sentences].unsqueeze(1)
         parents = candidates.parents[:, : self.num_beams]
         return coverage_score(attention, mask).gather(1, parents)  # [N, K]
 
-    def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the tokens and lengths of the finished translations. `kept` is the result of
-        `_update_finished_scores`.
-        """
-        lengths = torch.cat(
-            (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
-        )
-        self.finished_lengths[self.sentences] = lengths.gather(1, kept)
-        num_tokens = max(paths.shape[2], self.finished_paths.shape[2])
-        self.finished_paths = self.pad_paths(self.finished_paths, num_tokens)
-        new = self.pad_paths(paths[:, : self.num_beams], num_tokens)
-        both = torch.cat((self.finished_paths[self.sentences], new), dim=1)
-        self.finished_paths[self.sentences] = gather_beams(both, kept)
-
-    def pad_paths(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        """Pad `paths`, the tokens of beams or translations, to `num_tokens` tokens."""
-        missing = num_tokens - paths.shape[2]
-        if missing == 0:
-            return paths
-        return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
-
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final, and return the number of sentences that are still open."""
-        finished = self.finished_scores[self.sentences]
+        """Close the sentences whose results are final, and return the number of sentences that are still
+        open.
+        """
+        beams = self.beams
+        if not self.has_finished:
+            return beams.is_open.sum()
+        finished = self.finished.scores[beams.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
-        self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
+        beams.is_improvable = beams.is_improvable & self.stopping_rule.may_improve(self, finished, best)
         is_full = self.stopping_rule.is_full(self, finished)
         goes_on = ~ended.all(dim=1)
-        self.is_open = self.is_improvable & ~is_full
-        if self.transformers_compatible:
+        beams.is_open = beams.is_improvable & ~is_full
+        if self.task.transformers_compatible:
             # End the search for all sentences of the batch at the same step, as transformers does.
-            return self.is_improvable.any() & ~is_full.all() & goes_on.any()
-        self.is_improvable = self.is_improvable & goes_on
-        self.is_open = self.is_open & goes_on
-        return self.is_open.sum()
+            return beams.is_improvable.any() & ~is_full.all() & goes_on.any()
+        beams.is_improvable = beams.is_improvable & goes_on
+        beams.is_open = beams.is_open & goes_on
+        return beams.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.
 
-        If the search has a `reader`, `num_staying` is the number of open sentences one step earlier. For
-        some of the kept sentences, the search may therefore have ended.
+        If the reader is late, `num_staying` is the number of open sentences one step earlier. For some of the
+        kept sentences, the search may therefore have ended.
         """
-        staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
+        staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
+        self.beams.select(staying)
         for decoder in self.decoders:
             decoder.select(staying)
-        self.sentences = self.sentences.index_select(0, staying)
-        self.paths = self.paths.index_select(0, staying)
-        self.scores = self.scores.index_select(0, staying)
-        self.parents = self.parents.index_select(0, staying)
-        self.is_open = self.is_open.index_select(0, staying)
-        self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations of
@@ -633,17 +467,215 @@ class BeamSearch:
         the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
-        length = self.prompt_length + int(self.finished_lengths[:, kept].max())
-        paths = self.finished_paths[:, kept, :length].flatten(0, 1)
-        rows = paths[:, self.prompt_length :, 1].int() if self.transformers_compatible else None
-        is_missing = (self.finished_lengths[:, kept] == 0).flatten()
-        is_new = torch.arange(length, device=paths.device) >= self.prompt_length
-        sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, self.pad)
-        return sequences, self.finished_scores[:, kept].flatten().masked_fill(is_missing, -math.inf), rows
+        prompt_length = self.task.prompt.shape[1]
+        lengths = self.finished.lengths[:, kept]
+        length = prompt_length + int(lengths.max())
+        paths = self.finished.paths[:, kept, :length].flatten(0, 1)
+        rows = paths[:, prompt_length:, 1].int() if self.task.transformers_compatible else None
+        is_missing = (lengths == 0).flatten()
+        is_new = torch.arange(length, device=paths.device) >= prompt_length
+        pad = self.fill if self.config._pad_token_tensor is None else int(self.config._pad_token_tensor)
+        sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, pad)
+        scores = self.finished.scores[:, kept].flatten().masked_fill(is_missing, -math.inf)
+        return sequences, scores, rows
 
     def without_translation(self) -> list[int]:
         """Return the indices of the sentences for which the search found no translation."""
-        return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()
+        return (self.finished.lengths[:, 0] == 0).nonzero().flatten().tolist()
+
+
+class Beams:
+    """The K beams of each of the N sentences in the batch.
+
+    Attributes:
+        sentences: The indices of the sentences, [N] int64.
+        scores: The summed log-probabilities of the beams, [N, K] float32.
+        paths: The tokens of the beams, [N, K, T, 1] int64. If `transformers_compatible` of the task is True,
+            the paths [N, K, T, 2] contain two numbers for each token: the token id, and the row index of the
+            beam that the token has extended.
+        parents: For each beam, the index of the beam of the previous step that the beam extends, [N, K]
+            int64. The first step of the search sets `parents`.
+        is_improvable: True for each sentence whose results may still change, [N] bool.
+        is_open: True for each sentence whose search goes on, [N] bool. An improvable sentence is closed if
+            the stopping rule says that the sentence is full.
+    """
+
+    def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):
+        # `prompts` [B, K, P, 1 or 2] contains the paths of all B sentences.
+        self.sentences = sentences
+        self.paths = prompts[sentences]
+        # Give the score NEG_INF to all beams except the first beam of each sentence, because all beams of a
+        # sentence are equal at the start.
+        self.scores = torch.full(self.paths.shape[:2], NEG_INF, device=prompts.device)
+        self.scores[:, 0] = 0
+        self.parents: torch.Tensor
+        self.is_open = torch.ones(len(sentences), dtype=torch.bool, device=prompts.device)
+        self.is_improvable = self.is_open
+
+    @property
+    def sequences(self) -> torch.Tensor:
+        """The tokens of the beams [N, K, T] int64, including prompts."""
+        return self.paths[..., 0]
+
+    def extended_paths(self, candidates: Candidates) -> torch.Tensor:
+        """Return the paths [N, C, T + 1, 1 or 2] of the candidates."""
+        new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
+        if self.paths.shape[3] == 2:
+            rows = candidates.parents + self.sentences.unsqueeze(1) * self.paths.shape[1]
+            new = torch.stack((candidates.tokens, rows), dim=2)  # [N, C, 2]
+        paths = gather_beams(self.paths, candidates.parents)  # [N, C, T, 1 or 2]
+        return torch.cat((paths, new.unsqueeze(2)), dim=2)
+
+    def replace(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor | None) -> None:
+        """Make the K best candidates that have not ended the new beams. `paths` [N, C, T, 1 or 2] are the
+        paths of the candidates, and `ended` [N, C] is True for candidates that have ended. If no candidate
+        has ended, and the candidates are sorted by score, `ended` may be None.
+        """
+        num_beams = self.paths.shape[1]
+        if ended is None:
+            self.scores = candidates.scores[:, :num_beams]
+            self.paths = paths[:, :num_beams]
+            self.parents = candidates.parents[:, :num_beams]
+        else:
+            self.scores, best = (candidates.scores + ended * NEG_INF).topk(num_beams)
+            self.paths = gather_beams(paths, best)
+            self.parents = candidates.parents.gather(1, best)
+
+    def select(self, staying: torch.Tensor) -> None:
+        """Keep only the sentences with the indices `staying` [N'] in the batch."""
+        self.sentences = self.sentences.index_select(0, staying)
+        self.scores = self.scores.index_select(0, staying)
+        self.paths = self.paths.index_select(0, staying)
+        self.parents = self.parents.index_select(0, staying)
+        self.is_open = self.is_open.index_select(0, staying)
+        self.is_improvable = self.is_improvable.index_select(0, staying)
+
+
+class FinishedTranslations:
+    """The K best finished translations of each of the B sentences, best first.
+
+    Attributes:
+        scores: The scores, [B, K] float32. A missing translation has the score `NEG_INF`.
+        lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
+        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. A missing translation consists of the prompt.
+    """
+
+    def __init__(self, prompts: torch.Tensor, fill: int):
+        # `prompts` [B, K, P, 1 or 2] contains the paths of all sentences. `fill` is the token after the end
+        # of a translation.
+        self.scores = torch.full(prompts.shape[:2], NEG_INF, device=prompts.device)
+        self.lengths = torch.zeros(prompts.shape[:2], dtype=torch.int64, device=prompts.device)
+        self.paths = prompts.clone()
+        self.after_end = torch.tensor([fill, -1][: prompts.shape[3]], device=prompts.device)
+
+    def add(self, sentences: torch.Tensor, scores: torch.Tensor, paths: torch.Tensor, length: int) -> None:
+        """Add translations of the sentences with the indices `sentences` [N], and keep the K best
+        translations of each sentence.
+
+        The new translations have the scores [N, K], the paths [N, K, T, 1 or 2] and `length` new tokens.
+        """
+        both_scores = torch.cat((self.scores[sentences], scores), dim=1)
+        self.scores[sentences], kept = both_scores.topk(scores.shape[1])
+        both_lengths = torch.cat((self.lengths[sentences], torch.full_like(kept, length)), dim=1)
+        self.lengths[sentences] = both_lengths.gather(1, kept)
+        self.paths = self._padded(self.paths, paths.shape[2])
+        both_paths = torch.cat((self.paths[sentences], paths), dim=1)
+        self.paths[sentences] = gather_beams(both_paths, kept)
+
+    def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
+        """Replace the translations of the sentences for which `sentences` [B] is True by the translations of
+        an earlier search with at most K beams.
+        """
+        beams = slice(earlier.scores.shape[1])
+        length = max(earlier.paths.shape[2], self.paths.shape[2])
+        # Clone the tensors, because a tensor from inference mode cannot be changed outside of inference mode.
+        self.paths = self._padded(self.paths, length).clone()
+        self.paths[sentences, beams] = self._padded(earlier.paths, length)[sentences]
+        self.scores = self.scores.clone()
+        self.scores[sentences, beams] = earlier.scores[sentences]
+        self.lengths = self.lengths.clone()
+        self.lengths[sentences, beams] = earlier.lengths[sentences]
+
+    def _padded(self, paths: torch.Tensor, length: int) -> torch.Tensor:
+        """Return the paths, padded to `length` tokens."""
+        missing = length - paths.shape[2]
+        if missing == 0:
+            return paths
+        return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """The values of a step that the search copies from the device to the CPU in one transfer."""
+
+    # `values` [2 + number of trees] float32 contains the sum of `log_probs`, and the number of open
+    # sentences. One more value follows for each key-value tree in `trees`: the largest number of tokens of a
+    # sentence that belong to a beam.
+    values: torch.Tensor
+    trees: list[TreeKVCache]
+    # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
+    # token of the vocabulary. If `log_probs` contains NaN, `is_open` [N] and the indices `sentences` [N]
+    # int64 tell which open sentence is affected.
+    log_probs: torch.Tensor
+    sentences: torch.Tensor
+    is_open: torch.Tensor
+    # The event after the copy of `values` from a GPU to the CPU, if the search reads the values later.
+    copied: torch.cuda.Event | None
+
+
+class StepReader:
+    """Reads the values of a step from the device. No other part of a step waits for a GPU.
+
+    If `is_late` is True, the reader reads the values of a step while the GPU computes the next step. The
+    search therefore learns its end one step late, and takes one additional step. The search discards the
+    results of the additional step.
+    """
+
+    def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
+        self.trees = [decoder.tree for decoder in decoders if decoder.tree is not None]
+        self.refuses_nan = not config.remove_invalid_values
+        self.is_late = is_late
+        # The values of the previous step, if the reader is late.
+        self.pending: StepValues | None = None
+
+    def read(
+        self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, num_open: torch.Tensor
+    ) -> int:
+        """Return the number of open sentences, see `StepValues`. If the reader is late, return the number of
+        the previous step. Raise an error if a log-probability of an open sentence is NaN.
+        """
+        trees = [tree for tree in self.trees if tree.is_nearly_full]
+        living = [tree.living().sum(dim=1).max() for tree in trees]
+        values = torch.stack((log_probs.sum(), num_open, *living))
+        if not self.is_late:
+            return self._use(StepValues(values, trees, log_probs, sentences, is_open, copied=None))
+        # Pass `non_blocking=True`, so that the GPU and the CPU continue during the copy to pinned memory.
+        on_cpu = values.to("cpu", non_blocking=True)
+        copied = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
+        previous = self.pending
+        self.pending = StepValues(on_cpu, trees, log_probs, sentences, is_open, copied)
+        return len(sentences) if previous is None else self._use(previous)
+
+    def finish(self) -> None:
+        """Use the values of the last step, if the reader is late."""
+        if self.pending is not None:
+            self._use(self.pending)
+
+    def _use(self, step: StepValues) -> int:
+        """Check the log-probabilities, store the number of tokens that belong to a beam in each key-value
+        tree, and return the number of open sentences.
+        """
+        if step.copied is not None:
+            step.copied.synchronize()
+        log_prob_sum, num_open, *living = step.values.tolist()
+        if math.isnan(log_prob_sum) and self.refuses_nan:
+            is_broken = step.log_probs.isnan().any(dim=1) & step.is_open
+            broken = step.sentences[is_broken].tolist()
+            if broken:
+                raise NotFiniteError(broken[0])
+        for tree, num_living in zip(step.trees, living, strict=True):
+            tree.num_living = int(num_living)
+        return int(num_open)
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
@@ -665,51 +697,6 @@ def padding_token(config: GenerationConfig) -> int:
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
         return int(pad)
     return -1 if eos is None else int(eos[0])
-
-
-@dataclass(frozen=True)
-class StepNumbers:
-    """The values of a step that the search copies from the device to the CPU in one transfer."""
-
-    # `values` [3 + number of trees] float32 contains the sum of `log_probs`, then 1 if a candidate has ended
-    # (else 0), then the number of open sentences. One more value follows for each key-value tree in `trees`:
-    # the largest number of tokens of a sentence that belong to a beam.
-    values: torch.Tensor
-    trees: list[TreeKVCache]
-    # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
-    # token of the vocabulary. If `log_probs` contains NaN, `is_open` [N] and the indices `sentences` [N] int64 tell which open sentence is affected.
-    log_probs: torch.Tensor
-    is_open: torch.Tensor
-    sentences: torch.Tensor
-
-
-class DeferredReader:
-    """Reads the values of a step from the GPU while the GPU computes the next step.
-
-    The search therefore learns its end one step late, and takes one additional step. The search discards the
-    results of the additional step.
-    """
-
-    def __init__(self) -> None:
-        self.event: torch.cuda.Event | None = None
-        self.pending: StepNumbers | None = None
-
-    def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the values `numbers` of a step, or None after the last step. Return the values of the
-        previous step.
-        """
-        before = self.pending
-        event = self.event
-        self.pending = None
-        self.event = None
-        if numbers is not None:
-            # Pass `non_blocking=True`, so that the GPU and the CPU continue during the copy to pinned memory.
-            self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
-            if numbers.values.is_cuda:
-                self.event = torch.cuda.current_stream(numbers.values.device).record_event()
-        if event is not None:
-            event.synchronize()
-        return before
 
 
 # The default strategies: the scorer, the stopping rule and the candidate selections
@@ -772,12 +759,12 @@ class EarlyStopping(StoppingRule):
         # `worst` is the lowest score of the `num_counted` best finished translations. `worst` is NEG_INF if
         # fewer translations are finished, so that the search continues.
         worst = finished[:, self.num_counted - 1]
-        limits = search.limits[search.sentences]
-        longest = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
+        limits = search.task.limits[search.beams.sentences]
+        longest = torch.where(self.considers_all_lengths[search.beams.sentences], limits, search.num_new)
         return highest_reachable_score(best, search.num_new, longest, search.scorer, search.config) > worst
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
+        return self.stops_when_full[search.beams.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
 
 
 def highest_reachable_score(
@@ -807,7 +794,7 @@ def considers_all_lengths(config: GenerationConfig) -> bool:
 
 def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
     """Choose the continuations with the highest scores. The default of beam search."""
-    return top_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
+    return top_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
@@ -864,7 +851,7 @@ def chunk_size(num_classes: int) -> int:
 
 def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
     """Draw continuations at random. The default of beam search with `do_sample`."""
-    return sample_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
+    return sample_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:

@@ -20,25 +20,17 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import logging
 
+from .checks_vaswani import A_SIZE, A_SWITCH, PAPER_SYMBOLS, nearest_name, one_of, or_none
 from .config_fields_vaswani import (
-    A_NORM_POSITION,
-    A_NORM_POSITION_OR_NONE,
     A_POSITION_ENCODING,
     A_POSITIVE_NUMBER,
-    A_POSITIVE_NUMBER_OR_NONE,
     A_RATE,
     A_SCORE,
     A_SCORE_OR_NONE,
-    A_SIZE,
-    A_SIZE_OR_NONE,
-    A_SMOOTHING_FORM,
-    A_SWITCH,
-    A_SWITCH_OR_NONE,
     A_TOKEN_OR_NONE,
     ALWAYS_TRUE,
     AN_ACTIVATION,
     AN_OFFSET,
-    TIMESCALES,
     TOKENS_OR_NONE,
     WINDOWS,
     config_field,
@@ -51,7 +43,6 @@ from .extension_vaswani import (
     registered_names,
     save_user_code,
 )
-from .inputs_vaswani import PAPER_SYMBOLS, nearest_name
 
 logger = logging.get_logger(__name__)
 
@@ -94,7 +85,7 @@ class VaswaniConfig(PreTrainedConfig):
     decoder_vocab_size: int | None = config_field(
         None,
         "Number of tokens in the target vocabulary; by default `vocab_size`.",
-        A_SIZE_OR_NONE,
+        or_none(A_SIZE),
         is_recipe_key=False,
         needs_encoder_decoder=True,
     )
@@ -145,13 +136,13 @@ class VaswaniConfig(PreTrainedConfig):
         "Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The default is `d_model` "
         "divided by the number of heads. If the encoder and the decoder have different numbers of heads, "
         "the field stays None, and each stack divides `d_model` by its own number of heads.",
-        A_SIZE_OR_NONE,
+        or_none(A_SIZE),
         unit="components of a vector",
     )
     d_v: int | None = config_field(
         None,
         "Width of the values of a head (Section 3.2.2, Table 3 row A). `d_v` has the same default as `d_k`.",
-        A_SIZE_OR_NONE,
+        or_none(A_SIZE),
         unit="components of a vector",
     )
     dropout: float | int = config_field(
@@ -184,14 +175,14 @@ class VaswaniConfig(PreTrainedConfig):
         '"post" computes LayerNorm(x + Sublayer(x)), as Section 3.1 does. "pre" computes x + '
         'Sublayer(LayerNorm(x)), and adds a LayerNorm at the end of each stack. "pre" differs from the '
         "paper, but makes the training of deep stacks more stable.",
-        A_NORM_POSITION,
+        one_of("post", "pre"),
     )
     norm_position_of_decoder: str | None = config_field(
         None,
         '"post" or "pre" for the decoder; by default `norm_position`. Different norm positions in the '
         'encoder and the decoder differ from the paper. Models converted from JoeyNMT may have a "pre" '
         'encoder and a "post" decoder.',
-        A_NORM_POSITION_OR_NONE,
+        one_of("post", "pre", None),
         needs_encoder_decoder=True,
     )
     final_norm: bool | None = config_field(
@@ -199,7 +190,7 @@ class VaswaniConfig(PreTrainedConfig):
         'True if a LayerNorm follows the last layer of each stack. By default a "pre" stack has a final '
         'LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with a final LayerNorm '
         "differs from the paper, but models of torch.nn.Transformer have such stacks.",
-        A_SWITCH_OR_NONE,
+        one_of(True, False, None),
     )
     layer_norm_eps: float = config_field(
         1e-5,
@@ -219,7 +210,7 @@ class VaswaniConfig(PreTrainedConfig):
         '10000^(2i/d_model) (Section 3.5). "tensor2tensor" uses 10000^(i/(d_model/2-1)). "tensor2tensor" '
         "differs from the paper, but models converted from tensor2tensor, Marian or fairseq need "
         '"tensor2tensor". Only "sinusoidal" positions use `position_timescales`.',
-        TIMESCALES,
+        one_of("paper", "tensor2tensor"),
     )
     position_offset: int = config_field(
         0,
@@ -305,7 +296,7 @@ class VaswaniConfig(PreTrainedConfig):
         None,
         "Standard deviation of the initial weights, which are then drawn as in GPT-2. If None, the "
         "initial weights are drawn as in tensor2tensor.",
-        A_POSITIVE_NUMBER_OR_NONE,
+        or_none(A_POSITIVE_NUMBER),
     )
     label_smoothing: float | int = config_field(
         0.0,
@@ -319,7 +310,7 @@ class VaswaniConfig(PreTrainedConfig):
         "The formula for the target probabilities of a label smoothing e with V tokens in the vocabulary. "
         '"t2t" gives 1-e to the reference token and e/(V-1) to each other token, as tensor2tensor does. '
         '"torch" gives 1-e+e/V to the reference token and e/V to each other token, as PyTorch does.',
-        A_SMOOTHING_FORM,
+        one_of("t2t", "torch"),
         changes_outputs=False,
     )
     use_cache: bool = config_field(
@@ -372,9 +363,7 @@ class VaswaniConfig(PreTrainedConfig):
         own_name = self.attribute_map.get(name, name)
         if own_name in CONFIG_FIELDS:
             rule = CONFIG_FIELDS[own_name].metadata["rule"]
-            if not rule.accepts(value):
-                remedy = _remedy(own_name, value)
-                raise InvalidValueError(f"`{name}` must be {rule.words}, but is {value!r}{remedy}.")
+            rule.check(name, value, _remedy(own_name, value))
         elif own_name in self.added_fields:
             value = checked_value(self, own_name, value)
         if name == "decoder_vocab_size" and value is None:

@@ -1,7 +1,7 @@
 """Defines `Decoder`, the interface between beam search and a model, and the two decoders. A decoder computes one
 decoding step of the model for all beams at once.
 
-The two decoders return the same logits. `SearchTask` of beam_search_vaswani chooses a decoder:
+The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
 
 - `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence in one
   sequence, the tree. The tree stores the keys and values of a target token once, even if several beams
@@ -376,12 +376,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
-        """
+        """See `Decoder.step`."""
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -450,9 +445,16 @@ class TreeAttentionDecoder:
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
     """Select the beams with the indices `parents` [N, beams'] (int64) from values [N, beams, ...]."""
-    first = torch.arange(len(values), device=values.device).unsqueeze(1) * values.shape[1]
-    rows = values.reshape(-1, *values.shape[2:]).index_select(0, (parents + first).view(-1))
-    return rows.view(*parents.shape, *values.shape[2:])
+    rows = _rows_of_beams(parents, values.shape[1])
+    return values.flatten(0, 1).index_select(0, rows).view(*parents.shape, *values.shape[2:])
+
+
+def _rows_of_beams(beams: torch.Tensor, num_beams: int) -> torch.Tensor:
+    """Return the row indices [N * beams'] of the beams with the indices `beams` [N, beams'], if each sentence
+    has `num_beams` rows.
+    """
+    first = torch.arange(len(beams), device=beams.device).unsqueeze(1) * num_beams
+    return (beams + first).flatten()
 
 
 class RowDecoder:
@@ -507,12 +509,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
-        """
+        """See `Decoder.step`."""
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
@@ -556,15 +553,16 @@ class RowDecoder:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))
 
-    def _reorder(self, parents: torch.Tensor) -> None:
+    @property
+    def _target_cache(self) -> Any:
+        """The cache with the keys and values of target tokens, or None without a cache."""
         cache = self.model_kwargs.get(CACHE_NAME)
-        if cache is None:
-            return
-        # Reorder only the keys and values of target tokens, because all beams of a sentence have the same
-        # source.
-        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
-        own_cache.reorder_cache((parents + first).flatten())
+        return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+    def _reorder(self, parents: torch.Tensor) -> None:
+        """Reorder the keys and values of target tokens. All beams of a sentence have the same source."""
+        if self._target_cache is not None:
+            self._target_cache.reorder_cache(_rows_of_beams(parents, self.num_beams))
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the sentences with the indices `sentences` [N']. The cache must be a dynamic cache or
@@ -576,12 +574,10 @@ class RowDecoder:
         # The rows of the encoder's output to keep: one row for each sentence if the beams of a sentence share
         # a row, else one row for each beam.
         source_rows = sentences if self.shares_sources else rows
-        cache = kwargs.get(CACHE_NAME)
-        if cache is not None:
-            own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            own_cache.batch_select_indices(rows)
-        if cache is not None and self.is_pair:
-            cache.cross_attention_cache.batch_select_indices(source_rows)
+        if self._target_cache is not None:
+            self._target_cache.batch_select_indices(rows)
+            if self.is_pair:
+                kwargs[CACHE_NAME].cross_attention_cache.batch_select_indices(source_rows)
         if self.is_pair:
             kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][source_rows])
         self.coverage = _selected(self.coverage, sentences)

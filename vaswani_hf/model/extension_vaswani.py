@@ -23,8 +23,8 @@ from huggingface_hub.dataclasses import type_validator
 from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
+from .checks_vaswani import is_int
 from .errors_vaswani import InvalidValueError
-from .inputs_vaswani import is_int
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"

@@ -2,9 +2,9 @@
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence. This
 package runs beam search and plain greedy search. transformers calls `SearchMethod` as its `custom_generate`
-function, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs all other
-decoding methods, for example sampling. transformers also runs greedy search with a streamer, logits
-processors, stopping criteria or `return_dict_in_generate`.
+function, and `SearchMethod` runs `BeamSearch` of beam_search_vaswani. transformers runs all other decoding
+methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,
+stopping criteria or `return_dict_in_generate`.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
 argument of `generate` or a field of `generation_config`:
@@ -39,7 +39,7 @@ sentence, P the prompt length, S the source length, T the target length and D th
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
@@ -58,10 +58,11 @@ from .beam_search_vaswani import (
     SearchStrategies,
     SearchTask,
 )
+from .checks_vaswani import value_of
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
-from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
+from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
@@ -95,6 +96,15 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
         if value is not None:
             return value
     return None
+
+
+def config_with(
+    names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
+) -> GenerationConfig:
+    """Return a generation config with the values of the settings `names` for a `generate` call, see
+    `setting_of`.
+    """
+    return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
 
 class VaswaniGeneration(GenerationMixin):
@@ -226,19 +236,14 @@ class VaswaniGeneration(GenerationMixin):
             )
         if is_beam_search:
             return True
-        needing_search = [f"`{name}` of `search`" for name in strategies.replaced]
-        if strategies.must_contain is not None:
-            needing_search.insert(0, "`must_contain`")
-        if strategies.ensemble:
-            needing_search.insert(0, "`ensemble`")
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
-            if needing_search and is_given:
+            if strategies.given and is_given:
                 raise InvalidValueError(
-                    f"{needing_search[0]} needs greedy or beam search, but `{name}` is given; remove "
+                    f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
                     f"`{name}`."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
-        return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
+        return is_greedy and (bool(strategies.given) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         # With a streamer, check the logits at each step instead of after the last step. The check costs no
@@ -538,9 +543,12 @@ class SearchMethod:
         """Search translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
         config = generation_config
         phrases = self.strategies.must_contain
-        criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
+        criteria = StoppingCriteriaList(
+            [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
+        )
         if config.num_beams == 1:
-            if (logits_processor or criteria) and not self._needs_own_search:
+            if (logits_processor or criteria) and not self.strategies.given:
+                # Run greedy search of transformers, because the call needs no feature that transformers lacks.
                 if self.lengths is not None:
                     stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
                 return model._sample(
@@ -552,7 +560,8 @@ class SearchMethod:
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
         if self.strategies.ensemble:
             add_ensemble(task, self.strategies.ensemble, self.source, config)
-        found = task.run(config)
+        found = BeamSearch(task, config)
+        found.run()
         if phrases is not None:
             found = search_again(task, config, phrases, found)
         # Look for sentences without a translation only if there are logits processors, because only logits
@@ -569,18 +578,12 @@ class SearchMethod:
                 outputs["unmet_phrases"] = unmet
         return outputs
 
-    @property
-    def _needs_own_search(self) -> bool:
-        """True if transformers lacks a feature of the call: an ensemble, phrases or another strategy."""
-        strategies = self.strategies
-        return bool(strategies.ensemble or strategies.replaced) or strategies.must_contain is not None
-
     def _task(
         self,
         model: Any,
         input_ids: torch.Tensor,
         logits_processor: LogitsProcessorList,
-        criteria: list[Any],
+        criteria: StoppingCriteriaList,
         config: GenerationConfig,
         model_kwargs: dict[str, Any],
     ) -> SearchTask:
@@ -621,7 +624,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     outputs = {
         "sequences": sequences,
         **decoder.recorded,
-        CACHE_NAME: decoder.returned_cache(search.parents),
+        CACHE_NAME: decoder.returned_cache(search.beams.parents),
         "scores": tuple(search.step_scores) or None,
         "logits": tuple(search.step_logits) or None,
     }

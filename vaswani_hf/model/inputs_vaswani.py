@@ -4,9 +4,7 @@ Two dataclasses declare all options as fields: `TranslationOptions` for the tran
 for `generate`. Each field has a type, a default and metadata:
 
 - `help` describes the option on the command line and in the manual.
-- `least` (inclusive), `above` (exclusive) and `most` (inclusive) are the limits of a number.
-- `whole` is True if a float must be a whole number.
-- `choices` are the possible values.
+- `rule` is the `Rule` for the values of the option, see checks_vaswani.
 - `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
 - `is_added` is True if `generate` of transformers does not have this setting.
@@ -25,13 +23,22 @@ This file is saved with every checkpoint because the search and the translator v
 file.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import repeat, zip_longest
-from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
+from .checks_vaswani import (
+    A_COUNT,
+    A_SIZE,
+    A_SWITCH,
+    ANYTHING,
+    Rule,
+    a_number,
+    an_integer,
+    one_of,
+    value_of,
+)
 from .errors_vaswani import InvalidValueError
 from .glossary_vaswani import Glossary, read_glossary
 
@@ -40,41 +47,12 @@ T = TypeVar("T")
 # The errors that an invalid line can cause in reading, tokenizing or translating.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
-# Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
-# separate fields, the entry is the field of the encoder.
-PAPER_SYMBOLS = {
-    "N": "encoder_layers",
-    "h": "encoder_attention_heads",
-    "d_ff": "encoder_ffn_dim",
-    "P_drop": "dropout",
-    "eps_ls": "label_smoothing",
-}
-
-
-def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """Return the name in the non-empty list `known` whose spelling is most similar to `name`."""
-    return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
-
-
-def is_number(value: Any, least: float = 0) -> bool:
-    """Return True for a finite int or float (not a bool) of at least `least`."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
-
-
-def is_int(value: Any, least: int = 0) -> bool:
-    """Return True for an int (not a bool) of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
 
 def option(
     default: Any = None,
     help: str = "",
+    rule: Rule = ANYTHING,
     *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    whole: bool = False,
-    choices: tuple[Any, ...] = (),
     group: str = "search",
     command_line: bool = True,
     is_added: bool = False,
@@ -85,11 +63,7 @@ def option(
     """
     metadata = {
         "help": help,
-        "least": least,
-        "above": above,
-        "most": most,
-        "whole": whole,
-        "choices": choices,
+        "rule": rule,
         "group": group,
         "command_line": command_line,
         "is_added": is_added,
@@ -108,10 +82,8 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
         if declared.name in ignored:
             continue
         value = value_of(values, declared.name)
-        if value is not None and not _is_possible(value, declared):
-            raise InvalidValueError(
-                f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}."
-            )
+        if value is not None:
+            declared.metadata["rule"].check(declared.name, value)
 
 
 # The settings of the search that have no effect without `do_sample`.
@@ -134,60 +106,6 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
             )
 
 
-def value_of(settings: Any, name: str) -> Any:
-    """Return the value of a key of a mapping, or of an attribute of another object. Return None if the key or
-    attribute is missing.
-    """
-    return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
-
-
-def type_of(declared: Field) -> type | None:
-    """Return the type of an option if it is int, float, str or bool; None for every other type."""
-    kinds = [kind for kind in get_args(declared.type) or (declared.type,) if kind is not NoneType]
-    return kinds[0] if len(kinds) == 1 and kinds[0] in (int, float, str, bool) else None
-
-
-def _is_possible(value: Any, declared: Field) -> bool:
-    limits = declared.metadata
-    if limits["choices"]:
-        return value in limits["choices"]
-    kind = type_of(declared)
-    if kind is bool:
-        return isinstance(value, bool)
-    if kind not in (int, float):
-        return True
-    least: Any = float("-inf") if limits["least"] is None else limits["least"]
-    if not (is_int(value, least) if kind is int else is_number(value, max(least, -1e300))):
-        return False
-    if limits["above"] is not None and value <= limits["above"]:
-        return False
-    if limits["whole"] and value != int(value):
-        return False
-    return limits["most"] is None or value <= limits["most"]
-
-
-def _permitted_values(declared: Field) -> str:
-    """Describe the permitted values of a field, for the words after "must be" in an error message."""
-    limits = declared.metadata
-    if limits["choices"]:
-        choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
-        return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
-    kind = type_of(declared)
-    if kind is bool:
-        return "True or False"
-    noun = "an integer" if kind is int or limits["whole"] else "a number"
-    if kind is int and limits["least"] == 1:
-        return "a positive integer"
-    if limits["least"] is not None and limits["most"] is not None:
-        return f"{noun} from {limits['least']} to {limits['most']}"
-    if limits["least"] is not None:
-        return f"{noun} of {limits['least']} or more"
-    if limits["above"] is not None:
-        end = "" if limits["most"] is None else f" and at most {limits['most']}"
-        return f"{noun} above {limits['above']}{end}"
-    return "a finite number"
-
-
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of `generate` that are options of the command line. Model cards and CTranslate2 support
@@ -205,81 +123,81 @@ class SearchSettings:
     num_beams: int = option(
         1,
         "number of beams; by default the number in the checkpoint, or 4 if the checkpoint has no number",
-        least=1,
+        A_SIZE,
     )
     num_return_sequences: int = option(
         1,
         "number of translations of each text (1); if the number is above 1, the translations are printed as "
         "JSON lines",
-        least=1,
+        A_SIZE,
     )
     early_stopping: bool | str = option(
         False,
         "rule for the end of the beam search; with True, the search ends as soon as `num_beams` "
         "translations have finished",
-        choices=(False, True, "never"),
+        one_of(False, True, "never"),
         command_line=False,
     )
     length_penalty: float = option(
-        1.0, "exponent of the length penalty of beam search; by default the value in the checkpoint"
+        1.0,
+        "exponent of the length penalty of beam search; by default the value in the checkpoint",
+        a_number("a finite number"),
     )
     length_penalty_type: str | None = option(
         None,
         "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default "
         "the divisor in the checkpoint",
-        choices=("gnmt", "power"),
+        one_of("gnmt", "power"),
         is_added=True,
     )
     coverage_penalty: float | None = option(
         None,
         "weight of the coverage penalty of beam search; by default the value in the checkpoint",
-        least=0,
+        a_number("a number of 0 or more", least=0),
         is_added=True,
     )
     max_new_tokens: int | None = option(
-        None, "maximum number of tokens of a translation; by default the value in the checkpoint", least=1
+        None, "maximum number of tokens of a translation; by default the value in the checkpoint", A_SIZE
     )
     max_length: int | None = option(
         None,
         "maximum number of tokens of a translation, including the decoder's start token",
-        least=1,
+        A_SIZE,
         command_line=False,
     )
     max_length_a: float | None = option(
         None,
         "maximum number of tokens of a translation per source token; `max_length_b` is added",
-        least=0,
+        a_number("a number of 0 or more", least=0),
         is_added=True,
     )
     max_length_b: float | None = option(
         None,
         "number of tokens added to `max_length_a` times the source length",
-        least=0,
-        whole=True,
+        a_number("an integer of 0 or more", least=0, whole=True),
         is_added=True,
     )
     no_repeat_ngram_size: int = option(
         0,
         "forbid a translation that contains a sequence of this number of tokens twice; 0 forbids nothing",
-        least=0,
+        A_COUNT,
     )
     do_sample: bool = option(
-        False, "sample translations at random instead of searching for the best", group="sampling"
+        False, "sample translations at random instead of searching for the best", A_SWITCH, group="sampling"
     )
     temperature: float = option(
         1.0,
         "temperature of sampling; translations are more varied above 1 and less varied below 1",
-        above=0,
+        a_number("a number above 0", above=0),
         group="sampling",
     )
     top_k: int = option(
-        50, "sample each token from this number of most probable tokens", least=0, group="sampling"
+        50, "sample each token from this number of most probable tokens", A_COUNT, group="sampling"
     )
     top_p: float = option(
         1.0,
         "sample each token from the most probable tokens whose probabilities sum to this value",
-        above=0,
-        most=1,
+        a_number("a number above 0 and at most 1", above=0, most=1),
         group="sampling",
     )
 
@@ -320,22 +238,23 @@ class TranslationOptions:
     window: int = option(
         1000,
         "number of lines that are read and translated together; 1 if the input is a terminal",
-        least=1,
+        A_SIZE,
         group="computing",
     )
     tokens_per_batch: int = option(
-        4096, "number of source tokens per batch, including padding", least=1, group="computing"
+        4096, "number of source tokens per batch, including padding", A_SIZE, group="computing"
     )
     batch_size: int | None = option(
         None,
         "number of texts per batch; by default as many texts as `tokens_per_batch` allows",
-        least=1,
+        A_SIZE,
         command_line=False,
     )
-    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
+    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)", A_SWITCH)
     repetition_guard: bool = option(
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
+        A_SWITCH,
     )
     glossary: str | None = option(
         None,
@@ -348,22 +267,20 @@ class TranslationOptions:
         "minimum probability that a translation is good; if the calibrated confidence of a translation is "
         "lower, write an empty line (or the `error`, in JSON); needs the file calibration.json that "
         "`vaswani evaluate --calibration fit` writes",
-        least=0,
-        most=1,
+        a_number("a number from 0 to 1", least=0, most=1),
         group="input and output",
     )
     on_error: str = option(
         "fail",
         "what to do with an invalid line; skip: report the line, write an empty translation (or the "
         "`error`, in JSON) and continue; the exit code is 1 if all lines are invalid",
-        choices=("fail", "skip"),
+        one_of("fail", "skip"),
         group="input and output",
     )
     seed: int | None = option(
         None,
         "seed of sampling; the same seed draws the same translations",
-        least=0,
-        most=2**32 - 1,
+        an_integer(f"an integer from 0 to {2**32 - 1}", least=0, most=2**32 - 1),
         group="sampling",
     )
     src_lang: str | None = option(
@@ -378,14 +295,18 @@ class TranslationOptions:
         group="input and output",
     )
     return_scores: bool = option(
-        False, "return score, tokens, words and confidences with each translation", command_line=False
+        False,
+        "return score, tokens, words and confidences with each translation",
+        A_SWITCH,
+        command_line=False,
     )
     return_alignments: bool = option(
-        False, "return the word alignment of each translation", command_line=False
+        False, "return the word alignment of each translation", A_SWITCH, command_line=False
     )
     warn_of_limit: bool = option(
         False,
         "warn if a source text has more than 90 % of the number of tokens that its translation may have",
+        A_SWITCH,
         command_line=False,
     )
     tokenize: dict[str, Any] = option(

@@ -205,30 +205,27 @@ class PhraseCandidates(CandidateSelection):
         )  # [B, K, F, L + 1]
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
-        matches = self.matches[search.sentences]  # [N, K, F, L + 1]
+        beams = search.beams
+        matches = self.matches[beams.sentences]  # [N, K, F, L + 1]
         if search.num_new > 0:
-            before = gather_beams(matches, search.parents)
-            matches = self.tables.advance(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
-            self.matches[search.sentences] = matches
-        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K or 1, O]
-        parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
+            before = gather_beams(matches, beams.parents)
+            matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
+            self.matches[beams.sentences] = matches
+        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K, O]
+        parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
         scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
         tokens = tokens.flatten(1).gather(1, index)
         missing = missing.flatten(1).gather(1, index)
         parents = parents.flatten(1).gather(1, index)
         order = self._order(search, scores, tokens, missing)
         order, chosen = order.sort(dim=1, stable=True)
-        width = self.num_kept + search.num_beams
-        chosen = chosen[:, :width]
-        is_nothing = order[:, :width] == 2
+        num_candidates = self.num_kept + search.num_beams
+        chosen = chosen[:, :num_candidates]
+        is_nothing = order[:, :num_candidates] == 2
         return Candidates(
-            _pad_columns(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
-            _pad_columns(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
-            _pad_columns(
-                tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
-                width,
-                max(search.fill, 0),
-            ),
+            scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF),
+            parents.gather(1, chosen).masked_fill(is_nothing, 0),
+            tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
         )
 
     def _order(
@@ -238,7 +235,7 @@ class PhraseCandidates(CandidateSelection):
         a beam, 2 if the option is discarded. An option is a possible next token of a beam. The options must
         be sorted by score.
         """
-        is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
+        is_last = search.task.limits[search.beams.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
@@ -254,21 +251,19 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the scores, the tokens and the numbers of missing phrase tokens [N, K or 1, O] of the
-        possible next tokens (options) of each beam.
+        """Return the scores, the tokens and the numbers of missing phrase tokens [N, K, O] of the possible
+        next tokens (options) of each beam.
 
         An option has the score 2 * NEG_INF if the remaining length after the option is too short for the
         missing phrases.
         """
-        sentences = search.sentences
-        num_beams = log_probs.shape[1]
-        matches = matches[:, :num_beams]
-        total = log_probs + search.scores[:, :num_beams, None]  # [N, K or 1, V]
+        sentences = search.beams.sentences
+        total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
         # Always consider the next token of each phrase, even if the token is improbable.
-        added = self.tables.next_tokens(sentences, matches)  # [N, K or 1, F]
+        added = self.tables.next_tokens(sentences, matches)  # [N, K, F]
         is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
@@ -281,17 +276,20 @@ class PhraseCandidates(CandidateSelection):
         return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
 
 
-def _pad_columns(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
-    return nn.functional.pad(values, (0, width - values.shape[1]), value=value)
-
-
 def check_phrases(
     must_contain: Sequence[Sequence[Sequence[int]]],
     config: GenerationConfig,
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if a phrase is not a list of token ids, or if another setting forbids a phrase."""
+    """Raise an error if another argument contradicts `must_contain`, if a phrase is not a list of token ids, or
+    if a setting forbids a phrase.
+    """
+    for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_own_cache)):
+        if is_given:
+            raise InvalidValueError(
+                f"`must_contain` cannot be combined with `{name}`; remove one of the two arguments."
+            )
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -300,39 +298,27 @@ def check_phrases(
                 f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
                 "a tensor with `.tolist()`."
             )
-    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
         for phrase in phrases or ():
-            is_possible = isinstance(phrase, (list, tuple)) and len(phrase) > 0
-            if not is_possible or not all(
-                isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
-            ):
-                raise InvalidValueError(
-                    "`must_contain` must have for each sentence a list of phrases, and each phrase must be "
-                    f"a list of one or more ids of ordinary target tokens, but has the phrase {phrase!r} for "
-                    f"sentence {sentence}."
-                )
-            forbidden = forbidden_tokens(phrase, config)
-            if forbidden is not None:
-                raise PhraseError(
-                    sentence, [[*phrase]], f"{forbidden} in this phrase; remove the phrase or the setting"
-                )
-            ngram = repeated_ngram(phrase, config.no_repeat_ngram_size)
-            if ngram is not None:
-                raise PhraseError(
-                    sentence,
-                    [[*phrase]],
-                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as "
-                    "in this phrase; remove the phrase or the setting",
-                )
-    if config.do_sample:
+            _check_phrase(phrase, sentence, config, num_classes)
+
+
+def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_classes: int) -> None:
+    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
+    tokens = phrase if isinstance(phrase, (list, tuple)) else []
+    are_ordinary = [isinstance(t, int) and 0 <= t < num_classes and t not in special for t in tokens]
+    if not tokens or not all(are_ordinary):
         raise InvalidValueError(
-            "`must_contain` cannot be combined with `do_sample`; remove one of the two arguments."
+            "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of "
+            f"one or more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence "
+            f"{sentence}."
         )
-    if has_own_cache:
-        raise InvalidValueError(
-            f"`must_contain` cannot be combined with `{CACHE_NAME}`; remove one of the two arguments."
-        )
+    reason = forbidden_tokens(tokens, config)
+    ngram = repeated_ngram(tokens, config.no_repeat_ngram_size)
+    if reason is None and ngram is not None:
+        reason = f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as"
+    if reason is not None:
+        raise PhraseError(sentence, [[*tokens]], f"{reason} in this phrase; remove the phrase or the setting")
 
 
 def search_again(
@@ -400,7 +386,8 @@ def _grid_search(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
     inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    found = replace(task, inputs=inputs).run(
+    found = BeamSearch(
+        replace(task, inputs=inputs),
         grid,
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
@@ -409,26 +396,12 @@ def _grid_search(
         # processor may rely on this number.
         rows_per_sentence=config.num_beams,
     )
+    found.run()
     if search.may_remove_sentences:
-        _copy_results(found, sentences, search)
+        others = torch.ones(num_sentences, dtype=torch.bool, device=device)
+        others[sentences] = False
+        found.finished.copy_from(search.finished, others)
     return found
-
-
-def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
-    """Copy results from the search `earlier` into the search `found`, except for the sentences with the
-    indices `searched` [N].
-    """
-    others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
-    others[searched] = False
-    length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
-    beams = slice(earlier.num_beams)
-    # Clone the tensors, because a tensor from inference mode cannot be changed outside of inference mode.
-    found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
-    found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
-    found.finished_scores = found.finished_scores.clone()
-    found.finished_scores[others, beams] = earlier.finished_scores[others]
-    found.finished_lengths = found.finished_lengths.clone()
-    found.finished_lengths[others, beams] = earlier.finished_lengths[others]
 
 
 def _fit_phrases_of_batch(

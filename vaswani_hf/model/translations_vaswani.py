@@ -9,9 +9,10 @@ layers.
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -28,6 +29,8 @@ from .text_rules_vaswani import (
     to_pharaoh,
     token_texts,
 )
+
+T = TypeVar("T")
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
 # target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. Measured
@@ -182,6 +185,7 @@ def scored_translation(
         words=_with_confidence(words, word_of_token[hypothesis.num_forced :], log_probs),
         alignment=alignment,
         token_ids=hypothesis.token_ids,
+        unmet_phrases=hypothesis.unmet_phrases,
     )
 
 
@@ -207,36 +211,40 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
-    text = join_sentences([part.text for part in parts], separators)
-    token_ids: list[int] = []
-    unmet: list[str] = []
-    for part in parts:
-        token_ids += part.token_ids or []
-        unmet += part.unmet_phrases or []
+    joined = Translation(
+        join_sentences([part.text for part in parts], separators),
+        token_ids=_concatenated(part.token_ids for part in parts),
+        unmet_phrases=_concatenated(part.unmet_phrases for part in parts) or None,
+    )
     if any(part.score is None for part in parts):
-        return Translation(text, token_ids=token_ids, unmet_phrases=unmet or None)
-    log_probs: list[float] = []
-    tokens: list[str] = []
-    words: list[Word] = []
-    alignments: list[str] = []
-    for part in parts:
-        log_probs += part.token_log_probs or []
-        tokens += part.tokens or []
-        alignments.append(shift_alignment(part.alignment or "", len(words)))
-        words += part.words or []
-    is_aligned = all(part.alignment is not None for part in parts)
-    return Translation(
-        text,
+        return joined
+    log_probs = _concatenated(part.token_log_probs for part in parts)
+    return replace(
+        joined,
         score=math.fsum(part.score or 0.0 for part in parts),
         log_prob=math.fsum(log_probs),
         confidence=math.exp(math.fsum(log_probs) / max(1, len(log_probs))),
-        tokens=tokens,
+        tokens=_concatenated(part.tokens for part in parts),
         token_log_probs=log_probs,
-        words=words,
-        alignment=" ".join(filter(None, alignments)) if is_aligned else None,
-        token_ids=token_ids,
-        unmet_phrases=unmet or None,
+        words=_concatenated(part.words for part in parts),
+        alignment=_joined_alignment(parts),
     )
+
+
+def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
+    return list(chain.from_iterable(one or [] for one in lists))
+
+
+def _joined_alignment(parts: Sequence[Translation]) -> str | None:
+    """Return the alignment of all parts, or None if a part has no alignment."""
+    alignments = []
+    num_words = 0
+    for part in parts:
+        if part.alignment is None:
+            return None
+        alignments.append(shift_alignment(part.alignment, num_words))
+        num_words += len(part.words or [])
+    return " ".join(filter(None, alignments))
 
 
 def with_alternatives(translations: Sequence[Translation]) -> Translation:

@@ -18,8 +18,8 @@ The methods of `BaseTranslator` are in the order of the seven steps. The file ba
 `Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all encoder-decoder models that have
 `generate`.
 
-The file inputs_vaswani validates options and texts. The file tokenizing_vaswani finds language tags, language
-tokens and the token ids of phrases, and checks tokenizers. The file text_rules_vaswani splits sentences,
+The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani tokenizes texts to
+segments, and tokenizing_vaswani finds the token ids of phrases. The file text_rules_vaswani splits sentences,
 aligns words and detects loops. The file translations_vaswani computes scores and joins translations.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
@@ -30,17 +30,17 @@ backend.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import setting_of
+from .generation_vaswani import config_with, setting_of
 from .inputs_vaswani import (
     LINE_ERRORS,
     SCORE_SETTINGS,
@@ -55,15 +55,9 @@ from .inputs_vaswani import (
     zip_pairs,
 )
 from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
-from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences, words_at
-from .tokenizing_vaswani import (
-    TAG,
-    TOKENIZING,
-    languages_of,
-    phrase_token_ids,
-    prefix_token_ids,
-    tags_of,
-)
+from .segment_tokenizer_vaswani import SegmentTokenizer
+from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
+from .tokenizing_vaswani import TOKENIZING, phrase_token_ids, prefix_token_ids
 from .translations_vaswani import (
     Translation,
     Word,
@@ -122,6 +116,7 @@ class BaseTranslator:
         self.target_tokenizer: Any = target_tokenizer
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
+        self.segment_tokenizer = SegmentTokenizer(source_tokenizer, prefix)
         is_model = isinstance(model, torch.nn.Module)
         # A function that estimates the probability that a `Translation` is good. None if the checkpoint has
         # no calibration.json.
@@ -144,15 +139,6 @@ class BaseTranslator:
             return _NO_LIMIT
         limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
-
-    @cached_property
-    def tags(self) -> dict[str, int]:
-        """Maps each tag of a target language, such as ">>en<<", to its token id."""
-        return tags_of(self.source_tokenizer)
-
-    @cached_property
-    def _languages(self) -> dict[str, int]:
-        return languages_of(self.source_tokenizer)
 
     def translate(
         self,
@@ -320,7 +306,7 @@ class BaseTranslator:
         sentences: list[str] = []
         for of_text, _ in texts:
             sentences += of_text
-        segments = iter(self._tokenize(sentences, options))
+        segments = iter(self.segment_tokenizer.tokenize(sentences, options, self.max_length))
         layouts = []
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
@@ -339,7 +325,7 @@ class BaseTranslator:
         phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
         """
         if options.return_alignments:
-            self._shift_word_indices(sentences, request.text)
+            self.segment_tokenizer.shift_word_indices(sentences, request.text)
         pieces: list[Segment] = []
         between = separators[:1]
         for sentence, separator in zip(sentences, separators[1:], strict=True):
@@ -360,9 +346,9 @@ class BaseTranslator:
         """Run step 1 of a translation: split a text. Return N parts that are translated separately, and the N
         + 1 separators before, between and after the parts.
         """
-        text = self._with_tag(text, options)
+        text = self.segment_tokenizer.with_tag(text, options.tgt_lang)
         stripped = text.strip()
-        tag = self._tag_of(stripped)
+        tag = self.segment_tokenizer.tag_of(stripped)
         if stripped == tag:
             # The text contains only white space and perhaps a tag, so there is nothing to translate.
             return [], [text if options.split_sentences and not tag else ""]
@@ -374,96 +360,12 @@ class BaseTranslator:
         sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
-    def _with_tag(self, text: str, options: TranslationOptions) -> str:
-        """Put the tag of the option `tgt_lang` before the text. Return the text unchanged if the tokenizer
-        has no tags, or if the text already begins with a tag.
-        """
-        language = options.tgt_lang
-        if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
-            return text
-        tag = f">>{language}<<"
-        if tag not in self.tags:
-            languages = ", ".join(known.strip("><") for known in self.tags)
-            raise InvalidValueError(
-                f"`tgt_lang` must be a target language of the model ({languages}), but is {language!r}."
-            )
-        return f"{tag} {text.lstrip()}"
-
-    def _tag_of(self, text: str) -> str:
-        """Return the tag at the beginning of a text, such as ">>en<<", or an empty str."""
-        tag = TAG.match(text)
-        return tag[0] if tag and tag[0] in self.tags else ""
-
     def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
         """Tokenize whole texts: a text is neither split into sentences nor truncated. If the tokenizer has
         tags of target languages, each text gets the tag of the option `tgt_lang`.
         """
-        return self._tokenize([self._with_tag(text, options) for text in texts], options)
-
-    def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2 of a translation: convert texts to segments. Set `Segment.words` only for word alignments
-        and for segments that must be cut.
-        """
-        if not texts:
-            return []
-        settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
-        prefixed = [self.prefix + text for text in texts]
-        tokenizer = self.source_tokenizer
-        if hasattr(tokenizer, "_build_translation_inputs"):
-            # Pass the languages, because tokenizers of multilingual models need the languages, such as the
-            # tokenizer of mBART.
-            languages = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
-            settings = {"return_tensors": None, **languages, **settings}
-            tokenizer = tokenizer._build_translation_inputs
-        with TOKENIZING:
-            inputs = tokenizer(prefixed, **settings)
-        generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
-        first_ids = []
-        if self._languages:
-            first_ids = [self._language_id("src_lang", options.src_lang)]
-            generate["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
-        max_length = self.max_length
-        segments = []
-        for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            segment = Segment(text, [*first_ids, *token_ids], generate=generate)
-            is_long = len(segment.token_ids) > max_length
-            if self.source_tokenizer.is_fast and (options.return_alignments or is_long):
-                segment.words = [-1] * len(first_ids) + self._source_words(prefixed[row], inputs[row])
-            segments.append(segment)
-        return segments
-
-    def _language_id(self, name: str, language: str | None) -> int:
-        """Return the token id of a language. `name` is the name of the option in an error message."""
-        if language not in self._languages:
-            raise InvalidValueError(
-                f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is "
-                f"{language!r}."
-            )
-        return self._languages[language]
-
-    def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """Return the word index of each token, or -1 for a token without a word. The words of the task prefix
-        do not count.
-        """
-        starts = []
-        for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
-            starts.append(-1 if is_special else start)
-        num_before = len(self.prefix.split())
-        return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
-
-    def _shift_word_indices(self, segments: list[Segment], text: str) -> None:
-        """Change the word indices in the sentences of a text, so that the indices count from the beginning of
-        the text. A tag that the translator has added gets the index -1.
-        """
-        has_tag = bool(self._tag_of(text.lstrip()))
-        num_words = 0
-        for number, segment in enumerate(segments):
-            is_added_tag = segment.token_ids[0] in self.tags.values() and not (has_tag and number == 0)
-            num_words -= is_added_tag
-            segment.words = [word + num_words if word >= 0 else -1 for word in segment.words]
-            if is_added_tag and segment.words:
-                segment.words[0] = -1
-            num_words += len(segment.text.split())
+        tagged = [self.segment_tokenizer.with_tag(text, options.tgt_lang) for text in texts]
+        return self.segment_tokenizer.tokenize(tagged, options, self.max_length)
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
         """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the language
@@ -473,8 +375,7 @@ class BaseTranslator:
             return [segment]
         *ids, end_id = segment.token_ids
         words = segment.words or [-1] * len(segment.token_ids)
-        first_ids = {*self.tags.values(), *self._languages.values()}
-        tag_ids = ids[:1] if ids[0] in first_ids else []
+        tag_ids = ids[:1] if ids[0] in self.segment_tokenizer.first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
         # The maximum number of tokens in a piece, without the tag and without `</s>`.
@@ -525,10 +426,8 @@ class BaseTranslator:
         Ignore a term that contradicts another search setting.
         """
         assert options.terms is not None
-        config = GenerationConfig()
         names = ("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size", "max_new_tokens")
-        for name in names:
-            setattr(config, name, setting_of(name, options.generate, self.backend.generation_config))
+        config = config_with(names, options.generate, self.backend.generation_config)
         room = config.max_new_tokens or math.inf
         room -= 1 + len(segment.prefix) + sum(map(len, segment.phrases))
         for phrase in options.terms.phrases(segment.text):
@@ -563,7 +462,7 @@ class BaseTranslator:
             self._search_loops_again(segments, hypotheses, options)
         if options.is_scored:
             return self._score_hypotheses(segments, hypotheses, options)
-        return list(map(_without_scores, segments, hypotheses))
+        return [_without_scores(of_segment) for of_segment in hypotheses]
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
         """Step 4 of a translation: run the search. Return the hypotheses of each segment, best first."""
@@ -574,6 +473,7 @@ class BaseTranslator:
             for i, of_segment in zip(batch, found, strict=True):
                 for hypothesis in of_segment:
                     hypothesis.text = self.decode(hypothesis, segments[i], options)
+                    hypothesis.unmet_phrases = _unmet_phrases(segments[i], hypothesis)
                 hypotheses[i] = of_segment
         return hypotheses
 
@@ -599,7 +499,7 @@ class BaseTranslator:
             generate = {**options.generate, "no_repeat_ngram_size": size}
             mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
             for row, found in zip(rows, mended, strict=True):
-                if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
+                if not _is_looping(segments[row], found[0]) and not found[0].unmet_phrases:
                     hypotheses[row] = found
 
     def _score_hypotheses(
@@ -619,26 +519,13 @@ class BaseTranslator:
                 [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
             )
             for i, (log_probs, attention) in zip(batch, scores, strict=True):
-                scored[i] = self._scored(*pairs[i], log_probs, attention, config, options)
+                segment, hypothesis = pairs[i]
+                words = segment.words if options.return_alignments else None
+                scored[i] = scored_translation(
+                    hypothesis, log_probs, attention, words, self.target_tokenizer, config
+                )
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
-
-    def _scored(
-        self,
-        segment: Segment,
-        hypothesis: Hypothesis,
-        log_probs: list[float],
-        attention: torch.Tensor | None,
-        config: GenerationConfig,
-        options: TranslationOptions,
-    ) -> Translation:
-        words = segment.words if options.return_alignments else None
-        translation = scored_translation(
-            hypothesis, log_probs, attention, words, self.target_tokenizer, config
-        )
-        if not segment.phrases:
-            return translation
-        return replace(translation, unmet_phrases=_unmet_phrases(segment, hypothesis))
 
     # Step 7 of a translation: from translations of segments to translations of texts.
 
@@ -741,7 +628,7 @@ class BaseTranslator:
         segments = self.source_segments([source for _, source, _ in pairs], options)
         if options.return_alignments:
             for segment, (_, source, _) in zip(segments, pairs, strict=True):
-                self._shift_word_indices([segment], source)
+                self.segment_tokenizer.shift_word_indices([segment], source)
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
         positions = self.backend.max_positions
@@ -876,12 +763,10 @@ def batches_by_length(
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
 
 
-def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
-    translations = []
-    for hypothesis in hypotheses:
-        unmet = _unmet_phrases(segment, hypothesis) if segment.phrases else None
-        translations.append(Translation(hypothesis.text, token_ids=hypothesis.token_ids, unmet_phrases=unmet))
-    return translations
+def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
+    return [
+        Translation(one.text, token_ids=one.token_ids, unmet_phrases=one.unmet_phrases) for one in hypotheses
+    ]
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 
+from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import nearest_name
 from ..settings.base import NO_DOCSTRINGS, Settings
 from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS

@@ -44,7 +44,7 @@ class Direction:
         """Replace each tag such as `>>en<<` by `»en«`, because a tag in the text of a client would change the target
         language.
         """
-        for tag in self.translator.tags:
+        for tag in self.translator.segment_tokenizer.tags:
             text = text.replace(tag, f"»{tag[2:-2]}«")
         return text
 
@@ -76,7 +76,7 @@ class Directions:
                 )
             self._directions[source, target] = Direction(source, target, translator)
         for source, target, translator in models:
-            for tag in translator.tags:
+            for tag in translator.segment_tokenizer.tags:
                 language = tag.strip("><")
                 # A model that was trained in both directions can also translate from its target language to
                 # its source language. For this reverse direction, the service adds a tag that names the

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection
 
-from ..model.inputs_vaswani import PAPER_SYMBOLS
+from ..model.checks_vaswani import PAPER_SYMBOLS
 
 # Maps names in other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) to options and
 # recipe keys of this package. A tuple lists several names in the order of preference.

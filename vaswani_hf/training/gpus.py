@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import nearest_name
 
 # The sustained FLOPs per second of four GPU models (footnote 5 of the paper), and the number of P100 GPUs on
 # which the paper trains a model (Section 5.2).

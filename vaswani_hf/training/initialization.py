@@ -16,8 +16,8 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
+from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import nearest_name
 from ..model.tokenizing_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base

@@ -13,9 +13,10 @@ from transformers import GenerationConfig
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
+from ..model.checks_vaswani import is_int
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import is_int, validate_search_fields
+from ..model.inputs_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))

@@ -1,0 +1,132 @@
+"""Rules for the values of options and config fields, and other functions that check values of users.
+
+A `Rule` decides whether a value is possible, and describes the possible values in error messages. Each option
+in inputs_vaswani and each field of `VaswaniConfig` has a rule.
+
+This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
+slow import of torch and transformers.
+
+This file is saved with every checkpoint because the config and the search check values with this file.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors_vaswani import InvalidValueError
+
+# Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
+# separate fields, the entry is the field of the encoder.
+PAPER_SYMBOLS = {
+    "N": "encoder_layers",
+    "h": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "P_drop": "dropout",
+    "eps_ls": "label_smoothing",
+}
+
+
+def nearest_name(name: Any, known: Iterable[str]) -> str:
+    """Return the name in the non-empty list `known` whose spelling is most similar to `name`."""
+    return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
+
+
+def value_of(settings: Any, name: str) -> Any:
+    """Return the value of a key of a mapping, or of an attribute of another object. Return None if the key or
+    attribute is missing.
+    """
+    return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
+
+
+def is_int(value: Any, least: int = 0) -> bool:
+    """Return True for an int (not a bool) of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule for the values of an option or of a config field.
+
+    Attributes:
+        accepts (Callable): Returns True for a possible value.
+        words (str): The words that follow "must be" in an error message.
+        least (float): The smallest possible number, or None without a limit.
+        above (float): All possible numbers are larger than `above`. None without a limit.
+        most (float): The largest possible number, or None without a limit.
+        choices (tuple): The possible values, if the command line lists these values.
+    """
+
+    accepts: Callable[[Any], bool]
+    words: str
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: tuple[Any, ...] = ()
+
+    def check(self, name: str, value: Any, remedy: str = "") -> None:
+        """Raise an error about the option or field `name` if the value is not possible. `remedy` is the end of
+        the error message.
+        """
+        if not self.accepts(value):
+            raise InvalidValueError(f"`{name}` must be {self.words}, but is {value!r}{remedy}.")
+
+
+def an_integer(words: str, *, least: int, most: int | None = None) -> Rule:
+    """Return the rule for an integer (not a bool) of at least `least` and at most `most`."""
+    return Rule(
+        lambda value: is_int(value, least) and (most is None or value <= most),
+        words,
+        least=least,
+        most=most,
+    )
+
+
+def a_number(
+    words: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float = math.inf,
+    most: float | None = None,
+    whole: bool = False,
+) -> Rule:
+    """Return the rule for a finite number (not a bool). `least` and `most` are inclusive limits, `above` and
+    `below` are exclusive limits. If `whole` is True, the number must be a whole number.
+    """
+
+    def accepts(value: Any) -> bool:
+        return (
+            isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and -math.inf < value < below
+            and (least is None or value >= least)
+            and (above is None or value > above)
+            and (most is None or value <= most)
+            and (not whole or value == int(value))
+        )
+
+    return Rule(accepts, words, least=least, above=above, most=most)
+
+
+def one_of(*choices: Any) -> Rule:
+    """Return the rule for a value that is one of two or more choices."""
+
+    def accepts(value: Any) -> bool:
+        # Compare the types, because 1 equals True.
+        return any(isinstance(value, type(choice)) and value == choice for choice in choices)
+
+    *others, last = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in choices]
+    return Rule(accepts, f"{', '.join(others)} or {last}", choices=choices)
+
+
+def or_none(rule: Rule) -> Rule:
+    """Return the rule that also accepts None."""
+    return Rule(lambda value: value is None or rule.accepts(value), f"{rule.words} or None")
+
+
+ANYTHING = Rule(lambda value: True, "any value")
+A_SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
+A_SIZE = an_integer("a positive integer", least=1)
+A_COUNT = an_integer("an integer of 0 or more", least=0)
