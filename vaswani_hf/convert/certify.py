@@ -358,8 +358,7 @@ def missing_libraries(entry: Format) -> str | None:
     """
     if not are_installed(entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
-    is_available = getattr(entry.engine, "is_available", None)
-    if are_installed(entry.engine.libraries) and (is_available is None or is_available()):
+    if are_installed(entry.engine.libraries) and entry.engine.is_available():
         return None
     return f"not installed; install it with `{entry.engine.installation or install_command(entry.name)}`"
 

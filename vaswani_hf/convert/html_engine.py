@@ -3,23 +3,21 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+
+from .formats import Engine
 
 # The names of the exported files.
 PAGE_FILE, MODULE_FILE = "index.html", "vaswani.mjs"
 _SCRIPT = Path(__file__).parent.parent / "browser" / "node_job.mjs"
 
 
-class HtmlEngine:
-    """Implements the protocol `Engine` for exported HTML pages."""
+class HtmlEngine(Engine):
+    """Runs an exported HTML page in Node.js."""
 
-    libraries: ClassVar[tuple[str, ...]] = ()
-    beam_search: ClassVar[bool] = True
-    # `search` replaces no settings, because an exported page supports all search settings of its checkpoint.
-    search: ClassVar[Mapping[str, Any]] = {}
-    installation: ClassVar[str | None] = "apt install nodejs"
+    installation = "apt install nodejs"
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder).absolute()

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..browser.page import fill_page, json_in_script, view_script, view_style
-from ..checkpoint.files import CARD_FILE, write_whole
+from ..checkpoint.files import write_whole
 from ..checkpoint.tokenizers import is_tree_tokenizer
 from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
@@ -45,8 +45,11 @@ from .formats import (
     alternatives,
     needs_end_token,
     needs_start_token,
+    one_of,
     report,
     sample_batch,
+    without_padding,
+    write_card,
 )
 from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from .html_weights import packed_weights, with_int8_weights
@@ -301,8 +304,8 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
     model.
     """
     batch = sample_batch(model.config)
-    source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
-    target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
+    source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
+    target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
     # Remove the start token, because the page adds the start token itself.
     target_ids = [ids[1:] for ids in target_ids]
     largest = 0.0
@@ -315,10 +318,6 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
         expected = logits[0].log_softmax(-1)[range(len(target)), target]
         largest = max(largest, (expected - torch.tensor(found)).abs().max().item())
     return report("log-probabilities of the page", largest)
-
-
-def _without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
@@ -335,15 +334,7 @@ def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
     contents = {key: html.escape(value) for key, value in contents.items()}
     contents["model"] = json_in_script(json.dumps(name)[1:-1])
     write_whole(folder / PAGE_FILE, fill_page(page, contents))
-    card = ModelCardData(
-        language=data.language,
-        license=data.license,
-        license_name=data.get("license_name"),
-        base_model=data.base_model,
-        pipeline_tag="translation",
-        tags=["translation", "vaswani"],
-    )
-    write_whole(folder / CARD_FILE, f"---\n{card}\n---\n\n{_USE.format(name=name)}")
+    write_card(folder, data, _USE.format(name=name))
 
 
 _USE = """# {name} as one HTML page
@@ -365,16 +356,14 @@ console.log(best.text, best.score);
 """
 
 
-def _one_of(name: str, values: tuple[str, ...]) -> Limit:
-    return lambda config: (
-        None if getattr(config, name) in values else f"the page supports only {alternatives(values)}"
-    )
-
-
 _LIMITS: dict[str, Limit] = {
     **SCALED_DOT_LIMITS,
-    "activation_function": _one_of("activation_function", _ACTIVATIONS),
-    "position_embedding": _one_of("position_embedding", _POSITIONS),
+    "activation_function": one_of(
+        "activation_function", _ACTIVATIONS, f"the page supports only {alternatives(_ACTIVATIONS)}"
+    ),
+    "position_embedding": one_of(
+        "position_embedding", _POSITIONS, f"the page supports only {alternatives(_POSITIONS)}"
+    ),
     "decoder_start_token_id": needs_start_token,
     "eos_token_id": needs_end_token,
 }

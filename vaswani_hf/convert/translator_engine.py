@@ -5,31 +5,26 @@ A class derived from `TranslatorEngine` must only define the method `load`. The 
 for the exported model. The translator splits and tokenizes the texts, and decodes the translations.
 """
 
-from collections.abc import Mapping
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
 
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.translator_vaswani import BaseTranslator, batches_by_length
+from .formats import Engine
 
 # The maximum number of source and target tokens in a batch.
 _TOKENS_PER_BATCH = 4096
 
 
-class TranslatorEngine:
+class TranslatorEngine(Engine):
     """An `Engine` that runs a translator. A derived class defines `load`."""
-
-    libraries: ClassVar[tuple[str, ...]] = ()
-    beam_search: ClassVar[bool] = True
-    installation: ClassVar[str | None] = None
-    search: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, folder: Path):
         self.translator = self.load(folder)
 
+    @abstractmethod
     def load(self, folder: Path) -> BaseTranslator:
         """Return a translator for the exported model in `folder`."""
-        raise NotImplementedError
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
