@@ -28,7 +28,7 @@ from ..publish.certificate import hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
-from .export import FORMATS, card_data, describe_model, load_checkpoint, write_model
+from .export import FORMATS, card_data, load_checkpoint, write_model
 from .formats import (
     SCORE_PER_TOKEN,
     TOLERANCE,
@@ -315,8 +315,8 @@ class _Certification:
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)
-                if data is not None:
-                    describe_model(entry, folder, self.folder.name, data)
+                if entry.describe is not None and data is not None:
+                    entry.describe(folder, self.folder.name, data)
                 self._compare(row, expected, entry.engine(folder), folder)
             except NotExpressibleError as error:
                 row.status = "not expressible"

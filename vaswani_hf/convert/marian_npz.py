@@ -46,7 +46,7 @@ from .import_formats import (
 )
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
-from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
+from .weights import WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
 from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
@@ -286,6 +286,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         len(own["model.encoder.embed_tokens.weight"]),
         len(own["model.decoder.embed_tokens.weight"]),
     )
+    norm_position = _norm_position(settings)
     pad = _add_start_token(own)
     if not _is_any(own, "_proj.bias"):
         own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
@@ -293,7 +294,8 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     config = VaswaniConfig(
         **sizes(own, TITLE),
         **shared_weights(own, is_shared, is_tied),
-        **_norm_fields(settings),
+        **norm_fields(own, norm_position, norm_position, field="transformer-postprocess-top"),
+        layer_norm_eps=EPSILONS[settings["type"]],
         encoder_attention_heads=settings.get("transformer-heads", 8),
         decoder_attention_heads=settings.get("transformer-heads", 8),
         activation_function=_activation(settings),
@@ -393,16 +395,6 @@ def _norm_position(settings: Mapping[str, Any]) -> str:
             'only post-norm ("" and "dan") and pre-norm ("n" and "da") models can be imported',
         )
     return positions[before, after]
-
-
-def _norm_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    position = _norm_position(settings)
-    has_final_norm = "n" in settings.get("transformer-postprocess-top", "")
-    return {
-        "norm_position": position,
-        "final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
-        "layer_norm_eps": EPSILONS[settings["type"]],
-    }
 
 
 def _activation(settings: Mapping[str, Any]) -> str:
