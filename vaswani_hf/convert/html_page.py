@@ -291,11 +291,11 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
     for _ in range(_NUM_TEXTS):
         rows.append([rng.randrange(len(target)) for _ in range(rng.randint(1, _NUM_TOKENS))])
     texts = [target.decode(row, skip_special_tokens=True) for row in rows]
-    if engine.decode(rows) != texts:
+    if engine.run("decode", token_ids=rows) != texts:
         raise ValueError(
             "The page decodes a translation in another way than the checkpoint; nothing was written."
         )
-    if engine.encode(texts) != source(texts)["input_ids"]:
+    if engine.run("encode", texts=texts) != source(texts)["input_ids"]:
         raise ValueError("The page encodes a text in another way than the checkpoint; nothing was written.")
 
 
