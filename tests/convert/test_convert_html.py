@@ -17,7 +17,7 @@ from vaswani_hf.cli import main
 from vaswani_hf.convert.certify import certify
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
-from vaswani_hf.convert.html_weights import with_int8_weights
+from vaswani_hf.convert.html_page import with_int8_weights
 from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
 needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")

@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 from vaswani_hf.cli import main
 from vaswani_hf.convert.ctranslate2_format import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
-from vaswani_hf.convert.formats import Expressible, Format, one_of, sample_batch
+from vaswani_hf.convert.formats import Expressible, Format, TranslatorEngine, one_of, sample_batch
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
-from vaswani_hf.convert.translator_engine import TranslatorEngine
 from vaswani_hf.model.config_fields_vaswani import Rule
 from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
 from vaswani_hf.model.inputs_vaswani import is_int

@@ -35,10 +35,10 @@ from .formats import (
     Engine,
     Format,
     NotExpressibleError,
+    TranslatorEngine,
     alternatives,
     are_installed,
 )
-from .translator_engine import TranslatorEngine
 
 # The largest share of translations that may differ between the checkpoint and an exported model with float32
 # weights. The share is not 0, because float32 rounding may change the order of two candidates with almost

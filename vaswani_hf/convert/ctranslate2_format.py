@@ -9,9 +9,17 @@ from typing import Any
 from ..model.extension_vaswani import POSITION_ENCODINGS
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.ctranslate2 import load_ctranslate2_translator
-from .formats import Expressible, Format, Limit, Tokenizers, needs_end_token, needs_start_token, one_of
+from .formats import (
+    Expressible,
+    Format,
+    Limit,
+    Tokenizers,
+    TranslatorEngine,
+    needs_end_token,
+    needs_start_token,
+    one_of,
+)
 from .simplify import SCALED_DOT_LIMITS
-from .translator_engine import TranslatorEngine
 
 # Maps the name of each activation in transformers to its name in CTranslate2.
 ACTIVATIONS = {

@@ -1,5 +1,5 @@
-"""Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
-model with its checkpoint.
+"""Defines the classes `Format` and `Engine`, the check whether a format supports a config, and the comparison
+of a written model with its checkpoint.
 
 If only one format needs a library, the library may not be installed. Therefore the files that define formats
 import such a library inside a function.
@@ -20,9 +20,11 @@ from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from ..checkpoint.files import CARD_FILE, write_whole
+from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.translator_vaswani import BaseTranslator, batches_by_length
 from ..settings.sections import TRAINING_ONLY_FIELDS
 
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
@@ -42,6 +44,8 @@ ALL_FIELDS = frozenset(CONFIG_FIELDS)
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
+# The maximum number of source and target tokens in a batch.
+_TOKENS_PER_BATCH = 4096
 
 
 def alternatives(names: Iterable[str]) -> str:
@@ -191,6 +195,35 @@ class Engine(ABC):
         """Translate texts with the search settings of the checkpoint. The settings in the attribute `search`
         of the engine replace settings of the checkpoint.
         """
+
+
+class TranslatorEngine(Engine):
+    """An `Engine` that runs an exported model in the translator of this package. The translator splits and
+    tokenizes the texts, and decodes the translations. A derived class defines only `load`.
+    """
+
+    def __init__(self, folder: Path):
+        self.translator = self.load(folder)
+
+    @abstractmethod
+    def load(self, folder: Path) -> BaseTranslator:
+        """Return a translator for the exported model in `folder`."""
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """See `Engine.log_probs`."""
+        lengths = [[*source, *target] for source, target in zip(source_ids, target_ids, strict=True)]
+        rows: list[list[float]] = [[] for _ in lengths]
+        for batch in batches_by_length(lengths, _TOKENS_PER_BATCH):
+            segments = [Segment("", source_ids[i]) for i in batch]
+            hypotheses = [Hypothesis(target_ids[i]) for i in batch]
+            scored = self.translator.backend.score(segments, hypotheses, 0)
+            for i, (log_probs, _) in zip(batch, scored, strict=True):
+                rows[i] = log_probs
+        return rows
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """See `Engine.translate`."""
+        return list(self.translator.translate(texts, num_beams=num_beams, **self.search))
 
 
 @dataclass(frozen=True)

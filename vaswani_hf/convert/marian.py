@@ -36,6 +36,7 @@ from .formats import (
     Format,
     Limit,
     Tokenizers,
+    TranslatorEngine,
     largest_difference,
     needs_start_token,
     one_of,
@@ -45,7 +46,6 @@ from .formats import (
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
-from .translator_engine import TranslatorEngine
 from .weights import WeightNames, same_names, to_halves, to_interleaved
 from .word_tokenizers import tokenizer_pair
 
