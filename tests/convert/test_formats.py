@@ -11,7 +11,7 @@ from factories import tiny_config, tiny_model
 from safetensors.torch import load_file
 
 from vaswani_hf.cli import main
-from vaswani_hf.convert.ctranslate2_format import EXPRESSIBLE as CTRANSLATE2
+from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
 from vaswani_hf.convert.formats import Expressible, Format, TranslatorEngine, one_of, sample_batch
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN

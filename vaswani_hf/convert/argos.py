@@ -35,7 +35,8 @@ from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
 from ..checkpoint.tokenizers import read_json, read_json_object
 from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
-from .ctranslate2_format import CTRANSLATE2, EXPRESSIBLE
+from .ctranslate2_format import CTRANSLATE2
+from .ctranslate2_limits import EXPRESSIBLE
 from .formats import Engine, Expressible, Format, NotExpressibleError, Tokenizers
 from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 

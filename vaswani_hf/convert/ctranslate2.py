@@ -34,7 +34,7 @@ from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
-from .ctranslate2_format import ACTIVATIONS, EXPRESSIBLE
+from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
 from .formats import TOLERANCE, Tokenizers, report, sample_batch, without_padding
 from .simplify import num_positions, with_scaled_dot
 
