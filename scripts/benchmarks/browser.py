@@ -31,7 +31,7 @@ from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE
-from vaswani_hf.convert.html_weights import with_int8_weights
+from vaswani_hf.convert.html_page import with_int8_weights
 from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 NUM_WORDS = 13

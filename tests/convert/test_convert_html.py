@@ -17,7 +17,7 @@ from vaswani_hf.cli import main
 from vaswani_hf.convert.certify import certify
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
-from vaswani_hf.convert.html_weights import with_int8_weights
+from vaswani_hf.convert.html_page import with_int8_weights
 from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
 needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
@@ -212,10 +212,12 @@ def test_rare_texts_have_the_token_ids_of_python(make_checkpoint, options):
     engine = HtmlEngine(folder.parent / "out")
     source, _ = load_tokenizers(folder)
     texts = [*RARE_TEXTS, *(f"{tag} {text}" for tag in options.get("tags", ()) for text in RARE_TEXTS)]
-    assert engine.encode(texts) == source(texts)["input_ids"]
+    assert engine.run("encode", texts=texts) == source(texts)["input_ids"]
     # Drop the first token of each text, so that the engine also decodes incomplete characters.
     rows = [ids[1:] for ids in source(RARE_TEXTS)["input_ids"]]
-    assert engine.decode(rows) == [source.decode(ids, skip_special_tokens=True) for ids in rows]
+    assert engine.run("decode", token_ids=rows) == [
+        source.decode(ids, skip_special_tokens=True) for ids in rows
+    ]
 
 
 @needs_node
@@ -242,7 +244,7 @@ def test_sentences_and_loops_are_those_of_python(exported):
     pieces = [*'aÉ3.!?…。()»« \n\x1c"', "Bc", "  ", "Mr", "z. B", "No", "Am", "Mai", "U.S"]
     texts = [*EXAMPLES, *("".join(rng.choices(pieces, k=rng.randint(0, 16))) for _ in range(3000))]
     expected = [dict(zip(("sentences", "separators"), split_sentences(text), strict=True)) for text in texts]
-    assert engine.split(texts) == expected
+    assert engine.run("split", texts=texts) == expected
     words = ["ja", "Ja,", "STRASSE", "straße", "lalalalalalalalalalalala", "哈" * 20, "nein", "!"]
     pairs = [
         [" ".join(rng.choices(words[: rng.randint(1, 8)], k=rng.randint(1, 9))) for _ in range(2)]
@@ -250,7 +252,7 @@ def test_sentences_and_loops_are_those_of_python(exported):
     ]
     translations, sources = zip(*pairs, strict=True)
     loops = list(map(is_loop, translations, sources))
-    assert engine.is_loop(translations, sources) == loops and 100 < sum(loops) < 1900
+    assert engine.run("isLoop", texts=translations, sources=sources) == loops and 100 < sum(loops) < 1900
 
 
 @needs_node
@@ -309,7 +311,7 @@ def test_the_explanation_equals_that_of_python(checkpoint, exported, coverage_pe
     translator = Translator.from_pretrained(checkpoint, dtype="float32")
     options = {"num_beams": 3, "coverage_penalty": coverage_penalty}
     expected = json.loads(explain(translator, "three five one", name="float32", **options).as_json())
-    (found,) = HtmlEngine(exported).explanations(["three five one"], **options)
+    (found,) = HtmlEngine(exported).run("explain", texts=["three five one"], options=options)
     for of_page, of_python in zip(found["attention"].values(), expected["attention"].values(), strict=True):
         close(_weights(of_page), _weights(of_python))
     del found["attention"], expected["attention"]

@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 from vaswani_hf.cli import main
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
-from vaswani_hf.convert.formats import Expressible, Format, only, sample_batch
+from vaswani_hf.convert.formats import Expressible, Format, TranslatorEngine, one_of, sample_batch
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
-from vaswani_hf.convert.translator_engine import TranslatorEngine
 from vaswani_hf.model.checks_vaswani import Rule, is_int
 from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
 
@@ -34,7 +33,7 @@ EMBEDDINGS = Format(
     expressible=Expressible(
         "the toy format",
         frozenset(VaswaniConfig.__annotations__) - {"attention_bias"},
-        {"norm_position": only("norm_position", "post", "it has no other order")},
+        {"norm_position": one_of("norm_position", ("post",), "it has no other order")},
     ),
     export=write_embeddings,
     engine=TranslatorEngine,

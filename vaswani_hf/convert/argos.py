@@ -24,10 +24,9 @@ import json
 import random
 import shutil
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from huggingface_hub import ModelCardData
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
@@ -38,7 +37,7 @@ from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
 from .ctranslate2_limits import EXPRESSIBLE
-from .formats import Expressible, Format, NotExpressibleError, Tokenizers
+from .formats import Engine, Expressible, Format, NotExpressibleError, Tokenizers
 from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 
 _VERSION = "1.0"
@@ -151,16 +150,15 @@ This package translates from {names[0]} to {names[1]} in Argos Translate and in 
 """
 
 
-class ArgosEngine:
+class ArgosEngine(Engine):
     """Runs an exported model in Argos Translate without the sentence splitter of Argos Translate.
     Translations are generated with greedy search only, because beam search in Argos Translate has a fixed
     length penalty.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ("argostranslate",)
-    beam_search: ClassVar[bool] = False
-    search: ClassVar[Mapping[str, Any]] = {}
-    installation: ClassVar[str | None] = "pip install argostranslate"
+    libraries = ("argostranslate",)
+    beam_search = False
+    installation = "pip install argostranslate"
 
     def __init__(self, folder: Path) -> None:
         import ctranslate2

@@ -28,17 +28,17 @@ from ..publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
-from .export import FORMATS, card_data, describe_model, load_checkpoint, write_model
+from .export import FORMATS, card_data, load_checkpoint, write_model
 from .formats import (
     SCORE_PER_TOKEN,
     TOLERANCE,
     Engine,
     Format,
     NotExpressibleError,
+    TranslatorEngine,
     alternatives,
     are_installed,
 )
-from .translator_engine import TranslatorEngine
 
 # The largest share of translations that may differ between the checkpoint and an exported model with float32
 # weights. The share is not 0, because float32 rounding may change the order of two candidates with almost
@@ -272,8 +272,8 @@ class _Certification:
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)
-                if data is not None:
-                    describe_model(entry, folder, self.folder.name, data)
+                if entry.describe is not None and data is not None:
+                    entry.describe(folder, self.folder.name, data)
                 self._compare(row, expected, entry.engine(folder), folder)
             except NotExpressibleError as error:
                 row.status = "not expressible"
@@ -315,8 +315,7 @@ def missing_libraries(entry: Format) -> str | None:
     """
     if not are_installed(entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
-    is_available = getattr(entry.engine, "is_available", None)
-    if are_installed(entry.engine.libraries) and (is_available is None or is_available()):
+    if are_installed(entry.engine.libraries) and entry.engine.is_available():
         return None
     return f"not installed; install it with `{entry.engine.installation or install_command(entry.name)}`"
 

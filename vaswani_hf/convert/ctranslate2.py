@@ -35,7 +35,7 @@ from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
-from .formats import TOLERANCE, Tokenizers, report, sample_batch
+from .formats import TOLERANCE, Tokenizers, report, sample_batch, without_padding
 from .simplify import num_positions, with_scaled_dot
 
 
@@ -143,13 +143,8 @@ def export_ctranslate2(
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
     batch["decoder_input_ids"][:, 0] = _start_token_id(model)
-    source_ids, target_ids = (
-        [
-            row[mask.bool()].tolist()
-            for row, mask in zip(batch[f"{side}input_ids"], batch[f"{side}attention_mask"], strict=True)
-        ]
-        for side in ("", "decoder_")
-    )
+    source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
+    target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
     scores = CTranslate2Backend(folder).log_probs(source_ids, [ids[1:] for ids in target_ids])
     with torch.no_grad():
         log_probs = model.float()(**batch).logits.log_softmax(dim=-1)

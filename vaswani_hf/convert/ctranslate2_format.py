@@ -2,15 +2,13 @@
 ctranslate2.py.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.ctranslate2 import load_ctranslate2_translator
 from .ctranslate2_limits import EXPRESSIBLE
-from .formats import Format, Tokenizers
-from .translator_engine import TranslatorEngine
+from .formats import Format, Tokenizers, TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
@@ -25,10 +23,10 @@ def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantizatio
 class CTranslate2Engine(TranslatorEngine):
     """Runs the CTranslate2 export of a checkpoint."""
 
-    libraries: ClassVar[tuple[str, ...]] = ("ctranslate2",)
+    libraries = ("ctranslate2",)
     # With `early_stopping` "never", the searches of CTranslate2 and of this package find the same
     # translations.
-    search: ClassVar[Mapping[str, Any]] = {"early_stopping": "never"}
+    search = {"early_stopping": "never"}
 
     def load(self, folder: Path) -> BaseTranslator:
         """Load the CTranslate2 model and the tokenizers."""

@@ -2,9 +2,8 @@
 not be installed.
 """
 
-from ..model.configuration_vaswani import VaswaniConfig
 from ..model.extension_vaswani import POSITION_ENCODINGS
-from .formats import Expressible, Limit, needs_end_token, needs_start_token
+from .formats import Expressible, Limit, needs_end_token, needs_start_token, one_of
 from .simplify import SCALED_DOT_LIMITS
 
 # Maps the name of each activation in transformers to its name in CTranslate2.
@@ -21,23 +20,15 @@ ACTIVATIONS = {
     "swish": "SWISH",
     "tanh": "Tanh",
 }
-
-
-def _known_activation(config: VaswaniConfig) -> str | None:
-    if config.activation_function in ACTIVATIONS:
-        return None
-    return f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}"
-
-
-def _built_in_positions(config: VaswaniConfig) -> str | None:
-    if config.position_embedding in POSITION_ENCODINGS.built_in:
-        return None
-    return f"CTranslate2 has only {', '.join(POSITION_ENCODINGS.built_in)}"
-
-
 _LIMITS: dict[str, Limit] = {
-    "position_embedding": _built_in_positions,
-    "activation_function": _known_activation,
+    "position_embedding": one_of(
+        "position_embedding",
+        POSITION_ENCODINGS.built_in,
+        f"CTranslate2 has only {', '.join(POSITION_ENCODINGS.built_in)}",
+    ),
+    "activation_function": one_of(
+        "activation_function", ACTIVATIONS, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}"
+    ),
     "eos_token_id": needs_end_token,
     "decoder_start_token_id": needs_start_token,
     **SCALED_DOT_LIMITS,

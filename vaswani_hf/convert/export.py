@@ -85,8 +85,8 @@ def export(
         checkpoint = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(checkpoint.model.config)
         compared = write_model(entry, checkpoint, folder, quantization)
-        if data is not None:
-            describe_model(entry, folder, Path(os.path.abspath(output)).name, data)
+        if entry.describe is not None and data is not None:
+            entry.describe(folder, Path(os.path.abspath(output)).name, data)
         return compared
 
 
@@ -114,14 +114,6 @@ def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quant
     if entry.keeps_recipe:
         _write_recipe(checkpoint.folder, folder)
     return compared
-
-
-def describe_model(entry: Format, folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the files that describe an exported model, such as a model card, if the format has such files.
-    `name` is the name of the model, and `data` is the result of `card_data`.
-    """
-    if entry.describe is not None:
-        entry.describe(folder, name, data)
 
 
 def _entry(name: str, quantization: str | None) -> Format:

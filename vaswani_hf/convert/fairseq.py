@@ -19,7 +19,15 @@ import torch
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    ReadOptions,
+    generation_config,
+    refuse,
+    require,
+    require_known,
+)
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
@@ -29,9 +37,10 @@ from .weights import (
     norm_fields,
     same_names,
     shared_weights,
+    stack_names,
     to_interleaved,
 )
-from .word_tokenizers import word_tokenizer
+from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
@@ -103,6 +112,14 @@ _IGNORED = """
     encoder.version encoder.embed_positions._float_tensor encoder.embed_positions.weights
     decoder.version decoder.embed_positions._float_tensor decoder.embed_positions.weights
 """.split()
+_NUMBERED_NORMS = {
+    "encoder": {"layer_norms.0": "self_attn_layer_norm", "layer_norms.1": "final_layer_norm"},
+    "decoder": {
+        "layer_norms.0": "self_attn_layer_norm",
+        "layer_norms.1": "encoder_attn_layer_norm",
+        "layer_norms.2": "final_layer_norm",
+    },
+}
 NAMES = WeightNames(
     {
         "encoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
@@ -111,6 +128,9 @@ NAMES = WeightNames(
         "decoder.embed_positions.weight": "model.decoder.embed_positions.weight",
         **same_names("encoder", "encoder"),
         **same_names("decoder", "decoder"),
+        # The oldest fairseq versions number the LayerNorms of a layer.
+        **stack_names("encoder", "encoder.layers.{}", _NUMBERED_NORMS["encoder"]),
+        **stack_names("decoder", "decoder.layers.{}", _NUMBERED_NORMS["decoder"]),
         # Files of the oldest fairseq versions have one joint projection of queries, keys and values.
         **joint_names("encoder", "self_attn", "self_attn"),
         **joint_names("decoder", "self_attn", "self_attn"),
@@ -143,8 +163,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
         )
     settings = _settings(loaded)
     _refuse_others(settings)
-    state = _renamed(loaded["model"])
-    own = NAMES.to_ours(state, "fairseq")
+    own = NAMES.to_ours(loaded["model"], "fairseq")
     if "lm_head.weight" not in own:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
     config = _config(settings, own)
@@ -218,29 +237,7 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
     is_learned = settings.get("encoder_learned_pos", False)
     reason = f"`encoder_learned_pos` is {is_learned}, and the encoder and the decoder must have the same kind of positions"
     require("decoder_learned_pos", settings.get("decoder_learned_pos", False), is_learned, reason)
-    activation = settings.get("activation_fn", "relu")
-    if activation not in _ACTIVATIONS:
-        refuse(
-            "activation_fn",
-            activation,
-            f"only models with the activations {', '.join(_ACTIVATIONS)} can be imported",
-        )
-
-
-def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename LayerNorm weights, because the oldest fairseq versions number the LayerNorms of a layer and
-    newer versions name the LayerNorms.
-    """
-    numbered = {
-        "encoder": ("self_attn_layer_norm", "final_layer_norm"),
-        "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-    }
-    renamed = {}
-    for name, tensor in state.items():
-        for number, norm in enumerate(numbered.get(name.split(".")[0], ())):
-            name = name.replace(f".layer_norms.{number}.", f".{norm}.")
-        renamed[name] = tensor
-    return renamed
+    require_known("activation_fn", settings.get("activation_fn", "relu"), _ACTIVATIONS)
 
 
 def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> VaswaniConfig:
@@ -343,9 +340,9 @@ def _tokenizers(
         return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
     sizes = (config.vocab_size, config.decoder_vocab_size)
+    vocabularies = [_read_vocabulary(file) for file in files]
     tokenizers = []
-    for file, size in zip(files, sizes, strict=True):
-        ids = _read_vocabulary(file)
+    for file, ids, size in zip(files, vocabularies, sizes, strict=True):
         # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
         # also lists such tokens.
         require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
@@ -354,16 +351,13 @@ def _tokenizers(
             pieces = read_sentencepiece(models[0])
             tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
         tokenizers.append(tokenizer)
-    source, target = tokenizers
-    if source.get_vocab() == target.get_vocab():
-        target = source
-    if len(models) == 1:
-        return (source, target), []
-    note = (
-        "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-        "prepared the training data."
-    )
-    return (source, target), [note]
+    notes = []
+    if len(models) != 1:
+        notes.append(
+            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
+            "prepared the training data."
+        )
+    return tokenizer_pair(tokenizers, vocabularies), notes
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
-model with its checkpoint.
+"""Defines the classes `Format` and `Engine`, the check whether a format supports a config, and the comparison
+of a written model with its checkpoint.
 
 If only one format needs a library, the library may not be installed. Therefore the files that define formats
 import such a library inside a function.
@@ -8,7 +8,8 @@ In shapes, B is the batch size, S the source length and T the target length.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +19,12 @@ import torch
 from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
+from ..checkpoint.files import CARD_FILE, write_whole
+from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.translator_vaswani import BaseTranslator, batches_by_length
 from ..settings.sections import TRAINING_ONLY_FIELDS
 
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
@@ -40,6 +44,8 @@ ALL_FIELDS = frozenset(CONFIG_FIELDS)
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
+# The maximum number of source and target tokens in a batch.
+_TOKENS_PER_BATCH = 4096
 
 
 def alternatives(names: Iterable[str]) -> str:
@@ -63,9 +69,9 @@ SCORE_PER_TOKEN: Mapping[str, Any] = {
 }
 
 
-def only(name: str, value: Any, reason: str) -> Limit:
-    """Return a `Limit` (a check of one config field) that accepts only one value of the field."""
-    return lambda config: None if getattr(config, name) == value else reason
+def one_of(name: str, values: Collection[Any], reason: str) -> Limit:
+    """Return a `Limit` (a check of one config field) that accepts only the given values of the field."""
+    return lambda config: None if getattr(config, name) in values else reason
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
@@ -147,12 +153,11 @@ class Describe(Protocol):
     def __call__(self, folder: Path, name: str, data: ModelCardData) -> None: ...
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs an exported folder in the runtime of its format.
 
     The command `vaswani certify` compares the outputs of an engine with the outputs of the checkpoint. The
-    constructor of an engine receives the folder and loads the exported model. A class whose runtime is not a
-    Python library also has the classmethod `is_available() -> bool`.
+    constructor of an engine receives the folder and loads the exported model.
 
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
@@ -164,26 +169,61 @@ class Engine(Protocol):
             by the package extra that has the name of the format.
     """
 
-    libraries: ClassVar[tuple[str, ...]]
-    beam_search: ClassVar[bool]
-    search: ClassVar[Mapping[str, Any]]
-    installation: ClassVar[str | None]
+    libraries: ClassVar[tuple[str, ...]] = ()
+    beam_search: ClassVar[bool] = True
+    search: ClassVar[Mapping[str, Any]] = {}
+    installation: ClassVar[str | None] = None
 
+    @abstractmethod
     def __init__(self, folder: Path) -> None: ...
 
+    @classmethod
+    def is_available(cls) -> bool:
+        """Return True if the programs that the runtime needs, such as Node.js, are installed."""
+        return True
+
+    @abstractmethod
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities [B][T] (nats) of all tokens of given translations.
 
         `source_ids` are lists [B][S] of token ids that end with the end token. `target_ids` are lists [B][T]
         of token ids that end with the end token and do not contain the start token.
         """
-        ...
 
+    @abstractmethod
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts with the search settings of the checkpoint. The settings in the attribute `search`
         of the engine replace settings of the checkpoint.
         """
-        ...
+
+
+class TranslatorEngine(Engine):
+    """An `Engine` that runs an exported model in the translator of this package. The translator splits and
+    tokenizes the texts, and decodes the translations. A derived class defines only `load`.
+    """
+
+    def __init__(self, folder: Path):
+        self.translator = self.load(folder)
+
+    @abstractmethod
+    def load(self, folder: Path) -> BaseTranslator:
+        """Return a translator for the exported model in `folder`."""
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """See `Engine.log_probs`."""
+        lengths = [[*source, *target] for source, target in zip(source_ids, target_ids, strict=True)]
+        rows: list[list[float]] = [[] for _ in lengths]
+        for batch in batches_by_length(lengths, _TOKENS_PER_BATCH):
+            segments = [Segment("", source_ids[i]) for i in batch]
+            hypotheses = [Hypothesis(target_ids[i]) for i in batch]
+            scored = self.translator.backend.score(segments, hypotheses, 0)
+            for i, (log_probs, _) in zip(batch, scored, strict=True):
+                rows[i] = log_probs
+        return rows
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """See `Engine.translate`."""
+        return list(self.translator.translate(texts, num_beams=num_beams, **self.search))
 
 
 @dataclass(frozen=True)
@@ -230,6 +270,22 @@ class Format:
     model_type: str | None = None
 
 
+def write_card(
+    folder: Path, data: ModelCardData, text: str, *, library_name: str | None = None, tags: Sequence[str] = ()
+) -> None:
+    """Write the model card of an exported model. `data` is the metadata of the checkpoint's model card."""
+    card = ModelCardData(
+        language=data.language,
+        license=data.license,
+        license_name=data.get("license_name"),
+        base_model=data.base_model,
+        pipeline_tag="translation",
+        library_name=library_name,
+        tags=[*tags, "translation", "vaswani"],
+    )
+    write_whole(folder / CARD_FILE, f"---\n{card}\n---\n\n{text}")
+
+
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
     call returns the same sentence pairs.
@@ -258,6 +314,11 @@ def _rows(
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     input_ids = ordinary[drawn].masked_fill(~mask, 0 if pad is None else pad)
     return {"input_ids": input_ids, "attention_mask": mask.long()}
+
+
+def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """Return the token ids [B][L] of each row of `ids` [B, L] where `mask` [B, L] is 1."""
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:

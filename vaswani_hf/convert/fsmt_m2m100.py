@@ -34,11 +34,11 @@ from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .marian import SINUSOIDS
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
 from .weights import WeightNames, equal_weights, same_names, to_interleaved
-from .word_tokenizers import imported_tokenizer, merging_tokenizer
+from .word_tokenizers import imported_tokenizer, merging_tokenizer, tokenizer_pair
 
 _SAME_FIELDS = """
     d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
@@ -61,16 +61,6 @@ FSMT_NAMES = WeightNames(
 )
 _M2M100_OTHERS = ("model.shared.weight", "lm_head.weight")
 M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, *_M2M100_OTHERS)}})
-
-
-def _recognise(model_type: str) -> Recognise:
-    """Return a function that returns True for a folder whose config.json has the model type `model_type`."""
-
-    def recognise(path: Path) -> bool:
-        config = path / CONFIG_FILE
-        return config.is_file() and read_json_object(path, CONFIG_FILE, path).get("model_type") == model_type
-
-    return recognise
 
 
 def read_fsmt(path: Path, options: ReadOptions) -> Imported:
@@ -113,15 +103,12 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     if missing:
         return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
     merges = _read_merges(path)
-    source, target = (
-        merging_tokenizer(read_json_object(path, name, path), merges) for name in _VOCABULARY_FILES
-    )
+    vocabularies = [read_json_object(path, name, path) for name in _VOCABULARY_FILES]
+    source, target = (merging_tokenizer(ids, merges) for ids in vocabularies)
     if source is None or target is None:
         reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
         return None, [f"No tokenizers were written, because {reason}."]
-    if source.get_vocab() == target.get_vocab():
-        target = source
-    return (source, target), [
+    return tokenizer_pair((source, target), vocabularies), [
         "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and "
         "`moses_tokenize` of FSMTTokenizer, and detokenize translations with `moses_detokenize`."
     ]
@@ -284,7 +271,7 @@ _SHARDS = ("model-*.safetensors", "pytorch_model-*.bin", "*.index.json")
 FSMT = ImportFormat(
     name="fsmt",
     title="FSMT of transformers",
-    recognise=_recognise("fsmt"),
+    recognise=has_model_type("fsmt"),
     read=read_fsmt,
     files=(*_FILES, *_TOKENIZER_FILES),
     peer="FSMT of transformers",
@@ -301,7 +288,7 @@ FSMT = ImportFormat(
 M2M100 = ImportFormat(
     name="m2m_100",
     title="M2M100 of transformers",
-    recognise=_recognise("m2m_100"),
+    recognise=has_model_type("m2m_100"),
     read=read_m2m100,
     files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _VOCABULARY_FILE),
     peer="M2M100 of transformers",

@@ -3,23 +3,21 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+
+from .formats import Engine
 
 # The names of the exported files.
 PAGE_FILE, MODULE_FILE = "index.html", "vaswani.mjs"
 _SCRIPT = Path(__file__).parent.parent / "browser" / "node_job.mjs"
 
 
-class HtmlEngine:
-    """Implements the protocol `Engine` for exported HTML pages."""
+class HtmlEngine(Engine):
+    """Runs an exported HTML page in Node.js."""
 
-    libraries: ClassVar[tuple[str, ...]] = ()
-    beam_search: ClassVar[bool] = True
-    # `search` replaces no settings, because an exported page supports all search settings of its checkpoint.
-    search: ClassVar[Mapping[str, Any]] = {}
-    installation: ClassVar[str | None] = "apt install nodejs"
+    installation = "apt install nodejs"
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder).absolute()
@@ -31,7 +29,7 @@ class HtmlEngine:
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
-        return self._run("logProbs", source_ids=source_ids, target_ids=target_ids)
+        return self.run("logProbs", source_ids=source_ids, target_ids=target_ids)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """See `Engine.translate`."""
@@ -44,35 +42,12 @@ class HtmlEngine:
         `options` may contain arguments of `generate`, `target_prefix`, `must_contain`, `split_sentences` and
         `repetition_guard`. Each translation is a dict with the fields of `Translation`.
         """
-        return self._run("translate", texts=list(texts), options=options)
+        return self.run("translate", texts=list(texts), options=options)
 
-    def explanations(self, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
-        """Return for each text the explanation of its translation, as a dict with the fields of
-        `Explanation`.
+    def run(self, method: str, **arguments: Any) -> Any:
+        """Run a method of the page's translator, and return its result. The script browser/node_job.mjs lists
+        the methods and their arguments.
         """
-        return self._run("explain", texts=list(texts), options=options)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of source texts."""
-        return self._run("encode", texts=list(texts))
-
-    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each list of target token ids."""
-        return self._run("decode", token_ids=[list(ids) for ids in token_ids])
-
-    def split(self, texts: Sequence[str]) -> list[dict[str, list[str]]]:
-        """Split each text into sentences. Return the sentences and the separators between the sentences, as
-        `split_sentences` does.
-        """
-        return self._run("split", texts=list(texts))
-
-    def is_loop(self, translations: Sequence[str], sources: Sequence[str]) -> list[bool]:
-        """Return True for each translation that repeats itself endlessly, as `is_loop` of
-        text_rules_vaswani.py does.
-        """
-        return self._run("isLoop", texts=list(translations), sources=list(sources))
-
-    def _run(self, method: str, **arguments: Any) -> Any:
         job = json.dumps({"folder": str(self._folder), "method": method, **arguments})
         result = subprocess.run(
             ["node", _SCRIPT], input=job, capture_output=True, text=True, encoding="utf-8"

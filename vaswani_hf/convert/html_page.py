@@ -14,6 +14,7 @@ beam search in `beam_search_vaswani.py`.
 """
 
 import base64
+import copy
 import html
 import json
 import random
@@ -24,12 +25,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelCardData
+from safetensors.torch import save
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..browser.page import fill_page, json_in_script, view_script, view_style
-from ..checkpoint.files import CARD_FILE, write_whole
+from ..checkpoint.files import write_whole
 from ..checkpoint.tokenizers import is_tree_tokenizer
 from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
@@ -45,11 +47,13 @@ from .formats import (
     alternatives,
     needs_end_token,
     needs_start_token,
+    one_of,
     report,
     sample_batch,
+    without_padding,
+    write_card,
 )
 from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
-from .html_weights import packed_weights, with_int8_weights
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
@@ -95,6 +99,8 @@ _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_b
 # `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
+# The largest absolute int8 value in a row. A weight is its int8 value multiplied by the scale of the row.
+_LARGEST = 127
 
 
 def export_html(
@@ -281,6 +287,46 @@ def _has_one_text(template: dict[str, Any]) -> bool:
     return sum("Sequence" in part for part in template["single"]) == 1
 
 
+def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
+    """Return the weights of a model in the safetensors format. A tied weight is stored only once.
+
+    If `is_int8` is True, a matrix with the name `NAME` [m, n] is stored in int8. The float32 vector
+    `NAME.scale` [m] contains the scales of its rows. Vectors, such as biases, are always stored in float32.
+    """
+    tied = model.all_tied_weights_keys
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if name in tied:
+            continue
+        if is_int8 and tensor.dim() == 2:
+            tensors[name], tensors[f"{name}.scale"] = _quantized(tensor)
+        else:
+            tensors[name] = tensor.float().contiguous()
+    return save(tensors)
+
+
+def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize a matrix [m, n]. Return the int8 values [m, n], and the float32 scales [m] of the rows."""
+    largest = weight.float().abs().amax(dim=1)
+    # Use the scale 1 for a row of zeros, because the weights of a row are divided by its scale.
+    scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
+    integers = (weight.float() / scales.unsqueeze(1)).round().clamp(-_LARGEST, _LARGEST)
+    return integers.to(torch.int8), scales
+
+
+def with_int8_weights(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
+    """Return a float32 copy of a model whose matrices are rounded to the values that `packed_weights` stores
+    in int8.
+    """
+    rounded = copy.deepcopy(model).float()
+    with torch.no_grad():
+        for weight in rounded.parameters():
+            if weight.dim() == 2:
+                integers, scales = _quantized(weight)
+                weight.copy_(integers.float() * scales.unsqueeze(1))
+    return rounded.eval()
+
+
 def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
     """Raise a ValueError if the page encodes or decodes a random text differently from the checkpoint."""
     rng = random.Random(0)
@@ -288,11 +334,11 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
     for _ in range(_NUM_TEXTS):
         rows.append([rng.randrange(len(target)) for _ in range(rng.randint(1, _NUM_TOKENS))])
     texts = [target.decode(row, skip_special_tokens=True) for row in rows]
-    if engine.decode(rows) != texts:
+    if engine.run("decode", token_ids=rows) != texts:
         raise ValueError(
             "The page decodes a translation in another way than the checkpoint; nothing was written."
         )
-    if engine.encode(texts) != source(texts)["input_ids"]:
+    if engine.run("encode", texts=texts) != source(texts)["input_ids"]:
         raise ValueError("The page encodes a text in another way than the checkpoint; nothing was written.")
 
 
@@ -301,8 +347,8 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
     model.
     """
     batch = sample_batch(model.config)
-    source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
-    target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
+    source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
+    target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
     # Remove the start token, because the page adds the start token itself.
     target_ids = [ids[1:] for ids in target_ids]
     largest = 0.0
@@ -315,10 +361,6 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
         expected = logits[0].log_softmax(-1)[range(len(target)), target]
         largest = max(largest, (expected - torch.tensor(found)).abs().max().item())
     return report("log-probabilities of the page", largest)
-
-
-def _without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
@@ -335,15 +377,7 @@ def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
     contents = {key: html.escape(value) for key, value in contents.items()}
     contents["model"] = json_in_script(json.dumps(name)[1:-1])
     write_whole(folder / PAGE_FILE, fill_page(page, contents))
-    card = ModelCardData(
-        language=data.language,
-        license=data.license,
-        license_name=data.get("license_name"),
-        base_model=data.base_model,
-        pipeline_tag="translation",
-        tags=["translation", "vaswani"],
-    )
-    write_whole(folder / CARD_FILE, f"---\n{card}\n---\n\n{_USE.format(name=name)}")
+    write_card(folder, data, _USE.format(name=name))
 
 
 _USE = """# {name} as one HTML page
@@ -365,16 +399,14 @@ console.log(best.text, best.score);
 """
 
 
-def _one_of(name: str, values: tuple[str, ...]) -> Limit:
-    return lambda config: (
-        None if getattr(config, name) in values else f"the page supports only {alternatives(values)}"
-    )
-
-
 _LIMITS: dict[str, Limit] = {
     **SCALED_DOT_LIMITS,
-    "activation_function": _one_of("activation_function", _ACTIVATIONS),
-    "position_embedding": _one_of("position_embedding", _POSITIONS),
+    "activation_function": one_of(
+        "activation_function", _ACTIVATIONS, f"the page supports only {alternatives(_ACTIVATIONS)}"
+    ),
+    "position_embedding": one_of(
+        "position_embedding", _POSITIONS, f"the page supports only {alternatives(_POSITIONS)}"
+    ),
     "decoder_start_token_id": needs_start_token,
     "eos_token_id": needs_end_token,
 }

@@ -6,7 +6,7 @@ import such a library inside a function.
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -15,6 +15,8 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
+from ..checkpoint.files import CONFIG_FILE
+from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
@@ -80,6 +82,16 @@ class Recognise(Protocol):
     """A function that returns True if a folder or a file is a checkpoint of a format."""
 
     def __call__(self, path: Path) -> bool: ...
+
+
+def has_model_type(model_type: str) -> Recognise:
+    """Return a function that returns True for a folder whose config.json has the model type `model_type`."""
+
+    def recognise(path: Path) -> bool:
+        has_config = (path / CONFIG_FILE).is_file()
+        return has_config and read_json_object(path, CONFIG_FILE, path).get("model_type") == model_type
+
+    return recognise
 
 
 class Read(Protocol):
@@ -166,6 +178,12 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
     """Raise an `UnsupportedError` if a field in the config of a checkpoint does not have the allowed value."""
     if value != allowed:
         refuse(field, value, reason)
+
+
+def require_known(field: str, value: Any, known: Collection[Any]) -> None:
+    """Raise an `UnsupportedError` if the value of a field is none of the known values."""
+    if value not in known:
+        refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
 def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, str]]) -> None:

@@ -124,8 +124,7 @@ def import_checkpoint(
     )
     with new_folder(Path(output)) as folder:
         path = _local_path(source, format)
-        _refuse_ctranslate2(path, source)
-        _refuse_own_checkpoint(path, source)
+        _refuse_config(path, source)
         try:
             entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
             _check(entry, options)
@@ -163,20 +162,19 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
     return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE])
 
 
-def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
-    # Recognise a CTranslate2 folder by the key `add_source_eos` in config.json, and not by its weight file.
-    # The import does not download the weight file of a CTranslate2 repository.
-    is_file = (path / CONFIG_FILE).is_file()
-    if is_file and "add_source_eos" in read_json_object(path, CONFIG_FILE, source):
+def _refuse_config(path: Path, source: str | os.PathLike) -> None:
+    """Raise a ValueError if config.json belongs to a checkpoint of this package or to a CTranslate2 folder."""
+    if not (path / CONFIG_FILE).is_file():
+        return
+    config = read_json_object(path, CONFIG_FILE, source)
+    # Recognise a CTranslate2 folder by the key `add_source_eos`, and not by its weight file. The import does
+    # not download the weight file of a CTranslate2 repository.
+    if "add_source_eos" in config:
         raise ValueError(
             f"'{source}' is a CTranslate2 folder, and CTranslate2 models can be exported but not imported; "
             "import the checkpoint from which the folder was converted."
         )
-
-
-def _refuse_own_checkpoint(path: Path, source: str | os.PathLike) -> None:
-    is_file = (path / CONFIG_FILE).is_file()
-    if is_file and read_json_object(path, CONFIG_FILE, source).get("model_type") == VaswaniConfig.model_type:
+    if config.get("model_type") == VaswaniConfig.model_type:
         raise ValueError(
             f"'{source}' is already a checkpoint of this package; use the checkpoint without an import."
         )

@@ -24,7 +24,15 @@ from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import first_line_of
-from .import_formats import Imported, ImportFormat, Logits, ReadOptions, generation_config, refuse, require
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    Logits,
+    ReadOptions,
+    generation_config,
+    require,
+    require_known,
+)
 from .joeynmt_tokenizers import joeynmt_tokenizers
 from .unpickling import load_weights
 from .weights import (
@@ -187,21 +195,11 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     encoder = model["encoder"]
     decoder = model["decoder"]
-    require(
-        "encoder.type",
-        encoder.get("type", "recurrent"),
-        "transformer",
-        "only Transformer models can be imported",
-    )
-    require(
-        "decoder.type",
-        decoder.get("type", "transformer"),
-        "transformer",
-        "only Transformer models can be imported",
-    )
+    reason = "only Transformer models can be imported"
+    require("encoder.type", encoder.get("type", "recurrent"), "transformer", reason)
+    require("decoder.type", decoder.get("type", "transformer"), "transformer", reason)
     activation = encoder.get("activation", "relu")
-    if activation not in _ACTIVATIONS:
-        refuse("activation", activation, f"only {', '.join(_ACTIVATIONS)} are expressed")
+    require_known("activation", activation, _ACTIVATIONS)
     reason = "the encoder and the decoder must have the same value"
     require("decoder.activation", decoder.get("activation", "relu"), activation, reason)
     if not model.get("tied_embeddings", False):

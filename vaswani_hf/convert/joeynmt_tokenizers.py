@@ -16,10 +16,15 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from .formats import Tokenizers
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
-from .word_tokenizers import END_OF_WORD, imported_tokenizer, merging_tokenizer, word_tokenizer
+from .word_tokenizers import (
+    END_OF_WORD,
+    imported_tokenizer,
+    merging_tokenizer,
+    tokenizer_pair,
+    word_tokenizer,
+)
 
 _SPACE = "▁"
 # Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers`
@@ -46,18 +51,12 @@ def joeynmt_tokenizers(
         tokenizer, reason = _tokenizer(folder, settings, tokens)
         tokenizers.append(tokenizer)
         reasons += [reason] if reason else []
-    source, target = tokenizers
-    if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
-        target = source
-    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this record, because two separate tokenizers can have the same token ids.
-    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     notes = [
         f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "
         "programs that prepared the training data."
         for reason in dict.fromkeys(reasons)
     ]
-    return (source, target), notes
+    return tokenizer_pair(tokenizers, vocabularies), notes
 
 
 def _tokenizer(

@@ -24,7 +24,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.tokenizers import SHARED_IDS_MARK, load_tokenizers, read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
@@ -36,17 +36,18 @@ from .formats import (
     Format,
     Limit,
     Tokenizers,
+    TranslatorEngine,
     largest_difference,
     needs_start_token,
-    only,
+    one_of,
     report,
     sample_batch,
 )
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
-from .translator_engine import TranslatorEngine
 from .weights import WeightNames, same_names, to_halves, to_interleaved
+from .word_tokenizers import tokenizer_pair
 
 logger = logging.get_logger(__name__)
 
@@ -79,20 +80,18 @@ def _post_norm_decoder(config: VaswaniConfig) -> str | None:
     return "MarianMT has no LayerNorm before its sub-layers"
 
 
-def _no_final_norm(config: VaswaniConfig) -> str | None:
-    return "MarianMT has no LayerNorm after its last layer" if config.final_norm else None
-
-
 _LIMITS: dict[str, Limit] = {
-    "norm_position": only("norm_position", "post", "MarianMT has no LayerNorm before its sub-layers"),
+    "norm_position": one_of("norm_position", ("post",), "MarianMT has no LayerNorm before its sub-layers"),
     "norm_position_of_decoder": _post_norm_decoder,
-    "final_norm": _no_final_norm,
-    "position_embedding": only(
+    "final_norm": one_of("final_norm", (None, False), "MarianMT has no LayerNorm after its last layer"),
+    "position_embedding": one_of(
         "position_embedding",
-        "sinusoidal",
+        ("sinusoidal",),
         "MarianMT computes its position embeddings and cannot load a position table",
     ),
-    "layer_norm_eps": only("layer_norm_eps", 1e-5, "the epsilon of MarianMT's LayerNorm is always 1e-05"),
+    "layer_norm_eps": one_of(
+        "layer_norm_eps", (1e-5,), "the epsilon of MarianMT's LayerNorm is always 1e-05"
+    ),
     "d_k": shared_by_heads("d_k"),
     "d_v": shared_by_heads("d_v"),
     "decoder_start_token_id": needs_start_token,
@@ -239,12 +238,6 @@ def _generation_config(
     return GenerationConfig.from_dict(settings)
 
 
-def recognise_marian_mt(path: Path) -> bool:
-    """Return True for a folder with a config.json of MarianMT."""
-    config = path / CONFIG_FILE
-    return config.is_file() and read_json_object(path, CONFIG_FILE, path).get("model_type") == "marian"
-
-
 def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     """Read a MarianMT checkpoint of transformers, such as an OPUS-MT model."""
     marian = MarianMTModel.from_pretrained(path, dtype=torch.float32).eval()
@@ -321,10 +314,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     settings = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)
-    is_separate = settings.get("separate_vocabs", False)
     vocabulary = read_json_object(path, "vocab.json", path)
     vocabularies = [vocabulary, vocabulary]
-    if is_separate:
+    if settings.get("separate_vocabs", False):
         vocabularies[1] = read_json_object(path, "target_vocab.json", path)
     tokenizers = []
     for file, ids in zip((_SOURCE_SPM, _TARGET_SPM), vocabularies, strict=True):
@@ -339,14 +331,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
             model_max_length=settings.get("model_max_length", 512),
         )
         tokenizers.append(tokenizer)
-    source, target = tokenizers
-    if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
-        target = source
-    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this record, because two separate tokenizers can have the same token ids.
-    target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
-    return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
+    languages = {key: settings[name] for key, name in keys.items() if settings.get(name)}
+    return tokenizer_pair(tokenizers, vocabularies), languages
 
 
 def _text_of(token: Any) -> str:
@@ -399,7 +386,7 @@ MARIAN = Format(
 MARIAN_MT = ImportFormat(
     name="marian_mt",
     title="MarianMT of transformers",
-    recognise=recognise_marian_mt,
+    recognise=has_model_type("marian"),
     read=read_marian_mt,
     files=(
         CONFIG_FILE,

@@ -32,11 +32,9 @@ import torch
 import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.base import first_line_of
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,
@@ -44,11 +42,12 @@ from .import_formats import (
     generation_config,
     refuse,
     require_all,
+    require_known,
 )
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
-from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
-from .word_tokenizers import word_tokenizer
+from .weights import WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
+from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
 OPTIONS_ENTRY = "special:model.yml"
@@ -287,6 +286,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         len(own["model.encoder.embed_tokens.weight"]),
         len(own["model.decoder.embed_tokens.weight"]),
     )
+    norm_position = _norm_position(settings)
     pad = _add_start_token(own)
     if not _is_any(own, "_proj.bias"):
         own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
@@ -294,7 +294,8 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     config = VaswaniConfig(
         **sizes(own, TITLE),
         **shared_weights(own, is_shared, is_tied),
-        **_norm_fields(settings),
+        **norm_fields(own, norm_position, norm_position, field="transformer-postprocess-top"),
+        layer_norm_eps=EPSILONS[settings["type"]],
         encoder_attention_heads=settings.get("transformer-heads", 8),
         decoder_attention_heads=settings.get("transformer-heads", 8),
         activation_function=_activation(settings),
@@ -308,7 +309,10 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         decoder_start_token_id=pad,
         eos_token_id=vocabularies[-1].ids[vocabularies[-1].end],
     )
-    tokenizers = _tokenizers(vocabularies, config)
+    tokenizers = tokenizer_pair(
+        [_tokenizer(vocabulary, config) for vocabulary in vocabularies],
+        [vocabulary.ids for vocabulary in vocabularies],
+    )
     return Imported(
         config=config,
         state_dict=own,
@@ -363,12 +367,7 @@ def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> No
     if set(inputs) - {"sequence"} or len(inputs) > 2:
         refuse("input-types", inputs, "the model must have one source text and one target text")
     activation = settings.get("transformer-ffn-activation", "swish")
-    if activation not in ACTIVATIONS:
-        refuse(
-            "transformer-ffn-activation",
-            activation,
-            f"only models with the activations {', '.join(ACTIVATIONS)} can be imported",
-        )
+    require_known("transformer-ffn-activation", activation, ACTIVATIONS)
     embedding = settings.get("transformer-postprocess-emb", "d")
     if embedding not in ("", "d"):
         refuse("transformer-postprocess-emb", embedding, "only dropout can follow the embeddings")
@@ -396,16 +395,6 @@ def _norm_position(settings: Mapping[str, Any]) -> str:
             'only post-norm ("" and "dan") and pre-norm ("n" and "da") models can be imported',
         )
     return positions[before, after]
-
-
-def _norm_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    position = _norm_position(settings)
-    has_final_norm = "n" in settings.get("transformer-postprocess-top", "")
-    return {
-        "norm_position": position,
-        "final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
-        "layer_norm_eps": EPSILONS[settings["type"]],
-    }
 
 
 def _activation(settings: Mapping[str, Any]) -> str:
@@ -558,16 +547,6 @@ def _read_ids(path: Path) -> dict[str, int]:
             f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason}); "
             "copy or download the file again."
         ) from None
-
-
-def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Tokenizers:
-    source, target = (_tokenizer(vocabulary, config) for vocabulary in vocabularies)
-    if vocabularies[0] is vocabularies[1]:
-        return source, source
-    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this record, because two separate tokenizers can have the same token ids.
-    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
-    return source, target
 
 
 def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedTokenizerFast:

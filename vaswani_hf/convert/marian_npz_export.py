@@ -29,10 +29,9 @@ In shapes, D is the model width and L the number of positions in the table.
 
 import json
 import math
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy
 import torch
@@ -47,12 +46,14 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import (
     SCORE_PER_TOKEN,
+    Engine,
     Expressible,
     Format,
     Limit,
     Tokenizers,
     largest_difference,
     needs_start_token,
+    one_of,
     report,
     sample_batch,
 )
@@ -80,21 +81,11 @@ _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
 # Maps the name of each activation in transformers to its name in Marian.
 _ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
+_POSITIONS = ("sinusoidal", "learned", "none")
 # The version of Marian with which the tests run exported models.
 _VERSION = "1.12.42"
 # By default, Marian generates at most this number of target tokens for each source token.
 _LENGTH_FACTOR = 3.0
-
-
-def _known_activation(config: VaswaniConfig) -> str | None:
-    if config.activation_function in _ACTIVATIONS:
-        return None
-    return f"it supports only {', '.join(_ACTIVATIONS)}"
-
-
-def _built_in_positions(config: VaswaniConfig) -> str | None:
-    built_in = ("sinusoidal", "learned", "none")
-    return None if config.position_embedding in built_in else f"it supports only {', '.join(built_in)}"
 
 
 def _equal_heads(config: VaswaniConfig) -> str | None:
@@ -117,8 +108,12 @@ def _one_end_token(config: VaswaniConfig) -> str | None:
 
 
 _LIMITS: dict[str, Limit] = {
-    "position_embedding": _built_in_positions,
-    "activation_function": _known_activation,
+    "position_embedding": one_of(
+        "position_embedding", _POSITIONS, f"it supports only {', '.join(_POSITIONS)}"
+    ),
+    "activation_function": one_of(
+        "activation_function", _ACTIVATIONS, f"it supports only {', '.join(_ACTIVATIONS)}"
+    ),
     "decoder_attention_heads": _equal_heads,
     "norm_position_of_decoder": _equal_norms,
     "d_k": shared_by_heads("d_k"),
@@ -421,7 +416,7 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     return largest_difference(log_probs[..., :num_classes], expected[..., :num_classes], is_target)
 
 
-class MarianNpzEngine:
+class MarianNpzEngine(Engine):
     """Runs an exported model in Marian.
 
     Marian runs in a separate process, because an error in Marian ends its process.
@@ -430,10 +425,9 @@ class MarianNpzEngine:
         folder (Path): The exported folder.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ("pymarian",)
-    beam_search: ClassVar[bool] = True
-    search: ClassVar[Mapping[str, Any]] = SCORE_PER_TOKEN
-    installation: ClassVar[str | None] = "pip install pymarian"
+    libraries = ("pymarian",)
+    search = SCORE_PER_TOKEN
+    installation = "pip install pymarian"
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)

@@ -36,7 +36,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.masks_vaswani import CACHE_NAME, decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
+from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, largest_difference, report, sample_batch
 from .onnx_engine import OnnxEngine, OnnxModel
 
 # The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison with the
@@ -66,10 +66,9 @@ def export_onnx(
         return "The ONNX graphs were not compared with the checkpoint, because onnxruntime is not installed."
     batch = sample_batch(model.config)
     with torch.no_grad():
-        difference = run_onnx(folder, batch) - model(**batch).logits
-    return report(
-        "logits of ONNX Runtime", difference[batch["decoder_attention_mask"].bool()].abs().max().item()
-    )
+        expected = model(**batch).logits
+    difference = largest_difference(run_onnx(folder, batch), expected, batch["decoder_attention_mask"])
+    return report("logits of ONNX Runtime", difference)
 
 
 def refuse_short_table(config: VaswaniConfig, format: str) -> None:

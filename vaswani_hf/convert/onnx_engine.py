@@ -6,7 +6,7 @@ width.
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from transformers import EncoderDecoderCache, GenerationConfig
@@ -17,7 +17,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.masks_vaswani import CACHE_NAME
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import BaseTranslator
-from .translator_engine import TranslatorEngine
+from .formats import TranslatorEngine
 
 _OWN = "self_attention_cache"
 _SOURCE = "cross_attention_cache"
@@ -162,7 +162,7 @@ def _store(cache: EncoderDecoderCache, outputs: dict[str, torch.Tensor], is_firs
 class OnnxEngine(TranslatorEngine):
     """Runs the ONNX export of a checkpoint."""
 
-    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
+    libraries = ("onnxruntime",)
 
     def load(self, folder: Path) -> BaseTranslator:
         """Load the ONNX graphs and the tokenizers."""

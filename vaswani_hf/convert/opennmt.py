@@ -20,7 +20,6 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
 from .import_formats import (
@@ -44,7 +43,7 @@ from .weights import (
     timescales_of,
     to_interleaved,
 )
-from .word_tokenizers import imported_tokenizer
+from .word_tokenizers import imported_tokenizer, tokenizer_pair
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
@@ -309,14 +308,13 @@ def read_tokenizers(
     tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=["$A"], pair=["$A", "$B"]
     )
-    tokenizers[1].init_kwargs[SHARED_IDS_MARK] = source == target
     notes = []
     if not files:
         notes.append(
             "The tokenizers split texts only at spaces. If SentencePiece models segmented the training "
             "data, name the models with `--vocabularies`."
         )
-    return (tokenizers[0], tokenizers[1]), notes
+    return tokenizer_pair(tokenizers, (source, target)), notes
 
 
 def first_rate(value: Any) -> float:

@@ -13,13 +13,14 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import PAPER_MAX_LENGTH
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import Limit, Tokenizers
+from .formats import Limit, Tokenizers, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
 # The built-in score functions that can be converted to scaled dot products. Score functions that users
 # register cannot be converted, because such functions may compute arbitrary scores.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
+_ONLY_DOT_PRODUCTS = "the format supports only dot products as attention scores"
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
@@ -28,18 +29,10 @@ def _whole_attention(config: VaswaniConfig) -> str | None:
     return None if windows == {None} else "the format does not support attention windows"
 
 
-def _dot_product(name: str) -> Limit:
-    return lambda config: (
-        None
-        if getattr(config, name) in _DOT_PRODUCTS
-        else "the format supports only dot products as attention scores"
-    )
-
-
 # The checks of config fields for formats that support only scaled dot-product attention over all tokens.
 SCALED_DOT_LIMITS: dict[str, Limit] = {
-    "attention_score": _dot_product("attention_score"),
-    "cross_attention_score": _dot_product("cross_attention_score"),
+    "attention_score": one_of("attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
+    "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
 

@@ -19,7 +19,7 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
-from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
+from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import first_line_of
@@ -33,6 +33,7 @@ from .import_formats import (
     refuse,
     require,
     require_all,
+    require_known,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import load_weights
@@ -45,7 +46,7 @@ from .weights import (
     stack_names,
     to_interleaved,
 )
-from .word_tokenizers import word_tokenizer
+from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 _TITLE = "Sockeye 3"
 _CONFIG_FILE = "config"
@@ -228,11 +229,8 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         require(f"num_{side}_factors", 1 + len(factors), 1, "this package does not support factors of tokens")
     for stack in (encoder, decoder):
         require_all(stack, _REQUIRED_OF_STACK)
-        if stack["act_type"] not in _ACTIVATIONS:
-            refuse("act_type", stack["act_type"], f"only {', '.join(_ACTIVATIONS)} are expressed")
-        positions = stack["positional_embedding_type"]
-        if positions not in _POSITIONS:
-            refuse("positional_embedding_type", positions, f"only {', '.join(_POSITIONS)} are expressed")
+        require_known("act_type", stack["act_type"], _ACTIVATIONS)
+        require_known("positional_embedding_type", stack["positional_embedding_type"], _POSITIONS)
     for field in ("model_size", "act_type", "positional_embedding_type"):
         require(field, decoder[field], encoder[field], "the encoder and the decoder must have the same value")
     if settings.get("dtype") == "int8":
@@ -341,22 +339,19 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
     """
     if files:
         models = [read_sentencepiece(file) for file in (files[0], files[-1])]
-        source, target = (
+        tokenizers = [
             fast_tokenizer(model, ids, pad="<pad>", start="<s>")
             for model, ids in zip(models, vocabularies, strict=True)
-        )
+        ]
         notes = []
     else:
-        source, target = (word_tokenizer(ids) for ids in vocabularies)
+        tokenizers = [word_tokenizer(ids) for ids in vocabularies]
         notes = [
             "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
             "prepared the training data. If SentencePiece models segmented the training data, name the "
             "models with `--vocabularies`."
         ]
-    if vocabularies[0] == vocabularies[1] and len(set(files)) < 2:
-        target = source
-    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
-    return (source, target), notes
+    return tokenizer_pair(tokenizers, vocabularies), notes
 
 
 def _generation_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:

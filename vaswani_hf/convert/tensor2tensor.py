@@ -15,7 +15,6 @@ hyperparameters, and the flag `hparams` changes some hyperparameters of the set.
 of the option `--config` take precedence.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,13 +23,21 @@ from typing import Any
 import torch
 import yaml
 from pydantic import Field
-from transformers import GenerationConfig
 
+from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
 from .formats import Tokenizers, alternatives
-from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse, require_allowed
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    ReadOptions,
+    generation_config,
+    load_facts,
+    refuse,
+    require_allowed,
+)
 from .tensor2tensor_tokenizers import subword_tokenizer
 from .weights import WeightNames, equal_weights, shared_weights, sizes, to_interleaved
 
@@ -187,7 +194,15 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=to_interleaved(weights, config.d_model),
-        generation_config=_generation_config(),
+        # The search options are the defaults of t2t-decoder, the command of tensor2tensor.
+        generation_config=generation_config(
+            config,
+            num_beams=4,
+            length_penalty=0.6,
+            length_penalty_type="gnmt",
+            max_length_a=1,
+            max_length_b=100,
+        ),
         tokenizers=tokenizers,
         notes=notes,
     )
@@ -235,12 +250,7 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
     `--config` take precedence.
     """
     if (folder / _HPARAMS_FILE).is_file():
-        try:
-            hparams = json.loads((folder / _HPARAMS_FILE).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(
-                f"{_HPARAMS_FILE} cannot be read ({error}); copy or download the file again."
-            ) from None
+        hparams = read_json_object(folder, _HPARAMS_FILE, folder.name)
     elif (folder / _FLAGS_FILE).is_file():
         hparams = _read_flags(folder / _FLAGS_FILE, config)
     else:
@@ -362,23 +372,6 @@ def _add_target_space(
         refuse("target_space_id", number, f"the checkpoint has {len(target_spaces)} target spaces")
     name = "model.encoder.embed_tokens.weight"
     state[name] = state[name] + target_spaces[number] * target_spaces.shape[1] ** -0.5
-
-
-def _generation_config() -> GenerationConfig:
-    """Return a generation config with the default search options of t2t-decoder, the command of
-    tensor2tensor.
-    """
-    return GenerationConfig(
-        bos_token_id=_PAD,
-        pad_token_id=_PAD,
-        eos_token_id=_END,
-        decoder_start_token_id=_PAD,
-        num_beams=4,
-        length_penalty=0.6,
-        length_penalty_type="gnmt",
-        max_length_a=1,
-        max_length_b=100,
-    )
 
 
 TENSOR2TENSOR = ImportFormat(

@@ -315,43 +315,22 @@ def _embed(
 
 def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> nn.Transformer:
     """Create a `torch.nn.Transformer` in eval mode with the weights of the checkpoint."""
-
-    def layer(layer_class: type[nn.Module], ffn_dim: int) -> nn.Module:
-        return layer_class(
-            config.d_model,
-            config.encoder_attention_heads,
-            ffn_dim,
-            activation=config.activation_function,
-            layer_norm_eps=config.layer_norm_eps,
-            batch_first=True,
-            norm_first=config.norm_position == "pre",
-            bias=config.attention_bias,
-        )
-
-    def norm() -> nn.LayerNorm | None:
-        has_norm = config.has_final_norm(is_decoder=False)
-        return (
-            nn.LayerNorm(config.d_model, config.layer_norm_eps, bias=config.attention_bias)
-            if has_norm
-            else None
-        )
-
-    encoder = nn.TransformerEncoder(
-        layer(nn.TransformerEncoderLayer, config.encoder_ffn_dim),
-        config.encoder_layers,
-        norm(),
-        enable_nested_tensor=False,
-    )
-    decoder = nn.TransformerDecoder(
-        layer(nn.TransformerDecoderLayer, config.decoder_ffn_dim), config.decoder_layers, norm()
-    )
-    transformer = nn.Transformer(
-        config.d_model,
-        config.encoder_attention_heads,
-        custom_encoder=encoder,
-        custom_decoder=decoder,
-        batch_first=True,
-    )
+    sizes = (config.d_model, config.encoder_attention_heads)
+    options: dict[str, Any] = {
+        "activation": config.activation_function,
+        "layer_norm_eps": config.layer_norm_eps,
+        "batch_first": True,
+        "norm_first": config.norm_position == "pre",
+        "bias": config.attention_bias,
+    }
+    encoder_layer = nn.TransformerEncoderLayer(*sizes, config.encoder_ffn_dim, **options)
+    decoder_layer = nn.TransformerDecoderLayer(*sizes, config.decoder_ffn_dim, **options)
+    encoder = nn.TransformerEncoder(encoder_layer, config.encoder_layers, enable_nested_tensor=False)
+    decoder = nn.TransformerDecoder(decoder_layer, config.decoder_layers)
+    if config.has_final_norm(is_decoder=False):
+        for stack in (encoder, decoder):
+            stack.norm = nn.LayerNorm(config.d_model, config.layer_norm_eps, bias=config.attention_bias)
+    transformer = nn.Transformer(*sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
     transformer.load_state_dict(dict(stacks))
     return transformer.eval()
 

@@ -31,7 +31,7 @@ from torch.export import Dim
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ..checkpoint.files import CARD_FILE, TOKENIZER_FILES, write_whole
+from ..checkpoint.files import TOKENIZER_FILES, write_whole
 from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
@@ -48,6 +48,7 @@ from .formats import (
     needs_start_token,
     report,
     sample_batch,
+    write_card,
 )
 from .marian import marian_config
 from .onnx import TRACED_LENGTH, quiet, refuse_short_table
@@ -394,16 +395,8 @@ changes this limit.
 
 def describe_transformers_js(folder: Path, name: str, data: ModelCardData) -> None:
     """Write the model card. `data` is the metadata of the checkpoint's model card."""
-    data = ModelCardData(
-        language=data.language,
-        license=data.license,
-        license_name=data.get("license_name"),
-        base_model=data.base_model,
-        pipeline_tag="translation",
-        library_name="transformers.js",
-        tags=["transformers.js", "onnx", "translation", "vaswani"],
-    )
-    write_whole(folder / CARD_FILE, f"---\n{data}\n---\n\n{_USE.format(name=name)}")
+    text = _USE.format(name=name)
+    write_card(folder, data, text, library_name="transformers.js", tags=("transformers.js", "onnx"))
 
 
 _LIMITS: dict[str, Limit] = {

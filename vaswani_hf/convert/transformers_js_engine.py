@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -16,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
 from ..model.translator_vaswani import batches_by_length
+from .formats import Engine
 from .onnx_engine import OnnxGraph
 
 # The name of the folder with the ONNX graphs, and the names of the graph files without the suffix of the
@@ -28,13 +28,12 @@ _TOKENS_PER_BATCH = 16384
 _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 
 
-class TransformersJsEngine:
-    """Implements the protocol `Engine` for transformers.js. `dtype` is "fp32", "fp16" or "q8"."""
+class TransformersJsEngine(Engine):
+    """Runs the ONNX graphs of an export for transformers.js. `dtype` is "fp32", "fp16" or "q8"."""
 
-    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
-    beam_search: ClassVar[bool] = False
-    search: ClassVar[Mapping[str, Any]] = {}
-    installation: ClassVar[str | None] = "npm install @huggingface/transformers"
+    libraries = ("onnxruntime",)
+    beam_search = False
+    installation = "npm install @huggingface/transformers"
 
     def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 32) -> None:
         self._folder = Path(os.path.abspath(folder))

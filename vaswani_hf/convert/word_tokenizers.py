@@ -4,12 +4,12 @@ Some libraries expect texts that other programs have already segmented into subw
 file split such texts at spaces, and join the subwords in translations to words.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.tokenizers import IMPORTED_MARK
+from ..checkpoint.tokenizers import IMPORTED_MARK, SHARED_IDS_MARK
 
 # In the merges of subword-nmt and fastBPE, the last token of a word ends with "</w>".
 END_OF_WORD = "</w>"
@@ -96,3 +96,18 @@ def imported_tokenizer(
         clean_up_tokenization_spaces=False,
         **{IMPORTED_MARK: True},
     )
+
+
+def tokenizer_pair(
+    tokenizers: Iterable[PreTrainedTokenizerFast], vocabularies: Sequence[Collection[str]]
+) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+    """Return the source tokenizer and the target tokenizer, or the source tokenizer twice if both tokenizers
+    split texts in the same way. `vocabularies` are the vocabularies of the two tokenizers in the checkpoint.
+    """
+    source, target = tokenizers
+    if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
+        target = source
+    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
+    # transformers.js read this record, because two separate tokenizers can have the same token ids.
+    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
+    return source, target

@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import check_text
-from .lines import MissingFileError, parse_json, read_lines
+from .lines import MissingFileError, check_equally_many, parse_json, read_lines
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -116,11 +116,7 @@ def _read_aligned(source_file: str, target_file: str) -> Iterator[dict[str, str]
         target_count += target is not None
         if source_count == target_count:
             yield {"source": source, "target": target}
-    if source_count != target_count:
-        raise ValueError(
-            f"{source_file} and {target_file} must have equally many lines, but have {source_count:,} and"
-            f" {target_count:,}."
-        )
+    check_equally_many("lines", source_file, source_count, target_file, target_count)
 
 
 def _read_json(path: str) -> Iterator[dict]:
