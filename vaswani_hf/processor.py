@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a minimum number of FLOPs.
-# If the matrix products of a batch need at least the minimum, a training step in bfloat16 is at least 1.15
-# times as fast as in float32. With fewer FLOPs, the conversions between dtypes take more time than the faster
-# matrix products save.
+# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a threshold: a number of
+# FLOPs in the matrix products of a batch. From the threshold on, a training step in bfloat16 is expected to
+# be at least 1.15 times as fast as in float32. With fewer FLOPs, the conversions between dtypes take more
+# time than the faster matrix products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most
 #   1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9
 #   FLOPs on.
@@ -49,8 +49,9 @@ def has_bfloat16(device: torch.device) -> bool:
 def bfloat16_pays(device: torch.device, flops: float) -> bool:
     """Return True if a training step in bfloat16 is expected to be faster than in float32.
 
-    `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, `flops` must reach a measured
-    minimum. On a GPU, bfloat16 instructions are enough.
+    `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, the function returns True if
+    `flops` reaches the threshold in `_LEAST_FLOPS` for the bfloat16 instructions of the CPU. On a GPU, the
+    function returns True if the GPU has bfloat16 instructions.
     """
     if device.type == "cpu":
         return any(capability(name) and flops >= least for name, least in _LEAST_FLOPS.items())

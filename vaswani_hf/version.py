@@ -2,9 +2,9 @@
 
 __version__ = "0.2.0"
 
-# The README, the manual and the model cards tell users with this text how to install the package. No text may
-# advise installing the package by its name, because the name is free on PyPI. A stranger could register the
-# name, and run code on the machines of users.
+# The README, the manual and the model cards contain this text, so that users learn how to install the
+# package. No text may advise installing the package by its name, because the name is free on PyPI. A stranger
+# could register the name, and run code on the machines of users.
 INSTALL_INSTRUCTION = (
     "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 )

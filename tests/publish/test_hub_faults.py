@@ -65,7 +65,7 @@ REFUSALS = [
     (
         ("{repo}", "--license", "mit"),
         2,
-        "`license` is for a new model card, but is 'mit', and '{folder}/README.md'",
+        "`license` is 'mit', but the existing model card '{folder}/README.md'",
     ),
     (("alice/nothing", "--create-pr"), 2, "There is no repository 'alice/nothing' on {hub}"),
     (("bob/model",), 1, "403 Forbidden: You don't have the required permissions to perform this action."),

@@ -97,7 +97,7 @@ def test_a_text_without_letters_is_returned(client, text):
         ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
         (
             {"q": "x", "glossary": "a"},
-            "`glossary` must be left out, because the service has no glossary, but is 'a'.",
+            "`glossary` is 'a', but the service has no glossary; leave `glossary` out.",
         ),
         (
             {"q": "x", "min_confidence": 0.5},

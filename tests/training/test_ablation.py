@@ -138,7 +138,7 @@ def test_a_failed_training_does_not_stop_the_list_and_an_interrupted_list_is_con
     with monkeypatch.context() as patch:
         patch.setattr(ablation, "train", interrupted)
         assert main(words) == 130
-    assert "A signal ended the run. To continue the list, repeat the command." in capsys.readouterr().err
+    assert "A signal ended the run. To continue the trainings, repeat the command." in capsys.readouterr().err
     assert main(words) == 1
     lines = (tmp_path / "runs" / "other.md").read_text().split("\n")
     assert lines[3].startswith("| impossible | report_to ['nothing_of_this_name'] | 0 of 1 | – |")
@@ -156,7 +156,7 @@ def test_a_failed_training_does_not_stop_the_list_and_an_interrupted_list_is_con
             "recipe: recipe.yaml\nrun: {a: 1}",
             "`run` is not a key, but has the value {'a': 1}; the nearest key is `runs`",
         ),
-        ("recipe: recipe.yaml\nruns: {../a: {}}", "must be a name for its folder"),
+        ("recipe: recipe.yaml\nruns: {../a: {}}", "must be valid as a folder name"),
         ("recipe: recipe.yaml\nruns: {a: 3}", "`runs.a` must be a mapping of keys to values, but is 3."),
         ("recipe: recipe.yaml\nruns: {}", "`runs` must be"),
         ("recipe: recipe.yaml\nseeds: 0\nruns: {a: {}}", "`seeds` must be 1 or more, but is 0."),

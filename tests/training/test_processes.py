@@ -69,7 +69,7 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, 
     assert names(tmp_path / "part") == ["checkpoint-4", "checkpoint-5"]
     assert outcome.stderr.count("Interrupted after step 5, which is saved in") == 1
     assert json.loads((tmp_path / "part" / "checkpoint-5" / "manifest.json").read_text())["processes"] == 2
-    sentence = "is 1 with 1 process, so a step has 1 batches, .* has 2; set the key to 2."
+    sentence = "is 1 with 1 process, so a step has 1 batches, .* has 2 batches in a step; set the key to 2."
     with pytest.raises(ValueError, match=sentence):
         run("part", exact, "--gradient_accumulation_steps=1 --resume=true")
     part = run("part", exact, "--resume=true")

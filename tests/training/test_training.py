@@ -84,8 +84,8 @@ def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run
         ),
         (
             "--resume=true --max_steps=10 --gradient_accumulation_steps=3",
-            "^`training.gradient_accumulation_steps` is 3 with 1 process, so a step has 3 batches, but a step of the run in '.*' that "
-            "is to be resumed has 2; set the key to 2.$",
+            "^`training.gradient_accumulation_steps` is 3 with 1 process, so a step has 3 batches, but the run in '.*' that "
+            "is to be resumed has 2 batches in a step; set the key to 2.$",
         ),
         (
             "--resume=true --max_steps=4",

@@ -221,9 +221,10 @@ class _Explainer:
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
         # For each word, a dictionary with the text of each runner-up as the key.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
-        # Different changes may produce the same word. Search the first changes of all words, and search the
-        # other changes of a word only if the word has too few runners-up. Leave out other searches, because
-        # the searches need most of the time.
+        # Different changes can produce the same word. First run a beam search for each of the
+        # `NUM_RUNNERS_UP` most probable changes of each word. If a word then has fewer than `NUM_RUNNERS_UP`
+        # runners-up, also run beam searches for its other changes. Run no other beam searches, because the
+        # beam searches take most of the time of an explanation.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -236,8 +237,8 @@ class _Explainer:
                 runner_up = self._runner_up(word.start, change, translation, best)
                 if runner_up.text == ("" if is_end else word.text):
                     continue
-                # Different token sequences may spell the same word. Keep the most probable sequence of each
-                # word.
+                # Different token sequences can spell the same runner-up. Keep only the most probable token
+                # sequence of each runner-up.
                 known = found[number].setdefault(runner_up.text, runner_up)
                 if known.probability < runner_up.probability:
                     found[number][runner_up.text] = runner_up
@@ -251,8 +252,8 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable changes of a word. A change replaces one token of the word. The change is
-        a pair: the position of the replaced token, and the id of the new token.
+        """Return the most probable changes of a word. Each change replaces one token of the word by another
+        token, and is a pair: the position of the replaced token, and the id of the new token.
         """
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []
@@ -296,9 +297,9 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # The new token may come after the end of the runner-up, for example as the first token of the next
-        # word. If the new token comes after the runner-up, multiply the probability of the runner-up by the
-        # probability of the new token, because only the new token shows that the runner-up has ended.
+        # The runner-up can end before the new token, for example if the new token begins the next word. In
+        # this case, also multiply by the probability of the new token, because only the new token shows that
+        # the runner-up has ended.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -1,7 +1,7 @@
 """Defines the format of an explanation: one JSON object that describes how a model translates one text.
 
-`vaswani look` writes an explanation into an HTML page. The page that `vaswani export --format html` writes
-computes an explanation in the same format in JavaScript. The scripts in the folder `view/` draw the
+`vaswani look` writes an explanation into an HTML page. `vaswani export --format html` writes a page whose
+JavaScript code computes explanations in the same format. The scripts in the folder `view/` draw the
 explanation in both kinds of pages.
 
 The JSON object has the fields of `Explanation` under the same names. Nested dataclasses are JSON objects,
@@ -43,7 +43,8 @@ class Token:
     """A token of the source or of the translation.
 
     Attributes:
-        text (str): The text of the token. If a word begins with the token, the text may begin with a space.
+        text (str): The text of the token. `text` can begin with a space if the token is the first token of a
+            word.
         id (int): The id of the token in the vocabulary.
     """
 
@@ -137,7 +138,7 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. "dropped" if the hypothesis neither became a beam nor finished.
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            For a dropped node, `left` is the step of the node. None if a hypothesis that contains this node
+            If `state` is "dropped", `left` is equal to `step`. None if a hypothesis that contains this node
             has finished, or was still a beam when the search ended.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
@@ -195,15 +196,17 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The rank of the finished hypothesis with which the search compares the best
-            unfinished beam.
-        considers_all_lengths (bool): True if the search may use the length `limit` for the score of the best
-            unfinished beam.
+        num_counted (int): The number of best finished hypotheses that count as results of the search. The
+            search compares the best unfinished beam with the worst of these hypotheses. considers_all_lengths
+            (bool): True if the search considers all possible lengths of the best unfinished beam, up to
+            `limit`, when the search decides whether to stop. If False, the search considers only the current
+            length.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of candidates of each step: the search considers only this number of
-            the best continuations of all beams. The number is at least 2 K.
+            the best continuations of all beams. `num_candidates` is at least 2 * K.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The temperatures of the numbers in `Node.normalizers`, in the same order.
+        temperatures (sequence): The temperatures for which each node has a normalizer. `Node.normalizers` has
+            the same order.
         nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
             its children. The children of a beam are its `num_candidates` most probable next tokens, most
             probable first.
@@ -234,8 +237,9 @@ class RunnerUp:
 
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
-        probability (float): The product of the probabilities of the tokens of the runner-up. The model
-            computes these probabilities after the same preceding tokens as in the translation.
+        probability (float): The probability of the word `text`: the product of the probabilities of its
+            tokens, after the same preceding tokens as in the translation. If `token` comes after the end of
+            the word, the product also includes the probability of `token`.
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
         token (int): The id of the token of the runner-up at `position`.

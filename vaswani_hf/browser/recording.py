@@ -1,10 +1,11 @@
 """Records all tokens that a beam search considers, while the search runs. Recording does not change the
 result of the search.
 
-The beam search of this package calls a candidate selection at each step. `CandidateRecorder` is a candidate
-selection that records the step and then calls the default selection. The beam search of transformers calls
-logits processors at each step. `ProcessorRecorder` is a logits processor that records the step and returns
-the log-probabilities unchanged. Each recorder records the search of one sentence.
+The beam search of this package calls a function of the type `CandidateSelection` at each step to select the
+candidates. `CandidateRecorder` implements `CandidateSelection`: the recorder records the step, and then calls
+the default function `best_candidates`. The beam search of transformers calls logits processors at each step.
+`ProcessorRecorder` is a logits processor that records the step and returns the log-probabilities unchanged.
+Each recorder records the search of one sentence.
 
 In shapes, K is the number of beams, T the number of tokens so far including the prompt, and V the size of the
 vocabulary.

@@ -81,7 +81,8 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
     # Also look in the parent folder, because the recipe of a numbered checkpoint is in the folder of the run.
-    # Resolve the path first, because the path "." and links do not contain the parent folder.
+    # Take the parent of the absolute path, because the path "." does not contain its parent. Also take the
+    # parent of the resolved path, because a link can point to a numbered checkpoint.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
@@ -149,8 +150,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{place} is damaged; copy or download the file again.") from None
     for shard in names:
-        # Raise an error for a path with folders, because the path could lead to a file outside the
-        # checkpoint. The package would read and publish this file.
+        # Raise an error for a path with folders. Otherwise the package could read a file outside the
+        # checkpoint, and publish the file with the checkpoint.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
@@ -285,7 +286,8 @@ def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> 
         if reason is None:
             raise
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
-            # Suggest another folder for a read-only or broken disk, because more free space would not help.
+            # If the disk is read-only or broken, suggest repairing the disk or using another folder, because
+            # freeing space would not help.
             raise WriteError(
                 f"'{folder}' could not be written: {reason}; repair the disk, or give another folder."
             ) from error

@@ -86,8 +86,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the seconds (at least `pause`) to wait before the next try. Return None for an error that would
-    occur again.
+    """Return the seconds (at least `pause`) to wait before the next try. Return None if the caller must not
+    retry, because the request would fail again.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -107,8 +107,8 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and its causes. An exception of huggingface_hub may be only a cause, because
-    transformers and datasets wrap such exceptions.
+    """Return an exception and its causes. The causes are needed, because transformers and datasets can raise
+    an exception of their own whose cause is an exception of huggingface_hub.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -148,7 +148,9 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _http_kinds(error: BaseException) -> set[str]:
-    """Return the names of the classes of an exception that an HTTP library defines."""
+    """Return the names of the exception's class and base classes. Leave out classes that no HTTP library
+    defines.
+    """
     return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
 
 
@@ -216,7 +218,9 @@ def _connection_error(error: BaseException) -> str | None:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """Explain a request that huggingface_hub did not send, or that the Hub refused."""
+    """Explain why huggingface_hub did not send a request, or why the Hub refused a request. Return None for
+    any other exception.
+    """
     if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
         return str(error)
     if not isinstance(error, HfHubHTTPError):

@@ -71,8 +71,8 @@ def checkpoint_folder(
     """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
     checkpoint from the Hub first.
 
-    `option` is the name of the option or argument with the value `name`, for error messages. `files` are
-    patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
+    `option` is used in error messages: the name of the option or argument that the user has set to `name`.
+    `files` are patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -191,8 +191,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Return a list with one text, such as "lm_head.weight and 3 more are missing", or an empty list without
-    weights. `keys` are the names of weights, and `what` is their fault, such as "missing".
+    """Return a list with one text, such as "lm_head.weight and 3 more are missing", or an empty list if
+    `keys` is empty. `keys` are the names of weights, and `what` is their fault, such as "missing".
     """
     found = sorted(keys)
     if not found:
@@ -208,12 +208,12 @@ def check_config(
     accepted model type.
 
     `name` is the folder or repository that the user has named, for error messages. `kinds` are the accepted
-    model types (keys of `KINDS`). `needed` describes the accepted model types in an error message; by default
-    their fields `words`.
+    model types (keys of `KINDS`). `needed` describes the accepted model types in an error message. By
+    default, the message joins the field `words` of each accepted `Kind`.
     """
     path = folder / CONFIG_FILE
-    # Raise this error only if the user has named a local folder. The cache folder of a Hub repository without
-    # files is also missing, but a message about a missing folder would confuse the user.
+    # Raise this error only if the user has named a local folder. For a Hub repository without files, the
+    # cache folder does not exist either, but a message about the cache folder would confuse the user.
     if str(folder) == str(name) and not folder.is_dir():
         raise InvalidValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."

@@ -1,9 +1,9 @@
 """Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
-`Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a part, and
-set the field. The following code creates `Results`:
+`Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a nested
+object, such as `TrainingRecord`, and set the field. The following code creates `Results`:
 
-- `vaswani train`: `_results_of_run` in training/run.py.
+- `vaswani train` creates `Results` in `_results_of_run` (training/run.py).
 - `vaswani import` sets `origin` and `data`.
 - `vaswani average` sets `average_of` if the averaged checkpoints have different recipes.
 - The push of a pipeline sets `weights_changed` if the weights differ from the weights of the run.
@@ -27,7 +27,7 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys that were given."""
+        """Return a dict for JSON, without the fields that were never set."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -35,7 +35,9 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 class TrainingRecord(Record):
-    """The training of the final weights."""
+    """Describes the training that produced the final weights, for example its number of steps and its
+    duration.
+    """
 
     date: str | None = None
     seed: int | None = None
@@ -49,7 +51,8 @@ class TrainingRecord(Record):
     hardware: str | None = None
     processes: int | None = None
     threads: int | None = None
-    # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
+    # Tags that a logging integration of transformers (`report_to`) has added to the model, such as the
+    # address of a dashboard.
     model_tags: list[str] | None = None
     versions: dict[str, str] | None = None
     # The steps of the checkpoints whose average is the final weights.
@@ -136,10 +139,10 @@ class Results(Record):
     training: TrainingRecord | None = None
     test: ScoresRecord | None = None
     examples: list[ExampleRecord] | None = None
-    # The search settings of the scores.
+    # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None
-    # The recipe keys that a user may change after the run has finished, with the values for which the run was
-    # scored. None if the scoring was interrupted.
+    # Maps each recipe key that a user can change after the run has finished to its value in the scored run.
+    # None if the scoring was interrupted.
     asked: dict[str, Any] | None = {}
     data: DataRecord | None = None
     # Maps the name of each split to the number of kept examples, and to the number of removed examples for

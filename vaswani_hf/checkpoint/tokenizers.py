@@ -19,8 +19,8 @@ from .files import TOKENIZER_FILES
 TREE_MARK = "makes_trees"
 # The key of tokenizer_config.json that marks a tokenizer of another library.
 IMPORTED_MARK = "is_imported"
-# The key of tokenizer_config.json of the target tokenizer that is true if the source tokenizer and the target
-# tokenizer give each token the same id.
+# A key of the target tokenizer's tokenizer_config.json. The value is true if the source tokenizer and the
+# target tokenizer give each token the same id.
 SHARED_IDS_MARK = "shared_vocabulary"
 
 
@@ -31,8 +31,8 @@ def save_tokenizers(
 ) -> None:
     """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
     # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The subfolder of the target
-    # tokenizer is not a reliable sign, because the subfolder may remain from an earlier save, and a request
-    # to the Hub for its files may fail.
+    # tokenizer is no reliable sign of two tokenizers. The subfolder can remain from an earlier save, and a
+    # request to the Hub for its files can fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:

@@ -190,8 +190,8 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # If standard output is not the broken pipe, report the error, because another pipe is broken, for
-        # example the pipe to a worker process.
+        # Report the error if standard output can still be written. Then another pipe is broken, for example
+        # the pipe to a worker process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)

@@ -116,8 +116,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise InvalidValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
 
     def _refuse_options_of_models(self) -> None:
-        """Raise an error if the command scores only files with translations or trees, but the user gives an
-        option that has an effect only if a model runs.
+        """Raise an error if the user gives an option that only models use, such as `--dtype`, but every
+        system is a file. A file contains finished translations or trees, so no model runs.
         """
         if self.systems and all(map(_is_file, self.systems)):
             read_by_comet = {"device"} if self.comet else set()

@@ -41,8 +41,8 @@ class CountedRequests:
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines on stderr. Messages call the input
-    `place`. The first translation belongs to line `done + 1` of the input.
+    """Yield the translations, and report skipped lines on stderr. `place` is the name of the input in
+    messages, such as "the training split". The first translation belongs to line `done + 1` of the input.
     """
     number = done
     num_skipped = 0

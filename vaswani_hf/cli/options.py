@@ -158,12 +158,13 @@ class _TranslationFields(Options):
 
 
 def translation_options(*names: str) -> Any:
-    """Create an options class whose fields are the translation options with the given names. Without names,
-    the class has all translation options.
+    """Create an options class whose fields are the translation options with the given names. If no names are
+    given, the class has all translation options.
 
     The type is Any, because a type checker cannot know the fields of a class that `create_model` creates. The
-    fields are not repeated in a class here, because the published code declares the fields and must not
-    import pydantic.
+    function copies the fields from dataclasses in the published code, so that each option is declared only
+    once. The published code cannot declare the pydantic class, because the published code must not import
+    pydantic.
     """
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:

@@ -65,8 +65,8 @@ def describe_all_keys() -> str:
 
 
 def describe_key(name: str) -> str:
-    """Describe one key, such as `training.warmup_steps`. A name without a section, such as `warmup_steps`,
-    describes the key in each section.
+    """Describe one key, such as `training.warmup_steps`. If `name` has no section, as in `warmup_steps`,
+    describe the keys with this name in all sections.
     """
     keys = read_keys()
     found = {place: key for place, key in keys.items() if name in (place, key.key)}

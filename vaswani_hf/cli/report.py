@@ -15,7 +15,8 @@ def report(error: Exception, is_output_lost: bool) -> int:
     """Print the error in one sentence, and return the exit code. `-v` and VASWANI_TRACEBACK=1 add the
     traceback. `is_output_lost` is True if standard output cannot be written.
     """
-    # Import the module here, because the import of huggingface_hub takes time, and most commands succeed.
+    # Import the module inside the function, so that only a command with an error waits for the import of
+    # huggingface_hub.
     from ..checkpoint.hub import hub_error, sentence_of
 
     logger = logging.getLogger("vaswani_hf")
@@ -42,7 +43,8 @@ def _system_error_message(error: OSError, is_output_lost: bool) -> str:
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
         # If the disk is full, an error of `shutil.copyfile` has the source in `filename` and the copy in
-        # `filename2`. The copy is the file that cannot be written.
+        # `filename2`. Name the copy in the message, because the source can be read, but the copy cannot be
+        # written.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

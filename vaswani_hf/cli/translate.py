@@ -167,7 +167,8 @@ def _translate_document(
     """Translate the input as one document."""
     from ..markup import translate_markup
 
-    # `translate_markup` splits the sentences, and places the tags by the word alignment.
+    # Turn `split_sentences` off, because `translate_markup` itself splits the text into sentences. Return
+    # word alignments, because `translate_markup` uses the word alignments to place the tags.
     chosen = replace(chosen, split_sentences=False, return_alignments=True)
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:

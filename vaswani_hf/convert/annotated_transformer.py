@@ -25,10 +25,10 @@ from .weights import WeightNames, equal_weights, shared_weights, sizes, stack_na
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
-# PyTorch's LayerNorm adds an epsilon to the variance, and "The Annotated Transformer" does not. Therefore the
-# imported config has the epsilon 1e-12, because 1e-12 is too small to have an effect. "The Annotated
-# Transformer" adds 1e-6 to the standard deviation. The import ignores the 1e-6, because 1e-6 changes outputs
-# by less than one part in 100,000 if the standard deviation is above 0.1.
+# PyTorch's LayerNorm adds an epsilon to the variance, and "The Annotated Transformer" does not. The imported
+# config sets the epsilon of PyTorch's LayerNorm to 1e-12, because a value of 1e-12 is too small to change the
+# outputs. "The Annotated Transformer" adds 1e-6 to the standard deviation. The import ignores the 1e-6,
+# because 1e-6 changes outputs by less than one part in 100,000 if the standard deviation is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 

@@ -202,7 +202,8 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Always write "never", so that the same search is not measured twice.
+            # Always use the value "never" for `early_stopping`, so that two equal searches have equal
+            # settings and are measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -227,8 +228,8 @@ class _Certification:
             # A translation that the length limit stopped has no end token.
             is_stopped = not token_ids or token_ids[-1] not in ends
             is_limited.append(is_cut or is_stopped)
-            # Compute log-probabilities only if the checkpoint neither cut the source text nor stopped the
-            # translation.
+            # Compute log-probabilities only if no length limit of the checkpoint cut the source text or
+            # stopped the translation.
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)

@@ -1,8 +1,8 @@
 """Defines the classes `Format` and `Engine`, the check whether a format supports a config, and the comparison
 of a written model with its checkpoint.
 
-If only one format needs a library, the library may not be installed. Therefore the files that define formats
-import such a library inside a function.
+A library that only one format needs is perhaps not installed. Therefore the files that define formats import
+such a library inside a function.
 
 In shapes, B is the batch size, S the source length and T the target length.
 """
@@ -82,8 +82,8 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Return None if the config has an end token. Otherwise, return the reason why a format whose search
-    needs an end token cannot express the config.
+    """Return None if the config has an end token. If the config has no end token, return the reason why a
+    format cannot express the config: the search of the format needs an end token.
     """
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
@@ -165,8 +165,8 @@ class Engine(ABC):
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
             does not support the checkpoint's settings. The keys of `search` are fields of `SearchSettings`.
-        installation (str, optional): The command that installs the runtime. None if the runtime is installed
-            by the package extra that has the name of the format.
+        installation (str, optional): The command that installs the runtime. None if pyproject.toml lists the
+            runtime in the optional dependency group with the name of the format.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()

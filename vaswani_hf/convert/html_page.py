@@ -99,7 +99,8 @@ _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_b
 # `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
-# The largest absolute int8 value in a row. A weight is its int8 value multiplied by the scale of the row.
+# The int8 values of each matrix row are in the range from `-_LARGEST` to `_LARGEST`. A weight is its int8
+# value multiplied by the scale of the row.
 _LARGEST = 127
 
 
@@ -291,7 +292,8 @@ def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
     """Return the weights of a model in the safetensors format. A tied weight is stored only once.
 
     If `is_int8` is True, a matrix with the name `NAME` [m, n] is stored in int8. The float32 vector
-    `NAME.scale` [m] contains the scales of its rows. Vectors, such as biases, are always stored in float32.
+    `NAME.scale` [m] contains one scale for each row of the matrix `NAME`. Vectors, such as biases, are always
+    stored in float32.
     """
     tied = model.all_tied_weights_keys
     tensors = {}

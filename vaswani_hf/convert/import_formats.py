@@ -1,7 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-If only one format needs a library, the library may not be installed. Therefore the files that define formats
-import such a library inside a function.
+A library that only one format needs is perhaps not installed. Therefore the files that define formats import
+such a library inside a function.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -196,7 +196,8 @@ def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, s
 
 def require_allowed(settings: Mapping[str, Any], allowed: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
     """Raise an `UnsupportedError` if a field of the settings has another value than the allowed values.
-    `allowed` maps each field to the values and the reason. A missing field is allowed.
+    `allowed` maps each field to a pair: the allowed values, and the reason why other values are not
+    supported. A missing field is allowed.
     """
     for name, (values, reason) in allowed.items():
         if name in settings and settings[name] not in values:

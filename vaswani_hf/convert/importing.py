@@ -132,8 +132,9 @@ def import_checkpoint(
         except (InvalidValueError, UnsupportedError):
             raise
         except Exception:
-            # A library may raise any error for a file that is only a pointer of git-lfs. If there is such a
-            # file, report the pointer. Otherwise raise the error unchanged.
+            # A library can raise any error for a file that is only a pointer of git-lfs. If one of the files
+            # is a pointer of git-lfs, raise an error that names this file. Otherwise raise the error
+            # unchanged.
             _refuse_lfs_pointers(path)
             raise
         imported.facts = {**_facts_of_card(path), **imported.facts}
@@ -214,7 +215,9 @@ def _refuse_lfs_pointers(path: Path) -> None:
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:
-    """Return the licence in the model card of the imported checkpoint, or an empty dict."""
+    """Return a dict with the key `license` from the model card of the imported checkpoint. Return an empty
+    dict if the model card names no licence.
+    """
     if not (path / CARD_FILE).is_file():
         return {}
     try:

@@ -5,11 +5,11 @@ LayerNorm is 1e-6; a stack can be pre-norm instead of post-norm. In config.yaml,
 stack is "pre" (with a LayerNorm at the end of the stack) or "post". Without the key `layer_norm`, the encoder
 is pre-norm without a LayerNorm at its end, and the decoder is post-norm.
 
-A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The import
-divides or multiplies weights by powers of alpha, so that the imported model computes the same outputs with
-Sublayer(x) + x. With the changed weights, the inputs of LayerNorm have another variance. The import does not
-adapt the epsilon of 1e-6 to the new variance. If the variance is above 0.1, an epsilon of 1e-6 changes the
-outputs of LayerNorm by less than one part in 100,000.
+A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The sub-layers
+of the imported model compute Sublayer(x) + x. The import divides or multiplies weights by powers of alpha, so
+that the imported model has the same outputs as the JoeyNMT model. The changed weights change the variance of
+the inputs of LayerNorm, but the import keeps the LayerNorm epsilon of 1e-6. If the variance is above 0.1, an
+epsilon of 1e-6 changes the outputs of LayerNorm by less than one part in 100,000.
 """
 
 from collections.abc import Mapping

@@ -204,8 +204,9 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     projection's row of `<pad>` to zero, unless this row is the embedding of the decoder's start token.
 
     If the output projection is tied to an embedding, the row is also the embedding of `<pad>`. The embedding
-    of `<pad>` may be zero, because no position attends to padding. In models of the Marian toolkit, the
-    decoder starts from `<pad>`, so a tied row of `<pad>` keeps its values. The probability of `<pad>` is
+    of `<pad>` may be zero, because no position attends to padding. In models of the Marian toolkit, `<pad>`
+    is the start token of the decoder. If the output projection of such a model is tied, the row of `<pad>`
+    keeps its values, because the row is also the embedding of the start token. The probability of `<pad>` is
     still 0, because the output bias of `<pad>` is very low.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT

@@ -63,8 +63,8 @@ ACTIVATIONS = {
 }
 # The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
-# Possible names of the file with the search options and the names of the vocabulary files. If several files
-# exist, the import reads the first. `{}` stands for the name of the model file.
+# Possible names of the YAML file that contains both the search options and the names of the vocabulary files.
+# If several files exist, the import reads the first. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # File names of the two SentencePiece models in OPUS-MT models. OPUS-MT models have the token ids in a
 # separate YAML file.

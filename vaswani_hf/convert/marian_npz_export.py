@@ -385,8 +385,9 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. The name `<unk>` has no effect,
-    # because a tokenizer without an unknown token never returns the id of `<pad>` for a text.
+    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. If the tokenizer has no unknown
+    # token, the name `<unk>` for the id of `<pad>` changes no translation, because the tokenizer never
+    # encodes a text with the id of `<pad>`.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"
@@ -455,8 +456,9 @@ class MarianNpzEngine(Engine):
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts with `num_beams` beams. The length penalty in the attribute `search` replaces the
-        length penalty in decoder.yml. The batch size is the batch size in decoder.yml, because Marian mixes
-        up the sentences of larger batches for models of the type "transformer-new".
+        length penalty in decoder.yml. Marian uses the batch size in decoder.yml. The batch size is one
+        sentence for models of the type "transformer-new", because Marian mixes up the sentences of larger
+        batches.
         """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]

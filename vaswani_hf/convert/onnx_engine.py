@@ -63,8 +63,8 @@ class OnnxEncoder:
 
 class OnnxModel(VaswaniForSeq2SeqLM):
     """A model that runs the graphs of an ONNX export as its encoder and decoder. The class inherits the
-    method `generate`. The class also inherits PyTorch modules, but these modules are on the meta device and
-    are not used.
+    method `generate`. The constructor of the base class also creates the PyTorch modules of the model, but on
+    the meta device. `OnnxModel` does not run these PyTorch modules.
 
     Args:
         folder (Path): A folder that `vaswani export --format onnx` wrote.

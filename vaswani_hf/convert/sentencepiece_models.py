@@ -10,10 +10,10 @@ A checkpoint may have one SentencePiece model for each language, and one vocabul
 one vocabulary file, each tokenizer must contain the pieces of both models, but must not split text into
 pieces of the other language's model. Therefore the conversion writes the character `_FOREIGN` before each
 piece of the other language. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes
-`_FOREIGN`. A piece of the other language gets no `_FOREIGN` if the piece is a single character, or if the
-tokenizer's own SentencePiece model contains none of its characters. A piece without `_FOREIGN` is necessary
-for unknown characters, because SentencePiece joins adjacent unknown characters to one piece, and Marian looks
-up the joined piece in the vocabulary.
+`_FOREIGN`. The conversion does not write `_FOREIGN` before a piece of the other language in two cases: the
+piece is a single character, or all characters of the piece are missing in the tokenizer's own SentencePiece
+model. The tokenizer must be able to use such a piece of unknown characters, because SentencePiece joins
+adjacent unknown characters to one piece, and Marian looks up the joined piece in the vocabulary.
 """
 
 import base64
@@ -51,7 +51,8 @@ class SentencePieces:
     """The content of a SentencePiece model file.
 
     Attributes:
-        pieces (dict): Maps each piece into which SentencePiece can split texts to its score.
+        pieces (dict): The keys are the pieces that can occur when SentencePiece splits a text. The values are
+            the scores of the pieces.
         is_bpe (bool): True for a BPE model, False for a unigram model.
         charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
         adds_space (bool): True if SentencePiece adds a space at the beginning of a text.
@@ -79,8 +80,9 @@ class SentencePieces:
 
 
 def empty_model(user: str) -> Any:
-    """Return an empty SentencePiece model. If the library sentencepiece or protobuf is missing, the error
-    message says that `user` needs both libraries.
+    """Return an empty SentencePiece model. Raise a ValueError if the library sentencepiece or protobuf is
+    missing. `user` is the subject of the error message: the name of the file or model that needs the two
+    libraries.
     """
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -152,8 +154,8 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # `runs` contains tokens of the other language: tokens of a single character, and tokens whose characters
-    # occur in no piece of `model`.
+    # `runs` contains the tokens of the other language that get no `_FOREIGN`: tokens that consist of one
+    # character, and tokens whose characters occur in no piece of `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -191,8 +193,9 @@ def fast_tokenizer(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if the vocabulary `ids` lacks a piece of several characters. A tokenizer of
-    `fast_tokenizer` never uses a missing piece, and so may split texts differently than SentencePiece.
+    """Return True if `model` has a piece of two or more characters that is missing in the vocabulary `ids`. A
+    tokenizer of `fast_tokenizer` never uses a missing piece, and so may split texts differently than
+    SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -226,8 +229,8 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`,
-    and `runs` the tokens of the other language that have no `_FOREIGN`.
+    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`.
+    `runs` contains the tokens of the other language that do not begin with the mark `_FOREIGN`.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -330,14 +333,15 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains
-    # the sequence. Repeat the token, because the vocabulary contains the token itself.
+    # the sequence. The normalizer never replaces `token` itself, because the vocabulary contains `token`.
+    # Therefore test two and three copies of `token` in a row.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
     """Remove the private character `_FOREIGN` from the tokens that belong to the other SentencePiece model.
-    Keep `_FOREIGN` if the vocabulary also contains the token without `_FOREIGN`.
+    Keep `_FOREIGN` in a token if `tokens` also contains the same token without `_FOREIGN`.
     """
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]

@@ -45,8 +45,8 @@ _TITLE = "tensor2tensor"
 _HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
 _VOCABULARIES = "vocab.*subwords"
 _POST_NORM = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
-# Maps each name that the flag `hparams_set` may have to its hyperparameters. Other hyperparameters have the
-# defaults of `Tensor2TensorFacts`.
+# The keys are the supported values of the flag `hparams_set`. The values are the hyperparameters of each set.
+# Other hyperparameters have the defaults of `Tensor2TensorFacts`.
 _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_base_v1": {
         "num_heads": 8,

@@ -2,8 +2,8 @@
 
 The class `SubwordTextEncoder` of tensor2tensor encodes a text in four steps:
 
-1. Split the text between letters or digits and other characters. Remove each space that stands alone between
-   two parts.
+1. Split the text at each boundary between an alphanumeric character (letter or digit) and another character.
+   Remove each part that is only a single space and stands between two other parts.
 2. Write a backslash as two backslashes, and an underscore as a backslash and the letter u. Write each
    character that occurs in no token of the vocabulary as its decimal code between a backslash and a semicolon.
 3. Append an underscore to each part.
@@ -25,8 +25,9 @@ from transformers import PreTrainedTokenizerFast
 from .sentencepiece_models import empty_model
 from .word_tokenizers import imported_tokenizer
 
-# The normalizer marks positions in a text with these control characters. Between control characters, the
-# normalizer `Precompiled` replaces each character of a text separately.
+# The normalizer marks positions in a text with these control characters. With the control character
+# `_BETWEEN_CHARACTERS` between all characters of a text, the normalizer `Precompiled` replaces each character
+# separately.
 _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"

@@ -224,8 +224,8 @@ def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
     ids = torch.zeros(_TRACED_SENTENCES, _TRACED_NEW, dtype=torch.int64)
     mask = torch.ones(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
     encoder_hidden_states = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, config.d_model)
-    # In the first call, the cached keys and values of the source have the length 0. Therefore the cached
-    # source length has its own dimension name.
+    # In the first call, the cached keys and values of the source have the length 0. Therefore the length axis
+    # of the cached source keys and values has its own dimension name in the ONNX graph.
     cached = {0: batch, 2: Dim("past_decoder_sequence_length")}
     cached_source = {0: batch, 2: Dim("past_encoder_sequence_length")}
     num_states = 2 * config.decoder_layers
@@ -279,7 +279,7 @@ def _zero_states(config: VaswaniConfig, length: int) -> list[torch.Tensor]:
 
 
 def _write_graph(program: Any, folder: Path, name: str) -> None:
-    """Write a graph with float32, float16 and int8 weights."""
+    """Write three ONNX files of a graph: with float32 weights, with float16 weights and with int8 weights."""
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.transformers.float16 import convert_float_to_float16

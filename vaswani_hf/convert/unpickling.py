@@ -106,8 +106,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # `safe_globals` accepts pairs of a class and a name. For an object whose class has the name in a
-        # pair, torch creates an instance of the class in the pair.
+        # `safe_globals` accepts pairs of a class and a full class name. If the class of an object in the file
+        # has the name in a pair, torch creates an instance of the class in the same pair.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -106,8 +106,8 @@ def stack_names(
         layer (str): The name of a layer in the format, such as "encoder.layers.{}".
         modules (Mapping): Maps the format's name of each module in a layer, such as a LayerNorm, to the name
             in this package.
-        attentions (Mapping, optional): Maps the format's name of each attention module in a layer to the name
-            in this package.
+        attentions (Mapping, optional): The keys are the names that the format gives the attention modules in
+            a layer. The values are the names of the same modules in this package.
         projections (Mapping, optional): Maps the format's name of each projection in an attention module to
             the name in this package.
         norm (str, optional): The format's name of the LayerNorm at the end of the stack.
@@ -220,8 +220,9 @@ def require_vocabulary_sizes(
 
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
-    """Return the config fields about shared weights and biases. Add shared weights to `state` under all their
-    names. `state` contains weights under the names of this package.
+    """Return the config fields that say which embeddings are shared, and whether the output projection and
+    the attention have biases. Add shared weights to `state` under all their names. `state` contains weights
+    under the names of this package.
     """
     if is_shared:
         joint = state["model.encoder.embed_tokens.weight"]
@@ -241,8 +242,8 @@ def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. `state` contains weights under the names of this
-    package. `of_encoder` and `of_decoder` are "pre" or "post". An error message about the LayerNorm at the
-    end of the decoder names `field`.
+    package. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the name of a setting or module in
+    the format. The error message about the LayerNorm at the end of the decoder contains this name.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")

@@ -108,6 +108,7 @@ def tokenizer_pair(
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
     # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read this record, because two separate tokenizers can have the same token ids.
+    # transformers.js read the record in `target.init_kwargs`, because two separate tokenizer objects can
+    # share one vocabulary.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     return source, target

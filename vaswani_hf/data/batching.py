@@ -170,9 +170,10 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Return the bounds of as few batches as the two token budgets allow, all of almost the same size. If
-    each batch were filled completely, the last batch could have only a few sentence pairs, and an optimizer
-    step on these few pairs could change the weights as much as a step on a full batch.
+    """Divide the pairs into as few batches as the two token budgets allow. All batches have almost the same
+    size. Return the batch bounds: the positions at which the batches begin, and the number of pairs at the
+    end. If each batch were filled completely, the last batch could have only a few sentence pairs, and an
+    optimizer step on these few pairs could change the weights as much as a step on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -185,9 +186,10 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Return the batch bounds for `count` batches whose token budgets add up to `total`. If `total` is not
-        # divisible by `count`, the last batches get a budget that is larger by one token. Do not use one
-        # budget for all batches: if this budget were one token smaller, every batch could lose a sentence pair.
+        # Return the batch bounds (the positions at which the batches begin) if the token budgets of `count`
+        # batches add up to `total`. If `total` is not divisible by `count`, the last batches get a budget
+        # that is larger by one token. Do not use one budget for all batches: if this budget were one token
+        # smaller, every batch could lose a sentence pair.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -224,8 +226,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # To save time, compute the bounds of all batches in one step that pairs of one bucket fill under
-            # equal budgets.
+            # If the pairs of one bucket fill several batches with equal budgets, compute the bounds of these
+            # batches in one step to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -369,10 +371,11 @@ class PairCollator:
     """Pads the pairs of a batch into tensors.
 
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or for
-    augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
-    pair. Therefore a resumed run, or a run with another number of data workers, encodes the pair in the same
-    way. The new encoding may have more tokens than the encoding in the corpus. A batch can then exceed its
-    token budget, because the sampler counts the tokens of the encoding in the corpus.
+    augmentation. The seed of the random generator consists of `seed`, the epoch, the index of the pair, and
+    the number of the copy if the pair is repeated in the epoch. Therefore a resumed run, or a run with
+    another number of data workers, encodes the pair in the same way. The new encoding may have more tokens
+    than the encoding in the corpus. A batch with new encodings can exceed its token budget, because the
+    sampler counts the tokens of the encodings that are stored in the corpus.
     """
 
     def __init__(
@@ -384,8 +387,9 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `encoders` are the encoders of the source texts and the target
-        texts. `augment` changes the text of a pair before the encoding, and needs `encoders`.
+        """`pad_token_id` pads `input_ids`. `encoders` contains two objects that convert texts to token ids:
+        the first for source texts, the second for target texts. `augment` changes the text of a pair before
+        the encoding, and needs `encoders`.
 
         If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids of the
         corpus.
@@ -445,10 +449,10 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding with
-    `trim`, such as the method `trim` of the collator. A part has at most `positions` source tokens and at
-    most `positions` target tokens, including padding. If one sentence pair has more tokens than `positions`,
-    this pair is a part of its own.
+    """Divide a batch into parts with almost the same number of pairs. The function `trim` removes unnecessary
+    padding from each part; the trainer passes the method `trim` of its collator. A part has at most
+    `positions` source tokens and at most `positions` target tokens, including padding. If one sentence pair
+    has more tokens than `positions`, this pair is a part of its own.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

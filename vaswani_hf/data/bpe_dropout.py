@@ -105,6 +105,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # Also return True for a pair with only some of the bytes of a character. The decoder writes one
-    # replacement character for incomplete bytes.
+    # Also return True if the two byte-level BPE pieces in `pair` together contain only some of the bytes of
+    # one character. The decoder writes one replacement character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -34,12 +34,13 @@ ID_FEATURES = {
 }
 
 # The maximum number of characters of a text, per token of `max_length`. Natural language has 1 to 8
-# characters per token. The limit removes lines such as 100,000 equal characters. A tokenizer would learn very
-# long tokens from such a line, and the line would then have few enough tokens to be kept.
+# characters per token. For example, the limit removes a line that repeats one character 100,000 times. A
+# tokenizer would learn very long tokens from such a line, and the line would then have few enough tokens to
+# be kept.
 CHARACTERS_PER_TOKEN = 16
 
-# The number of sentence pairs that are encoded at once. With a larger number, fewer words occur in several
-# batches, but the encoding needs more memory.
+# The number of sentence pairs that are encoded at once. The encoder looks up each distinct word once per
+# batch of `_ENCODED_AT_ONCE` pairs. A larger number means fewer look-ups, but the encoding needs more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
@@ -59,7 +60,7 @@ def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
 class CorpusReport:
     """Counts the sentence pairs that were kept, and the removed pairs for each reason."""
 
-    # The word for an example of the corpus in messages.
+    # The noun for one training example in messages: "pair" or "text".
     example: ClassVar[str] = "pair"
 
     kept: int = 0
@@ -74,8 +75,8 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N sentence pairs. `outcomes` contains the index of the field that counts each pair, such as 0
-        for `kept`.
+        """Count N sentence pairs. For each pair, `outcomes` contains the index of the `CorpusReport` field to
+        which the pair is added, such as 0 for the field `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):

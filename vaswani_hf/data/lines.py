@@ -61,8 +61,8 @@ def refuse_blank(lines: Collection[str], option: str, path: str) -> None:
 
 
 def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
-    """Raise an error if two files have different numbers of lines or trees. `what` is the word for them in
-    the error message.
+    """Raise an error if two files have different numbers of lines or trees. The argument `what` is the plural
+    noun in the error message, such as "lines".
     """
     if number != other_number:
         raise ValueError(

@@ -59,8 +59,9 @@ class PairSource:
     # A UTF-8 text file with one text per line, for a language model. Source and target of a pair are then the
     # same text.
     text_file: Files | None = None
-    # The split of the recipe that names the files. Error messages then name the key of the recipe, such as
-    # `train_source`, and otherwise the field, such as `source_file`.
+    # The split to which the files belong, such as "train", if the recipe names the files. Error messages then
+    # contain the key of the recipe, such as `train_source`. If `split_of_recipe` is None, error messages
+    # contain the name of the field, such as `source_file`.
     split_of_recipe: str | None = None
 
     def key_of(self, name: str) -> str:

@@ -20,8 +20,8 @@ def c_function(name: str) -> Any:
 
 
 def return_free_memory() -> None:
-    """Return freed memory to the operating system. For example, the training of a tokenizer frees half a
-    gigabyte.
+    """Return freed memory to the operating system. For example, after the training of a tokenizer the C
+    library keeps half a gigabyte of freed memory.
     """
     trim = c_function("malloc_trim")
     if trim is not None:

@@ -15,8 +15,7 @@ from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
 
-# The number of words for which a text gets one error: a typo or a wrong space. A text gets at least one
-# error.
+# A text gets one error (a typo or a wrong space) per `_WORDS_PER_ERROR` words, but at least one error.
 _WORDS_PER_ERROR = 10
 # Matches a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")

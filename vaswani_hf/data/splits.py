@@ -63,8 +63,8 @@ def split_name(data: DataSettings, split: str) -> str:
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
     """Raise an error if every pair of a split has an empty source or an empty target. `fault` is the message
-    of this error. Also raise an error if all other pairs of a training or validation split have too many
-    characters.
+    of this error. For a training or validation split, also raise an error if every pair with a non-empty
+    source and a non-empty target has too many characters.
     """
     name = split_name(data, split)
     max_length = data.max_length

@@ -122,8 +122,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         position at which the window begins, and its sentence pairs.
         """
         source_tokens, target_tokens = self._budgets
-        # Measure the size of a window with integers. A sum of floating-point fractions would have rounding
-        # errors, and a resumed run could divide the stream into other windows.
+        # Measure the size of a window with integers: one batch has the size `source_tokens * target_tokens`.
+        # A sum of floating-point fractions would have rounding errors, and a resumed run could divide the
+        # stream into other windows.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
@@ -134,7 +135,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
             # Yield a full window only after reading the sentence pairs of one more batch. If the epoch ends
-            # before, these pairs are too few for a batch, and are added to the window.
+            # earlier, the pairs after the full window are too few for a batch of their own, and are added to
+            # the full window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -212,8 +214,9 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # Reset a stream with a single shard to its first pair in each epoch, because the stream keeps its
-        # position. For several shards, the method `shard` returns a new stream that begins at its first pair.
+        # At the beginning of an epoch, reset a stream with a single shard to its first pair, because the
+        # stream keeps its position from the previous epoch. If the stream has several shards, the method
+        # `shard` returns a new stream that begins at the first pair of the shard.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

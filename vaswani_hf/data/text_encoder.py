@@ -20,8 +20,8 @@ _MAX_WORDS = 500_000
 
 class SerializedTokenizer(NamedTuple):
     """A tokenizer as plain values, from which another process can build the tokenizer again. `text` is the
-    JSON text of the tokenizer without padding and truncation. `split_special_tokens` is the attribute of this
-    name.
+    JSON text of the tokenizer without padding and truncation. The field `split_special_tokens` is a copy of
+    the attribute `split_special_tokens` of the tokenizer.
     """
 
     text: str
@@ -141,7 +141,8 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """Return True if an added token takes the spaces on its two sides and contains no space itself.
+    """Return True if the tokenizer treats the spaces before and after an added token as part of the token,
+    and the content of the token has no spaces.
 
     Such a token does not change the token ids of the neighbouring words.
     """

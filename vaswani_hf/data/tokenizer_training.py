@@ -3,11 +3,11 @@ tokenizer for each side.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. Without
-the characters, a model could write incomplete characters. Without the bytes, a tokenizer could not encode a
-character that is missing in the training text. A tokenizer is trained on at most a million sentence pairs:
-pairs at regular intervals of a corpus, or the first pairs of a stream. Pairs with too many characters (see
-`has_too_many_characters`) are left out.
+Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. If the
+vocabulary did not contain the characters, a model could write only some of the bytes of a character. Without
+the bytes, a tokenizer could not encode a character that is missing in the training text. A tokenizer is
+trained on at most a million sentence pairs: pairs at regular intervals of a corpus, or the first pairs of a
+stream. Pairs with too many characters (see `has_too_many_characters`) are left out.
 """
 
 import copy
@@ -69,7 +69,9 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 @dataclass(frozen=True)
 class TextForm:
-    """Describes how a tokenizer changes a text: which special tokens and which space it adds."""
+    """Describes which special tokens a tokenizer adds to a text, and whether the tokenizer adds a space
+    before the text.
+    """
 
     # If True, the tokenizer adds a space before a text, and removes the space in decoding. A word at the
     # beginning of a text then has the same token ids as inside a text.
@@ -192,8 +194,8 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield batches at regular intervals of a dataset, or the first batches of a stream. All batches together
-    have at most `TRAINING_PAIRS` pairs.
+    """For a dataset, yield batches of consecutive pairs that begin at regularly spaced positions. For a
+    stream, yield the first batches. All batches together have at most `TRAINING_PAIRS` pairs.
     """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
@@ -257,7 +259,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Remove tokens that are language tags in decoding. Ordinary text with the characters of a tag is kept.
+    # In decoding, remove the tokens that are language tags, but keep ordinary text with the characters of a
+    # tag.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
     # Remove the space before the text in decoding. Keep the space for a causal language model, because its
@@ -282,8 +285,9 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
     """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
 
-    A tokenizer of another library always has the form `SENTENCE`. `with_form` returns such a tokenizer
-    unchanged, or raises an error if `form` is another form.
+    A tokenizer that was imported from another library supports only the text form `SENTENCE`. If `form` is
+    `SENTENCE`, `with_form` returns an imported tokenizer unchanged. If `form` is another text form,
+    `with_form` raises a ValueError for an imported tokenizer.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -304,9 +308,10 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # Sort the ASCII characters by their symbols in byte-level BPE, so that BPE merges equally frequent pairs
-    # in the order of their bytes. The BPE trainer learns enough merges, because the trainer reserves 128
-    # entries for ASCII characters, and the vocabulary reserves 256 entries for bytes.
+    # Sort the ASCII characters by their byte-level BPE symbols (see `_as_byte_symbols`). Then the BPE trainer
+    # merges equally frequent ASCII pairs in the same order as a trainer of byte-level BPE. The BPE trainer
+    # reserves only 128 vocabulary entries for single ASCII characters, but the final vocabulary reserves 256
+    # entries for bytes. Therefore the trainer learns enough merges to fill the final vocabulary.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)

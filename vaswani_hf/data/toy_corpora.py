@@ -55,10 +55,11 @@ _MAX_WORDS = 18
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
 # Each line is a grammar rule: weight, left side, right side. The symbol `NP:base` is a constituent with the
-# label NP, and `base` selects the rules of the symbol. The symbol `:base` has no label and adds no
-# constituent to the tree. A symbol without a colon is replaced by a word of the lexicon. `#` stands for `s`
-# (singular) or `p` (plural). All `#` of a rule have the same value. `@` stands for `p` if `#` is `s`, and for
-# `s` if `#` is `p`. `~` stands for `s` or `p`. Each `~` gets its own random value.
+# label NP. The part after the colon distinguishes symbols that have the same label but different rules. The
+# symbol `:base` has no label and adds no constituent to the tree. A symbol without a colon is replaced by a
+# word of the lexicon. `#` stands for `s` (singular) or `p` (plural). All `#` of a rule have the same value.
+# `@` stands for `p` if `#` is `s`, and for `s` if `#` is `p`. `~` stands for `s` or `p`. Each `~` gets its
+# own random value.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -169,8 +170,8 @@ _RULES = """
  1 VP:infinitive -> turn NP:simpleobject PRT:
 """
 
-# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. A symbol may
-# have several lines.
+# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. The words of one
+# symbol can be spread over several lines of the lexicon.
 _LEXICON = """
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
@@ -287,14 +288,16 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
     Each draw has two steps, because 90 % of the numbers would have six digits if all numbers had equal
     probability. The first step chooses the number of digits (0 to 3) of the thousands and of the remainder
-    below 1000. All 16 choices have equal probability. The second step takes a random number with the chosen
-    numbers of digits. In "validation" and "test", a choice is left out after all of its numbers have been
+    below 1000. All 16 combinations of two digit counts have equal probability. The second step takes a random
+    number whose thousands and remainder have the chosen digit counts. For the splits "validation" and "test",
+    a combination of digit counts is no longer chosen after all numbers with these digit counts have been
     drawn.
 
     The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
-    "train" repeats numbers. A number is repeated only after all numbers with the same numbers of digits have
-    been drawn. A larger `num_pairs` only adds pairs at the end of the list.
+    "train" repeats numbers. A number is repeated only after drawing all numbers with equally many digits in
+    the thousands and equally many digits in the remainder. A larger `num_pairs` only adds pairs at the end of
+    the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -326,8 +329,9 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers of all splits. If `is_endless` is True, numbers are repeated after all numbers
-    with the same numbers of digits have been drawn.
+    """Yield random numbers from 0 to 999,999, whatever their split is. If `is_endless` is True, a number is
+    repeated after all numbers with equally many digits in the thousands and equally many digits in the
+    remainder have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -356,8 +360,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """Yield each number `1000 * t + r` once, with `t` from `thousands` and `r` from `rests`, in random order.
 
-    The algorithm is a Fisher-Yates shuffle that stores only moved numbers. Therefore the first of up to
-    810,000 numbers is available at once.
+    The algorithm is a Fisher-Yates shuffle that stores only moved numbers. Therefore the shuffle yields the
+    first number immediately, even if there are 810,000 numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -422,8 +426,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """Return a dict that maps the left side of each grammar rule to a list of right sides. A right side with
-    the weight `w` occurs `w` times in the list.
+    """Return a dict that maps the left side of each grammar rule to a list of right sides. The right side of
+    a grammar rule with the weight `w` occurs `w` times in the list.
     """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):

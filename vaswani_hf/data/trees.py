@@ -6,8 +6,8 @@ does. `(NP` opens a constituent, `)` closes the innermost open constituent, and 
 A `Tree` stores the words and their tags separately.
 
 Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
-label. A parsing model outputs the part-of-speech tag of each word instead of `XX`, as in the code of the
-paper's authors.
+label. A parsing model outputs the part-of-speech tag of each word instead of `XX`. The code of the paper's
+authors also outputs the tags.
 """
 
 import os
@@ -113,7 +113,7 @@ def unescaped(word: str) -> str:
 def tree_from_symbols(
     words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None
 ) -> Tree:
-    """Return the tree with the linearisation `symbols` and the words of a sentence."""
+    """Return the tree that has the linearisation `symbols` and the leaves `words`."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
         text = " ".join(symbols)

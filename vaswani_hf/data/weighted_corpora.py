@@ -1,7 +1,8 @@
 """Chooses the sentence pairs of each epoch from several training corpora with weights (`data.train_weights`).
 
-In array shapes, N is the number of sentence pairs in all corpora, and P is the number of places in an epoch.
-A pair can fill several places of an epoch.
+A place is a position in the list of the sentence pairs of an epoch. A pair can fill several places of an
+epoch. In array shapes, N is the number of sentence pairs in all corpora, and P is the length of the list of
+an epoch.
 """
 
 import numpy as np
@@ -14,11 +15,13 @@ class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
     An epoch is a list of places, and one sentence pair fills each place. A corpus with `n` pairs and the
-    weight `w` fills `m = round(w * n)` places. The pairs of a corpus are sorted by length. In each epoch a
-    random integer `r` from 0 to `n - 1` is drawn, and the pair at position `floor((j * n + r) / m)` of the
-    sorted pairs fills place `j`. Therefore each pair fills `m / n` places of an epoch, rounded down or up.
-    The length of a place is the length of the longest pair that can fill the place in any epoch. Therefore
-    the lengths of the places and the bounds of the batches are the same in all epochs.
+    weight `w` fills `m = round(w * n)` places. The pairs of a corpus are sorted by length. For each corpus
+    with `n` pairs and `m` places, an epoch draws a random integer `r` from 0 to `n - 1`. Place `j` of the
+    corpus then gets the pair with the index `floor((j * n + r) / m)` in the `n` sorted pairs. Therefore each
+    pair of the corpus occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. Each place (position in the
+    list of an epoch) has a fixed source length and target length: the largest lengths of all pairs that can
+    fill the place in any epoch. Therefore all epochs have the same batch bounds, and equal lengths at equal
+    places in the list.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class WeightedPairs:
         source_parts = []
         target_parts = []
         for pairs, weight in zip(self._pairs, weights, strict=True):
-            # Give each corpus with a weight above 0 at least one place.
+            # Let each non-empty corpus with a weight above 0 fill at least one place in the list of an epoch.
             least = int(weight > 0 and len(pairs) > 0)
             num_places = max(least, round(weight * len(pairs)))
             self.num_places.append(num_places)
@@ -56,7 +59,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each place, the length of the longest sentence pair that can fill the place, in tokens.
+        # For each place in the list of an epoch, the largest source length and the largest target length (in
+        # tokens) of all pairs that can fill the place.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -81,10 +85,13 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return the length [num_places] of the longest sentence pair that can fill each place of an epoch."""
+    """For each place in the list of an epoch, return the largest of the `lengths` of the pairs that can fill
+    the place. The result has the shape [num_places].
+    """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # Also compare with the last pair of each place. `reduceat` leaves out the last pair if this pair is also
-    # the first pair of the next place.
+    # The pairs from index `first[i]` to index `last[i]` can fill place `i`. `np.maximum.reduceat` leaves out
+    # the pair at `last[i]` if `last[i]` equals `first[i + 1]`. Therefore compare the result with
+    # `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -84,8 +84,8 @@ class _Actions:
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
         """Return the translation, and HTML of the confidences, of the word alignment, of the other
-        translations and of the attention. The HTML of the attention is empty, because the attention of an
-        earlier text must disappear.
+        translations and of the attention. The HTML of the attention is always empty, so that the page stops
+        showing the attention of an earlier text.
         """
         if not text.strip():
             return "", "", "", "", ""

@@ -17,8 +17,8 @@ from ..settings.base import as_yaml
 from ..settings.sections import EvaluationSettings
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. The pattern matches bytes, as in the perl script. A pattern for characters would give another result
-# if a single non-ASCII letter is between two hyphens.
+# $2}g'. The pattern matches bytes, as in the perl script. A pattern that matches characters instead of bytes
+# would give another result if a single non-ASCII letter is between two hyphens.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -152,8 +152,8 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return `tokenize` and `lowercase` from the recipes of the checkpoints, without the options that the
-    user has given.
+    """Return the values of `tokenize` and `lowercase` in the recipes of the checkpoints. The result does not
+    contain the options in `given`, because the user has set these options.
 
     `sections` maps the name of each checkpoint to the section `evaluation` of its recipe. Raise an error if
     the recipes have different values, because all systems must be scored with the same options.

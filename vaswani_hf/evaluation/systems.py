@@ -30,7 +30,7 @@ class System:
         name: The name or the path that the user has given.
         load: Loads the translator of the checkpoint.
         options: The options of `Translator.translate`.
-        folder: The local folder of the checkpoint; None for a file.
+        folder: The local folder of the checkpoint. None if the system is a file of translations.
         finished: The translations in the file; None for a checkpoint.
     """
 

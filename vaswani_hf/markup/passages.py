@@ -42,8 +42,8 @@ class Piece:
             "open": the piece is an opening tag. "close": the piece is a closing tag. "break": the piece is a
             line break.
         raw (str): The characters of the piece in the source document.
-        text (str): The text of the piece that the model receives. The text is empty for tags, line breaks and
-            some unchangeable parts.
+        text (str): The text that the model receives for the piece. The text is empty for tags, line breaks
+            and some unchangeable parts.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
     """
 
@@ -87,7 +87,7 @@ class _Sentence:
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """Return the text of each piece that the model receives. If `has_atoms` is False, the texts of
+        """For each piece, return the text that the model receives. If `has_atoms` is False, the texts of
         unchangeable parts are empty.
         """
         texts: list[str] = []
@@ -227,9 +227,9 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
-    """Insert an empty line break between a closing tag and an opening tag if there is no white space between
-    the words before and after the tags. For example, `<b>one</b><i>two</i>` has two words, but its text without
-    the tags is "onetwo".
+    """Insert a line break that writes no characters (a `Piece` of the kind "break") between a closing tag and
+    an opening tag if no white space separates the words around the two tags. For example,
+    `<b>one</b><i>two</i>` has two words, but its text without the tags is "onetwo".
     """
     found: list[Piece] = []
     is_closed = False

@@ -5,7 +5,8 @@ of the text.
 import re
 
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
-# a word. Without these assertions, the search time would grow with the square of the length of a word.
+# a word. Without the look-behind assertions, the search time would grow with the square of the length of a
+# word.
 PLACEHOLDER = re.compile(
     r"""
     \{%.*?%\}                                                   # {% if x %}

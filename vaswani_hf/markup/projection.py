@@ -74,8 +74,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of one sentence in the units of the source, and in the units of the translation. `source_end`
-    and `end` are the index of the last unit plus 1.
+    """The range of one sentence in the list of source units, and in the list of translation units. A unit is
+    a word, punctuation or an unchangeable part. `source_end` and `end` are the index of the last unit plus 1.
     """
 
     source_start: int
@@ -113,8 +113,8 @@ def _place_pairs(
     sentences: Sequence[Bounds],
 ) -> None:
     """Choose the words of the translation that each pair of tags encloses, for all pairs with the same
-    parent. The pairs that have an aligned word in each sentence get their words first. All other pairs get
-    words from the remaining words.
+    parent. First choose the words of each pair of tags that has an aligned word in every sentence inside the
+    tags. Then choose the words of all other pairs of tags from the words that are not yet inside a pair.
     """
     free = [True] * len(target)
     unsure = []
@@ -166,8 +166,8 @@ def _aligned_range(
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
     """Return the range of units in the translation that corresponds to the source units between a pair of
-    tags. Return None if no free word of the translation is aligned with these source units. A word is free if
-    no other pair contains the word.
+    tags. Return None if the source units between the tags are aligned with no free word of the translation. A
+    word is free if no other pair of tags contains the word.
     """
     region = _region(parent, sentence)
     words = [
@@ -178,9 +178,9 @@ def _aligned_range(
         if source[i].is_word
     ]
     if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
-        # If the pair contains all words of the sentence in the source, the pair also contains all words in
-        # the translation. Leave out punctuation at the start and at the end if this punctuation is outside
-        # the pair in the source.
+        # If the pair of tags contains all source words of the sentence, the pair also contains all words of
+        # the translated sentence. Leave out punctuation at both ends of the translated sentence if the
+        # aligned source punctuation is outside the pair of tags.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1
@@ -223,8 +223,8 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest contiguous range of units between `start` and `end` that
-    no other pair contains.
+    """Set the range of a pair of tags to the longest contiguous range of free units between `start` and
+    `end`. A unit is free if no other pair of tags contains the unit.
     """
     best = (start, start)
     run_start = start
@@ -238,10 +238,10 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Return the position of a node in the translation: after the translation of the unit (word or
-    punctuation) before the node, or before the translation of the unit after the node. If the word alignment
-    contains neither the unit before the node nor the unit after the node, return the position at the same
-    fraction of the sentence as in the source.
+    """Return the position of a node in the translation: directly after the translation of the preceding
+    source unit, or directly before the translation of the following source unit. A unit is a word,
+    punctuation or an unchangeable part. If the word alignment contains neither the unit before the node nor
+    the unit after the node, return the position at the same fraction of the sentence as in the source.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -267,8 +267,9 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without units out of each pair of tags in `pairs`. If the node is before the pair in the
-    source, move the node before the pair; otherwise, move the node after the pair.
+    """If `node` lies inside a pair of tags in `pairs`, move `node` out of the pair. `node` must contain no
+    units (words, punctuation or unchangeable parts). If the node is before the pair in the source, move the
+    node before the pair; otherwise, move the node after the pair.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -300,8 +301,9 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         has_units = node.start < node.end
         needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
         if needs_space and parent.start == parent.end and parent is not root:
-            # Do not take the space from a unit of the translation, because the parent contains no units.
-            # Write only the space that is before the node in the source.
+            # Do not write the space of the next unit (word or punctuation) here, because the parent contains
+            # no units, and the next unit is outside the parent. Write only the space that is before the node
+            # in the source.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
         is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
@@ -320,8 +322,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         parts.append(node.closing)
         if needs_space and not is_glued_left and not is_glued_right and node.after:
             # Write a space between the node (an unchangeable part or a pair of tags without words) and the
-            # next word. The space before the next word in the model's translation is already in the result,
-            # in front of the node.
+            # next word. In the result, the space that belongs to the next word is already before the node, so
+            # another space is necessary after the node.
             parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
 
     def is_aligned(i: int, source: int) -> bool:

@@ -78,7 +78,8 @@ class Hypothesis:
     # phrase). The translator sets `text` and `unmet_phrases`.
     text: str = ""
     unmet_phrases: list[str] | None = None
-    # The score of the hypothesis in the search. Only the CTranslate2 backend sets `score`.
+    # The score of the hypothesis in the search. Only the CTranslate2 backend fills the field `score`; the
+    # field is 0.0 in hypotheses of other backends.
     score: float = 0.0
     # The cross-attention [T][S]. A backend sets `attention` only if its method `score` cannot compute the
     # attention.
@@ -114,12 +115,12 @@ class Backend(Protocol):
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Search translations of B segments of similar lengths. Return the hypotheses of each segment, best
-        first.
+        """Search for translations of B segments that have similar lengths. Return the hypotheses of each
+        segment, best first.
 
-        `settings` are arguments of `generate`. If a backend cannot compute attention in `score`,
-        `with_attention=True` makes `search` return the attention in each hypothesis. If a text cannot be
-        translated, `search` raises a `SentenceError` that contains the text.
+        `settings` are arguments of `generate`. If the method `score` of a backend cannot compute attention,
+        the method `search` returns the attention in each hypothesis if `with_attention` is True. If a text
+        cannot be translated, `search` raises a `SentenceError` that contains the text.
         """
         ...
 
@@ -217,7 +218,9 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """Search the segments of each target prefix length in a separate batch."""
+        """Group the segments by the lengths of their target prefixes, and search for the translations of each
+        group in a separate batch.
+        """
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)
@@ -409,7 +412,7 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 
 def language_token(segment: Segment) -> list[int]:
     """Return the token of the target language with which the translation of a segment begins. Return an empty
-    list if the search forces no token of a target language.
+    list if the search does not force a language token at the beginning of the translation.
     """
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]

@@ -13,8 +13,8 @@ parts:
    translation.
 4. The stopping rule decides for each sentence whether its search ends. A sentence is open during its search,
    and closed after its search.
-5. The best candidates that have not ended become the beams of the next step. Closed sentences are removed
-   from the batch.
+5. The best candidates that have not ended become the beams of the next step. Unless `may_remove_sentences` is
+   False, `BeamSearch` removes closed sentences (sentences whose search has ended) from the batch.
 
 The search follows the rules of beam search in transformers. In addition to the search of transformers, this
 search has the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7), has a
@@ -52,8 +52,8 @@ from .decoding_vaswani import Decoder, RowDecoder, TreeAttentionDecoder, TreeKVC
 from .fast_path_vaswani import needs_sync
 from .search_errors_vaswani import NotFiniteError
 
-# The score of a missing candidate or translation, as in transformers. Scores of existing candidates are far
-# above NEG_INF / 2, so a lower score means that a candidate is missing.
+# The score of an empty place in a list of candidates or finished translations. transformers uses the same
+# score. Scores of existing candidates are far above NEG_INF / 2, so a lower score marks an empty place.
 NEG_INF = -1e9
 
 # The stopping criteria of transformers that `BeamSearch` ignores, because `BeamSearch` checks `</s>` and the
@@ -188,8 +188,8 @@ class SearchTask:
     # length limits itself.
     criteria: StoppingCriteriaList
     strategies: SearchStrategies
-    # If True, the search removes no sentence before its end, and records the outputs that `generate` of
-    # transformers returns.
+    # If True, all sentences stay in the batch until the whole search ends, and the search records the outputs
+    # that `generate` of transformers returns.
     transformers_compatible: bool
     # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With several
     # processes, the result is True until the searches of all processes are over.
@@ -212,8 +212,9 @@ class BeamSearch:
             `drawn_candidates` with `do_sample`.
         stopping_rule: The stopping rule if the task has none; by default `EarlyStopping`.
         sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
-        rows_per_sentence: The number of beams per sentence that a call of a logits processor or stopping
-            criterion receives; by default all beams.
+        rows_per_sentence: Each call of a logits processor receives this number of beams per sentence, and
+            each call of a stopping criterion this number of candidates per sentence. By default a call
+            receives all beams or all candidates.
     """
 
     def __init__(
@@ -272,10 +273,12 @@ class BeamSearch:
         self.step_logits: list[torch.Tensor] = []
 
     def _early_stopping(self) -> "EarlyStopping":
-        """Return the default stopping rule. The rule computes the highest score that a longer translation can
-        reach. The rule ends the search for a sentence when no longer translation can change its
-        `num_return_sequences` best translations. This bound is wrong with logits processors. In this case the
-        rule checks the `num_beams` best translations, as transformers does.
+        """Return the default stopping rule. The rule computes the highest score that an unfinished
+        translation can still reach. The rule ends the search for a sentence when no unfinished translation
+        can become one of the `num_return_sequences` best translations of the sentence. In three cases the
+        rule checks the `num_beams` best translations instead, as transformers does: with logits processors,
+        with `transformers_compatible`, and if the rule does not consider all possible lengths. With logits
+        processors, or without all possible lengths, the computed score is perhaps too low.
         """
         task = self.task
         config = self.config
@@ -347,10 +350,11 @@ class BeamSearch:
             self._remove_closed_sentences(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities [N, K or 1, V] after the logits processors, and the log-probabilities
-        [N, K or 1] of one token before the logits processors. The caller checks the second tensor for NaN.
-        One token is enough for the check, because all log-probabilities of a row are NaN if one logit is NaN
-        or +inf, or if all logits of the row are -inf.
+        """Return two tensors. The first tensor [N, K or 1, V] contains the log-probabilities after the logits
+        processors. The second tensor [N, K or 1] contains the log-probability of one vocabulary entry for
+        each beam, before the logits processors. The caller checks the second tensor for NaN. One token is
+        enough for the check, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or
+        if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -463,8 +467,8 @@ class BeamSearch:
         each sentence.
 
         The beam indices [B * R, T - P] are the `beam_indices` of transformers, or None unless
-        `transformers_compatible` is True. A missing translation consists of the prompt and padding, and has
-        the score -inf.
+        `transformers_compatible` is True. If a sentence has fewer than R translations, its remaining rows
+        contain the prompt and padding, and have the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         prompt_length = self.task.prompt.shape[1]
@@ -626,8 +630,8 @@ class StepValues:
 class StepReader:
     """Reads the values of a step from the device. No other part of a step waits for a GPU.
 
-    If `is_late` is True, the reader reads the values of a step while the GPU computes the next step. The
-    search therefore learns its end one step late, and takes one additional step. The search discards the
+    If `is_late` is True, the reader reads the values of a step while the GPU computes the next step. A search
+    with a `DeferredReader` therefore stops one step late, after one additional step. The search discards the
     results of the additional step.
     """
 
@@ -770,9 +774,9 @@ class EarlyStopping(StoppingRule):
 def highest_reachable_score(
     log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
 ) -> Any:
-    """Return the highest score that an unfinished translation can reach if the finished translation has
-    `length` to `longest` tokens. `log_prob` is the summed log-probability so far. More tokens cannot increase
-    `log_prob`.
+    """Return the highest score that an unfinished translation can still reach at its end. At its end, the
+    translation has at least `length` and at most `longest` new tokens. `log_prob` is the summed
+    log-probability so far. More tokens cannot increase `log_prob`.
 
     With a positive length penalty, the longer of two translations with equal log-probability has the higher
     score.
@@ -785,15 +789,17 @@ def considers_all_lengths(config: GenerationConfig) -> bool:
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
     transformers compares scores at the current length, although this comparison is exact only without a
-    length penalty. For `length_penalty_type="gnmt"`, this package also considers all possible lengths for
-    `early_stopping=False`.
+    length penalty. With `length_penalty_type="gnmt"`, this package considers all possible lengths for
+    `early_stopping=False`, not only for `early_stopping="never"`.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
 
 
 def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """Choose the continuations with the highest scores. The default of beam search."""
+    """Choose the continuations with the highest scores. `best_candidates` is the default candidate selection
+    of beam search without `do_sample`.
+    """
     return top_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
@@ -810,7 +816,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     if size == 1 or num_beams * num_classes // size < number:
         return _top_of_all(log_probs, scores, number)
     num_chunks = num_classes // size
-    # [N, K, V / size, size]
+    # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
     # `chosen` [N, number] are the indices of the best chunks of each sentence. Index k * num_chunks + c means
@@ -850,7 +856,9 @@ def chunk_size(num_classes: int) -> int:
 
 
 def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """Draw continuations at random. The default of beam search with `do_sample`."""
+    """Draw continuations at random. `drawn_candidates` is the default candidate selection of beam search with
+    `do_sample`.
+    """
     return sample_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 

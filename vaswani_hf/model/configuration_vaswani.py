@@ -51,9 +51,9 @@ class VaswaniConfig(PreTrainedConfig):
     """Describes the architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3,
     Table 3 row "base").
 
-    Fields have the names that MarianMT and BART use. If MarianMT and BART lack a field, the name is the
-    symbol in the paper, such as `d_k`. Each assignment to a field checks the value. The constructors of
-    configs and models check the combination of all fields.
+    Fields have the names that MarianMT and BART use. A field that MarianMT and BART lack has the name of its
+    symbol in the paper, such as `d_k`, if the paper has a symbol. Each assignment to a field checks the
+    value. The constructors of configs and models check the combination of all fields.
 
     Raises:
         ValueError: If a field has an invalid value, two fields contradict each other, or a keyword argument
@@ -392,8 +392,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def output_attentions(self) -> bool:
-        """True if each call of the model returns attention weights. A model computes attention weights with
-        eager attention.
+        """True if each call of the model returns attention weights. Calls that return attention weights use
+        eager attention, because fused kernels return no attention weights.
         """
         return self._output_attentions
 
@@ -502,8 +502,8 @@ class VaswaniConfig(PreTrainedConfig):
         if found != cls.model_type:
             raise InvalidValueError(
                 f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the "
-                "config class of that model type, and a model class whose `config_class` is this config "
-                "class."
+                f"config class of {found!r}, and a model class whose `config_class` is the config class of "
+                f"{found!r}."
             )
         # Raise an error for keyword arguments that look like misspelled fields, because transformers silently
         # ignores unknown keyword arguments.
@@ -541,8 +541,9 @@ class VaswaniConfig(PreTrainedConfig):
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Copy the code files without transformers, because transformers would not change the imports of
-            # the package in a user's file.
+            # Save the code files here, and set `_auto_class` to None, so that `save_pretrained` of
+            # transformers saves no code files. transformers would copy a user's file without converting its
+            # imports from the package.
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
@@ -571,8 +572,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def _package_class(self) -> type:
-        """The class of this config if the package defines the class. For a user's subclass, the config class
-        of the package from which the subclass is derived.
+        """The config class of the package that describes this config: for a user's subclass, the class of the
+        package from which the subclass is derived, and otherwise `type(self)`.
         """
         name = self.auto_classes()["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
@@ -647,8 +648,8 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 
 
 def _remedy(name: str, value: Any) -> str:
-    """Return the end of an error message about a name that is not registered. The end tells the user how to
-    register the name.
+    """Return the last part of an error message about a name that is not registered. The last part of the
+    message tells the user how to register the name.
     """
     if name not in REGISTRIES or not isinstance(value, str):
         return ""
@@ -682,7 +683,8 @@ from .pipeline_vaswani import TranslationPipeline
 TARGET_FOLDER = "target_tokenizer"
 
 
-# The special tokens of the config of any model.
+# Functions that read the special token ids of a config. The functions also accept configs of models from
+# other libraries.
 
 
 def eos_token_ids(config: Any) -> list[int]:

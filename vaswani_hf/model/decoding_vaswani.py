@@ -83,8 +83,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The largest number of tokens of a sentence that still belong to a beam. `num_living` is
-        # `sys.maxsize` until the search has counted these tokens.
+        # `num_living` is the number of cached tokens that belong to at least one beam, in the sentence with
+        # the most such tokens. `num_living` is `sys.maxsize` until the search has counted these tokens.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None
@@ -370,8 +370,9 @@ class TreeAttentionDecoder:
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the `DecoderLayerStep` objects after `_run`, because `_run` adds the keys and values of
-            # the source to the cache. The objects need these keys and values.
+            # Create the `DecoderLayerStep` objects after `_run`, because `_run` adds the attention keys and
+            # values of the source to the cache. A `DecoderLayerStep` reads the cached keys and values of the
+            # source.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -402,8 +403,8 @@ class TreeAttentionDecoder:
         """Return the output [N, T, D] of the decoder for tokens [N, T]. Also return the attention [N, T, S],
         or None if the search has no coverage penalty.
 
-        The output equals the output of `VaswaniDecoder.forward`. The tree receives the keys and values of the
-        tokens.
+        The output equals the output of `VaswaniDecoder.forward`. `_run` adds the attention keys and values of
+        the tokens to the key-value cache `self.tree`.
         """
         decoder = self.decoder
         last = len(decoder.layers) - 1
@@ -471,7 +472,8 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # The outputs of all calls that `generate` returns, such as attentions.
+        # Maps the names of outputs that `generate` returns, such as "cross_attentions", to the outputs of all
+        # `forward` calls.
         self.recorded: dict[str, tuple] = {}
         # For each beam and source token, the sum [N, K, S] of the attention weights from the tokens of the
         # beam. None if the search has no coverage penalty.
@@ -518,8 +520,8 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache, each call of the model reads all tokens again. The attention of one call is
-            # then already the sum over all tokens.
+            # Without a cache, each call of the model reads all tokens again. Without a cache, `attention` of
+            # the latest call therefore already contains the attention weights from all target tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 

@@ -110,8 +110,8 @@ def _is_same_class(first: type, second: type) -> bool:
 
 
 def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
-    """Return the names in a config that users have registered. Return each name together with the registry
-    that contains the name.
+    """Return the registered names that a config uses, such as the name of a user's position encoding. Return
+    each name together with the registry that contains the name.
     """
     found = set()
     for field_name, registry in REGISTRIES.items():
@@ -263,15 +263,16 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert an import from this package to relative imports from the files of a checkpoint, with one
-    statement for each file.
+    """Convert a statement that imports names from this package to relative imports. The relative imports
+    refer to the code files of a checkpoint, and each code file gets one import statement.
     """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # Find the module that defines the name, because the statement imports the name from `vaswani_hf`
-            # or a subpackage.
+            # The statement imports a name from `vaswani_hf` or a subpackage, which is not a code file of the
+            # checkpoint. Find the code file that defines the imported name, because the relative import
+            # refers to the code file.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():

@@ -45,8 +45,8 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     """Return True if faster code with the same result may replace the named methods of a module. Return False
-    if a subclass overrides a named method. For "forward", also return False if the module has hooks or is
-    compiled.
+    if a subclass overrides a named method. If `methods` contains "forward", return False for a module with
+    hooks and for a compiled module.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

@@ -16,7 +16,7 @@ argument of `generate` or a field of `generation_config`:
   `max_length_a * n + max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only
   one of the two numbers is given, the other number is 0. If no length limit is given, `max_length_a` is 1 and
   `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is also
-  given, the lower limit applies.
+  given, the smaller maximum length applies.
 - `coverage_penalty` is the weight of the coverage penalty in beam search (Wu et al. 2016, Equation 14).
 
 `generate` also accepts the following arguments:
@@ -70,8 +70,8 @@ from .search_errors_vaswani import NoTranslationError, forbidding_settings
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# The inputs whose rows the search can remove when the search has ended for a sentence. If a call has another
-# input, the search does not remove sentences.
+# The inputs whose rows the search can remove when the search has ended for a sentence. If a call has an input
+# with any other name, all sentences stay in the batch until the whole search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -275,7 +275,8 @@ class VaswaniGeneration(GenerationMixin):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # Remove the default of transformers for a length that the user has not set.
+            # If neither the call nor the checkpoint sets `max_length` or `min_length`, remove the default of
+            # transformers.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -287,7 +288,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # Return a complete config unchanged, because transformers would replace None by a default.
+            # Return the config unchanged if `_run_own_search` has marked the config as complete. transformers
+            # would replace the settings with the value None by defaults.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -336,7 +338,8 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the length limit of the batch in the config: the largest limit of a sentence.
+        """Set the length limit of the batch in the config. The length limit of the batch is the maximum of
+        the length limits of its sentences.
 
         Returns:
             torch.Tensor: The maximum number of tokens of each translation, including the prompt, [B] int64;
@@ -504,7 +507,9 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return the object itself, as the text config with `vocab_size`."""
+        """Return the object itself, because the object has the only attribute that the caller needs,
+        `vocab_size`.
+        """
         return self
 
 
@@ -564,8 +569,8 @@ class SearchMethod:
         found.run()
         if phrases is not None:
             found = search_again(task, config, phrases, found)
-        # Look for sentences without a translation only if there are logits processors, because only logits
-        # processors can forbid all translations of a sentence.
+        # Without logits processors, do not check whether the search found a translation of each sentence.
+        # Only logits processors can forbid all translations of a sentence.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
@@ -592,8 +597,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # True if the call returns more than token ids or needs another cache. Such a call needs the
-        # `RowDecoder`, which records outputs and supports all caches.
+        # True if the call returns more than token ids, or needs a cache other than a `DynamicCache`. Such a
+        # call needs the `RowDecoder`, which records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(

@@ -108,8 +108,9 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The settings of `generate` that are options of the command line. Model cards and CTranslate2 support
-    the same settings.
+    """The settings of `generate` that this package checks. Most of these settings are options of the command
+    line. A call of the CTranslate2 backend accepts only these settings, and a model card lists only these
+    settings.
 
     `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
     value in the checkpoint's generation config. A setting that is missing in the generation config has the
@@ -331,8 +332,9 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from the arguments of a call. Arguments that are not fields of `TranslationOptions`
-        become entries of `generate`.
+        """Create options from the arguments of a call. The dict field `generate` receives all arguments that
+        are not fields of `TranslationOptions`, and passes these arguments to the `generate` method of the
+        model.
         """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}

@@ -2,8 +2,9 @@
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
 masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Both language models share the layers, the
-attention and the loss of the encoder-decoder model. `VaswaniForCausalLM` also shares the search. Differs from
-the paper: the paper describes no model with a single stack.
+attention and the loss of the encoder-decoder model. `VaswaniForCausalLM` also has the same `generate` method
+as the encoder-decoder model, with the same search. Differs from the paper: the paper describes no model with
+a single stack.
 
 This file is saved with every checkpoint of a language model because the file defines the model.
 
@@ -38,8 +39,9 @@ from .pretrained_vaswani import tensor_parallel_plan
 _FILE = "language_models_vaswani"
 # The default of `max_new_tokens`, as in transformers.
 _NEW_TOKENS = 20
-# The names of config fields without `encoder_` or `decoder_`, such as the name of `encoder_layers` and
-# `decoder_layers`. In a model with one stack, the encoder field and the decoder field have the same value.
+# Names of config fields, without the prefix `encoder_` or `decoder_`. For example, "layers" stands for the
+# fields `encoder_layers` and `decoder_layers`. In a model with one stack, the encoder field and the decoder
+# field have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -125,7 +127,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
     """Describes the architecture of a decoder-only model. Set the fields of the decoder, such as
-    `decoder_layers`. The config copies each value to the corresponding field of the encoder.
+    `decoder_layers`. The config copies the value of each decoder field to its own encoder field, such as
+    `encoder_layers`.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -149,7 +152,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
     """Describes the architecture of an encoder-only model. Set the fields of the encoder, such as
-    `encoder_layers`. The config copies each value to the corresponding field of the decoder.
+    `encoder_layers`. The config copies the value of each encoder field to its own decoder field, such as
+    `decoder_layers`.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig

@@ -20,8 +20,8 @@ from .fast_path_vaswani import needs_sync
 # The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100
 # The logit of the padding class. With this logit, the probability of padding is 0 in float32. Do not use a
-# lower logit, because the label smoother of transformers adds a multiple of this logit to the evaluation
-# loss: e/V times the logit for label smoothing e and V classes.
+# logit below -1,000, because the label smoother of transformers adds -e/V times the logit to the evaluation
+# loss. e is the label smoothing and V is the number of classes.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
 # the logits of one chunk in memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each

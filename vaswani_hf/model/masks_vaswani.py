@@ -1,10 +1,11 @@
-"""Which tokens a token may attend to: masks of padding, of later tokens and of attention windows. Also the
-positions of tokens, and the cache of a decoder with windows.
+"""Creates attention masks. The masks hide padding, later tokens and tokens outside of attention windows. This
+file also computes the positions of tokens, and creates the cache of a decoder with attention windows.
 
 `self_attention_masks` and `cross_attention_masks` return one mask for each layer of a stack, in the form that
-the attention implementation of the layer needs. transformers creates the other masks. This file creates
-padding and causal masks on a GPU, most masks of layers with a window (Section 4 of the paper), and the masks
-of a beam search whose beams share a tree of tokens.
+the attention implementation of the layer needs. On a GPU, this file creates the padding masks and causal
+masks of eager and sdpa attention. This file also creates the masks of layers with a window (Section 4 of the
+paper). Exceptions are most masks for flex attention and all masks for a static cache. In beam search, this
+file creates the masks for beams that share a tree of tokens. transformers creates all other masks.
 
 This file is saved with every checkpoint because the models and the search create masks with this file.
 
@@ -142,7 +143,8 @@ def _must_not_read(
     attention_mask: torch.Tensor | None, implementations: list[str], states: torch.Tensor
 ) -> bool:
     """Return True if the masks must be created without reading the values of `attention_mask`, because
-    reading values makes the CPU wait for the GPU. Fused kernels other than sdpa need the values.
+    reading values makes the CPU wait for the GPU. Return False for fused kernels other than sdpa, because
+    their masks depend on the values of `attention_mask`.
     """
     is_plain = {"eager", "sdpa"}.issuperset(implementations)
     return is_plain and needs_sync(states) and getattr(attention_mask, "ndim", 0) == 2
@@ -276,8 +278,8 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor that is True where the query is at most `window` tokens away from the key. If
-    `own` is given, this mask function of the attention class must also return True.
+    """Return a bool tensor that is True where the query is at most `window` tokens away from the key, and the
+    mask function `own` also returns True. `own` is the mask function of the attention class, or None.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
@@ -389,8 +391,9 @@ def _num_near(attention: Any) -> int:
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Return the mask for `states` [B, T, D], divided into blocks. `real` [B, T] is False for padding. No
-    padding may lie between two tokens.
+    """Return the mask of an attention layer with a window for `states` [B, T, D]. The mask consists of blocks
+    of queries, as the class `Blocks` describes. `real` [B, T] is False for padding. No padding may lie
+    between two tokens.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -448,8 +451,8 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """Return an additive mask [N, 1, T, M] for each self-attention layer of the decoder. The keys are the
-    tokens in the tree of a sentence.
+    """Return an additive mask [N, 1, T, M] for each self-attention layer of the decoder. The M attention keys
+    belong to the tokens in the `TreeKVCache`, which stores the tokens of all beams of a sentence.
 
     `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
     are [N, M].

@@ -127,9 +127,9 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU.
-        # Training has no cache, so each position is smaller than the input length, and a check of the length
-        # is enough.
+        # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU. In
+        # training, a check of the input length is enough. Training uses no cache, so each position is smaller
+        # than the input length.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -145,10 +145,10 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
     """Register a new position encoding. After the call, the config field `position_embedding` accepts the new
     name.
 
-    A model with the new name in its config uses the class in training and in the search. A checkpoint with
-    the new name contains the Python file that defines the class. To load such a checkpoint, call
-    `register_position_encoding` first, or pass `trust_remote_code=True` in a Python process that has not
-    imported the package.
+    A model with the new name in its config uses the class in training and in the search. If the config of a
+    checkpoint contains the new name, the checkpoint contains the Python file that defines the class. To load
+    such a checkpoint, call `register_position_encoding` first, or pass `trust_remote_code=True` in a Python
+    process that has not imported the package.
 
     Args:
         name (str): The name of the position encoding in configs. The name must not be the name of a built-in
@@ -210,8 +210,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
-        `gradient_checkpointing`. The value is False while autograd records no gradients, because transformers
-        takes the cache away from layers with gradient checkpointing, but `generate` needs the cache.
+        `gradient_checkpointing`. While autograd records no gradients, as in `generate`, the value is False.
+        transformers would otherwise call the layer without the cache that `generate` needs.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -762,9 +762,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output projection, or None if the output projection is tied to a separate target
-        embedding and accelerate uses FSDP. accelerate would otherwise shard the output projection separately
-        from the embedding.
+        """Return the output projection. Return None if accelerate uses FSDP, the output projection is tied to
+        the target embedding, and the source has another embedding. accelerate would otherwise shard the
+        output projection separately from the target embedding.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
@@ -823,7 +823,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         Args:
             input_ids (torch.Tensor, optional): Source tokens [B, S] int64.
             attention_mask (torch.Tensor, optional): The mask [B, S] of the source, 1 for visible tokens. By
-                default `<pad>` is hidden.
+                default all source tokens except `<pad>` are visible.
             decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64. The default is the start
                 token and the labels without the last label.
             decoder_attention_mask (torch.Tensor, optional): The mask [B, T + cached tokens] of the target, 1

@@ -1,9 +1,10 @@
 """Grid beam search: finds translations that contain given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
-A beam competes only with beams that contain the same number of phrase tokens. For each number of phrase
-tokens, the search keeps as many beams as a search without phrases. A beam may end only if the beam contains
-all phrases of its sentence. A beam must continue with the missing phrases if its remaining length has room
-for nothing else. `PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
+A beam competes only with beams that contain the same number of phrase tokens. The search keeps up to
+`num_beams` beams with 0 phrase tokens, up to `num_beams` beams with 1 phrase token, and so on. A beam may end
+only if the beam contains all phrases of its sentence. A beam must continue with the missing phrases if its
+remaining length has room for nothing else. `PhraseCandidates` implements these rules as a candidate selection
+of `BeamSearch`.
 
 If a phrase contradicts a setting of the search, `check_phrases` raises an error before the search. If the
 search finds no translation with all phrases, the search returns the best translation with as many phrases as
@@ -11,9 +12,10 @@ possible.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` runs grid beam search.
 
-An option is a possible next token of a beam. In tensor shapes, F is the number of phrases per sentence, L the
-number of tokens of the longest phrase and O the number of options per beam. The file beam_search_vaswani
-explains all other letters.
+In this file, an option is a possible next token of a beam. In tensor shapes, F is the number of phrases per
+sentence, and L the number of tokens of the longest phrase. O is the number of options (possible next tokens)
+per beam. The docstring of the file beam_search_vaswani explains the other letters in tensor shapes, such as N
+and K.
 """
 
 import copy
@@ -190,9 +192,9 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable next tokens that the selection considers for each beam. More than
-        # `num_kept` tokens are necessary, because some tokens end the translation, and some tokens change the
-        # number of missing phrase tokens.
+        # The number of most probable next tokens that the selection considers for each beam. The number is
+        # larger than `num_kept`, because some of the most probable tokens end the translation or change the
+        # number of missing phrase tokens. `num_kept` other tokens must remain.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -231,16 +233,16 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """Return a number [N, K * O] for each option: 0 if the option ends a beam, 1 if the option continues
-        a beam, 2 if the option is discarded. An option is a possible next token of a beam. The options must
-        be sorted by score.
+        """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
+        the beam, 1 if the option continues the beam, 2 if the option is discarded. The values of `scores`,
+        `tokens` and `missing` [N, K * O] must be sorted by score, best first.
         """
         is_last = search.task.limits[search.beams.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options that continue a beam, best first. Options with different numbers of missing tokens
-        # do not compete.
+        # Rank the options that continue a beam, best first. Two options (possible next tokens) compete only
+        # if the same number of phrase tokens is missing after both options.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -254,8 +256,8 @@ class PhraseCandidates(CandidateSelection):
         """Return the scores, the tokens and the numbers of missing phrase tokens [N, K, O] of the possible
         next tokens (options) of each beam.
 
-        An option has the score 2 * NEG_INF if the remaining length after the option is too short for the
-        missing phrases.
+        A possible next token gets the score 2 * NEG_INF if the length limit leaves too little room for the
+        missing phrases after the token.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
@@ -327,12 +329,14 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search the sentences whose translations lack a phrase again, with grid beam search. The returned search
-    contains the new results of these sentences and the earlier results of all other sentences.
+    """If the translations of a sentence lack a required phrase, run grid beam search for the sentence. Return
+    a `BeamSearch` with the results of grid beam search for such sentences, and with unchanged results for all
+    other sentences.
 
-    `search` is the finished search without phrases. If grid beam search finds no translation with all phrases
-    of a sentence, `search_again` adds the phrases one after another. A phrase is kept if the search then
-    still finds a translation.
+    `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
+    no translation with all phrases of a sentence, `search_again` adds the phrases one after another.
+    `search_again` keeps an added phrase if grid beam search finds a translation with the phrase and all
+    phrases kept before.
     """
     if len(must_contain) != len(task.prompt):
         raise InvalidValueError(
@@ -364,8 +368,8 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Search translations with the required phrases for the sentences in `wanted`. All other sentences keep
-    their results from the finished search `search`.
+    """Run grid beam search for the sentences in `wanted`, a dict that maps the index of a sentence to its
+    required phrases. All other sentences keep their results from the finished search `search`.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device
@@ -377,8 +381,8 @@ def _grid_search(
     # first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # If a sentence has required phrases, stop its search only if no length of a translation can still give a
-    # better score: a beam that lacks a phrase cannot end yet.
+    # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
+    # translation. A beam that lacks a phrase cannot end at the current length.
     rule.considers_all_lengths |= ~has_none
     # Search only the sentences that lack a phrase. If the search must not remove sentences from the batch,
     # search all sentences.
@@ -427,8 +431,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return the maximum number [B] of phrase tokens for each sentence. A last token that
-    `forced_eos_token_id` forces at the length limit takes the place of one phrase token.
+    """For each sentence, return the number [B] of phrase tokens that fit into a translation within the length
+    limit. If `forced_eos_token_id` forces the last token at the length limit, one phrase token less fits.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -438,9 +442,9 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """Return the phrases if at most `capacity` phrase tokens are missing in the prompt. Otherwise merge the
-    phrases into one sequence in which phrases overlap. Return None if more than `capacity` tokens of this
-    sequence are missing.
+    """Return the phrases unchanged if at most `capacity` tokens must follow the prompt to complete all
+    phrases. Otherwise merge the phrases into one sequence in which phrases overlap. Return None if more than
+    `capacity` tokens of this sequence are missing.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

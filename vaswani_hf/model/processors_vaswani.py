@@ -33,10 +33,11 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Base class of logits processors that mark rows for which sampling cannot choose a token. A marked row
-    continues with an arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a
-    check at each step would make the CPU wait for the GPU. If `at_once` is True, the step that marks the row
-    raises the error.
+    """Base class of logits processors that mark rows for which sampling cannot choose a token. If sampling
+    can choose no token in a row, the processor sets all scores of the row to 0, so that sampling chooses an
+    arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a check at each
+    step would make the CPU wait for the GPU. If `at_once` is True, the step that marks the row raises the
+    error.
     """
 
     def __init__(self, at_once: bool = False):
@@ -47,8 +48,9 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R]: True for rows in which no token can be chosen, and True for rows
-        to mark.
+        """Return two bool tensors [B * R]. The first tensor is True for rows in which sampling can choose no
+        token. The second tensor is True for rows that the processor marks, so that `raise_for_marked_row`
+        raises an error.
         """
         raise NotImplementedError
 
@@ -64,8 +66,8 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise the error of the first marked row, if a row is marked. Each of the `num_sentences` sentences
-        has the same number of rows.
+        """If a row is marked because sampling could choose no token, raise the error for the sentence of the
+        first marked row. Each of the `num_sentences` sentences has the same number of rows.
         """
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):

@@ -38,7 +38,7 @@ class NotFiniteError(SentenceError):
 
 class NoTranslationError(SentenceError):
     """Raised if settings forbid every translation of a sentence. `settings` is a text with the names and
-    values of the forbidding settings.
+    values of the settings that can forbid tokens.
     """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):

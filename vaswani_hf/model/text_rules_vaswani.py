@@ -51,8 +51,8 @@ SPACED_ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 
-# Words that begin a new sentence after an initial or a Roman numeral with a full stop, such as "U.S." or
-# "Plan B.".
+# Words that can begin a new sentence. After an initial or a Roman numeral with a full stop, as in "U.S." or
+# "Plan B.", the sentence ends only if one of these words follows.
 SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as "
     "after before then his her their our my your its what who how why where der die das ein eine er sie es "
@@ -178,7 +178,7 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
         return False
     if ORDINAL.fullmatch(word):
         # The sentence does not end after an ordinal number, such as "3." in German. The sentence also does
-        # not end after its first word, because a number at the beginning is the number of a list item or
+        # not end after a number that is its first word, because such a number belongs to a list item or
         # heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
@@ -212,8 +212,8 @@ def target_word_indices(
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
     # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The
-    # tokens before index `read` give the first `known` characters of the text. `before` is the text of the
-    # tokens from index `window` to `read`.
+    # tokens before index `read` give the first `known` characters of the text. `before` is the decoded text
+    # of `token_ids[window:read]`.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
@@ -227,8 +227,9 @@ def target_word_indices(
     return text.split(), words_at(text, starts)
 
 
-# A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A visible Latin-1
-# character is its own byte. The characters from U+0100 are the other bytes.
+# A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A byte that is a visible
+# character in Latin-1 is written as this character. All other bytes are written as the characters from
+# U+0100.
 _VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
@@ -287,7 +288,9 @@ def align_words(
 
 
 def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the indices of the tokens that belong to a word, and the indices of their words, both int64."""
+    """`words` contains the word index of each token, or -1 for a token without a word. Return two int64
+    tensors: the indices of the tokens that have a word, and the word indices of the same tokens.
+    """
     tokens = [token for token, word in enumerate(words) if word >= 0]
     indices = [words[token] for token in tokens]
     return (
@@ -304,8 +307,8 @@ def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """Add `num_target` to the target word indices of an alignment in Pharaoh format. `num_target` is the
-    number of target words before the aligned part of the text.
+    """Add `num_target` to the target word indices of an alignment in Pharaoh format. If a text is translated
+    in parts, `num_target` is the number of target words before the part to which the alignment belongs.
     """
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
@@ -314,13 +317,14 @@ def shift_alignment(alignment: str, num_target: int) -> str:
 # The punctuation marks that `is_loop` removes from the ends of a word.
 PUNCTUATION = ".,;:!?…'\"()„“”«»"
 
-# The minimum number of times that a loop contains a word. Normal text may contain a word three times in a row
-# ("very very very").
+# A translation counts as a loop if a single word occurs at least this number of times in a row. Normal text
+# may contain a word three times in a row ("very very very").
 WORD_REPEATS = 4
 
 PHRASE_REPEATS = 3
 
-# The minimum number of characters of a loop without white space, as in Chinese or inside a word.
+# The minimum total number of characters of a loop (repeated text) without white space, as in Chinese or
+# inside a word.
 CHARACTERS_OF_LOOP = 20
 
 # The maximum number of words or characters in a repeated unit. The maximum ensures that the time of `is_loop`
@@ -353,9 +357,10 @@ def ngram_size_without_loops(source: str) -> int:
 
     `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
     tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
-    model that produced loops for 20 of 950 short inputs. 19 of the 20 second translations with
-    `no_repeat_ngram_size` 3 repeated a word or phrase three times in a row, but only 2 of the 20 second
-    translations with `no_repeat_ngram_size` 2.
+    model. For 20 of 950 short inputs, the first translation was a loop, and the input was translated again.
+    With `no_repeat_ngram_size` 3, 19 of the 20 new translations repeated a word or phrase three times in a
+    row. With `no_repeat_ngram_size` 2, only 2 of the 20 new translations repeated a word or phrase three
+    times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

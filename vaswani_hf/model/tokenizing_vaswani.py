@@ -32,7 +32,8 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
     """Return the token ids of a phrase after a space, because many tokenizers give other tokens at the
     beginning of a text.
     """
-    # Tokenize the phrase after a word, and remove the tokens of the word.
+    # Put the word "a" before the phrase, tokenize the word and the phrase together, and remove the tokens of
+    # the word "a".
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:

@@ -49,9 +49,10 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens. A forced token counts as
-            probability 1. On Multi30k the product predicts whether the reference contains the word (AUC
-            0.787) better than the geometric mean of the token probabilities (AUC 0.782) or the lowest token
-            probability (AUC 0.785).
+            probability 1. A measurement on Multi30k compared three values as predictors of whether the
+            reference contains the word. The product of the token probabilities was the best predictor (AUC
+            0.787). The AUC of the lowest token probability was 0.785, and the AUC of the geometric mean of
+            the token probabilities was 0.782.
     """
 
     word: str
@@ -142,8 +143,8 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number of last decoder layers whose attention is needed: for word alignments, or for the
-    coverage penalty.
+    """Return how many decoder layers, counted from the last layer, must return attention weights for word
+    alignments or the coverage penalty.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
@@ -164,8 +165,9 @@ def scored_translation(
     a word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # Count a forced language token and a forced `</s>` in the length, as the search does. The two tokens have
-    # probability 1 in the search, so only the length penalty changes.
+    # Count a forced language token and a forced `</s>` in the length, as the search does. A forced token has
+    # log-probability 0 in the search, so a forced token changes the length penalty but not the summed
+    # log-probability.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:

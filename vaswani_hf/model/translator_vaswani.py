@@ -74,7 +74,7 @@ logger = logging.get_logger(__name__)
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The search settings of a call, if neither the call nor the checkpoint sets other values. The translation
+# The default search settings of a translation. A call or a checkpoint can set other values. The translation
 # pipeline of transformers 4 has the same defaults. A Vaswani model does not use the default of
 # `max_new_tokens`, because `generate` of the model limits the length of each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
@@ -221,8 +221,8 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return a copy of the options with defaults for missing search settings. `layouts`,
-        `translate_segments` and `join` need such a copy.
+        """Return a copy of the options with defaults for missing search settings. The methods `layouts`,
+        `translate_segments` and `join` require options that `complete` has returned.
 
         Raises:
             ValueError: If `num_return_sequences` is larger than the search permits, if `min_confidence` is
@@ -266,7 +266,8 @@ class BaseTranslator:
         translations of each request, best first.
         """
         requests = [request for _, request in lines]
-        # Steps 1 to 3 of a translation: split, tokenize, cut, and assign target prefixes and phrases.
+        # Run steps 1 to 3 of a translation: split the texts; tokenize and cut the sentences; assign target
+        # prefixes and phrases.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for of_text, _ in layouts:
@@ -795,8 +796,9 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """Assign each required phrase to one part of the source text. Return a list of phrases for each part.
 
-    A phrase is assigned to the first part that contains the phrase, because a name often has the same
-    spelling in the translation. If no part contains the phrase, the phrase is assigned to the longest part.
+    A phrase is assigned to the first part of the source text that contains the phrase. Required phrases are
+    often names, and a name often has the same spelling in the source and in the translation. If no part
+    contains the phrase, the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

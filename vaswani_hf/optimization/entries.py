@@ -30,8 +30,8 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Do nothing: the `check` of an optimizer that works with all values of the other keys in the section
-    `training`.
+    """Raise no error for any section `training`. An optimizer uses this function as its `check` if the
+    optimizer is compatible with all values of the other recipe keys.
     """
 
 
@@ -49,7 +49,8 @@ class Optimizer:
             final checkpoint use the average. The method `eval` of the optimizer puts the averaged weights
             into the model, and the method `train` restores the trained weights.
         check (Callable): A function that receives the section `training` of a recipe with this optimizer.
-            `check` raises a ValueError if the optimizer does not work with the other keys.
+            `check` raises a ValueError if the optimizer is not compatible with the values of the other keys
+            in the section.
     """
 
     name: str
@@ -130,8 +131,9 @@ class Regularizer:
             regulariser off.
         num_passes (int): The number of forward passes over a batch. A run computes these passes together, as
             one larger batch.
-        needs_whole_weights (bool): True if the regulariser needs complete weights. Such a regulariser does
-            not work if FSDP or DeepSpeed divides weights or gradients between processes.
+        needs_whole_weights (bool): True if the regulariser works only if each process stores all weights of
+            the model. Such a regulariser does not work if FSDP or DeepSpeed divides weights or gradients
+            between processes.
         needs_encoder_decoder (bool): True if the regulariser works only with encoder-decoder models. Recipes
             of language models then lack the keys of the regulariser.
         check (Callable): A function that receives the sections `training` and `model` of a recipe with this

@@ -26,8 +26,8 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """The recipe key of all schedules except "paper". The learning rate rises to `learning_rate` during the
-    warm-up.
+    """Declares the recipe key `learning_rate`, which all schedules except "paper" need. The learning rate
+    rises to `learning_rate` during the warm-up.
     """
 
     learning_rate: float = Field(gt=0)

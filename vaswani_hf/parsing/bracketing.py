@@ -76,8 +76,9 @@ def _punctuation_of(tree: Tree) -> list[bool]:
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the scored constituents of a tree by label, start and end. Start and end are numbers of words,
-    counted without punctuation.
+    """Count the scored constituents of a tree by label, start and end. The start is the number of words
+    before the constituent. The end is the number of words up to the last word of the constituent. Neither
+    number counts punctuation.
     """
     # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
     # is the number of words in the whole sentence that are not punctuation.

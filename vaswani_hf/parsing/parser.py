@@ -48,8 +48,8 @@ class WellFormedTrees(LogitsProcessor):
     """A logits processor that allows a symbol only if the beam can still become a well-formed tree over all
     words of the sentence within the length limit.
 
-    In each step of the search, the processor counts the symbols of each beam. The processor needs no grammar,
-    and stores nothing between two steps.
+    In each step of the search, the logits processor counts the symbols of each beam. The processor needs no
+    grammar, and stores nothing between two steps.
 
     In tensor shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam
     already has, and V the size of the target vocabulary.

@@ -64,7 +64,8 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
             word_of_match[index] = len(words)
             words.append(match[0])
         else:
-            # Join this match to the previous word, because one token, such as `."`, contains both.
+            # Join this match to the previous match, because one token contains both. For example, the token
+            # `."` contains the matches `.` and `"`.
             words[-1] += match[0]
     word_of_token = []
     for token, index in zip(texts, match_of_token, strict=True):
@@ -173,11 +174,12 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
 
 
 def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
-    """Draw three sheets: all heads of one layer of the encoder self-attention, of the decoder self-attention
-    and of the cross-attention.
+    """Draw three pictures, each with all heads of one layer: the encoder self-attention, the decoder
+    self-attention and the cross-attention.
 
     `layer` is the number of the layer, counted from 1. If the encoder or the decoder has fewer layers, its
-    sheet shows its last layer. If `layer` is None, all sheets show the last layer.
+    pictures show its last layer. If `layer` is None, each picture shows the last layer of the encoder or of
+    the decoder.
     """
     source, target = attention.source.texts, attention.target.texts
     kinds = (

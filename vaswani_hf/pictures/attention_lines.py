@@ -41,9 +41,10 @@ class ModelStatistics(NamedTuple):
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """A candidate is a tuple of a value, the number of words of a sentence, and an object. Return the object
-    of the candidate with the median value. Candidates with more than `_MOST_WORDS` words are ignored if there
-    is a shorter candidate.
+    """Return the item of the candidate with the median measurement. A candidate is a tuple of a measurement
+    in a sentence, the number of words of the sentence, and an item. A measurement is, for example, an
+    attention weight, and an item is an `Occurrence`. Candidates with more than `_MOST_WORDS` words are
+    ignored if there is a shorter candidate.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -129,8 +130,8 @@ def _verdict(heads: Sequence[dict[str, float]]) -> str:
 def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
-    """Draw all weights of the two heads of a layer whose weights differ most. The second column shows the two
-    heads of the untrained model whose weights differ most.
+    """Draw all weights of the two heads of one layer whose weights differ most from each other. The second
+    column shows the two most different heads of the untrained model.
     """
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]

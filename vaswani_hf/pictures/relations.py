@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from ..model.errors_vaswani import InvalidValueError
 
-# The default lists by language. In `_VERBS`, each key has the forms of a verb, and its value has the possible
-# complements of the verb. In `_PRONOUNS`, each key has the forms of a pronoun, and its value has the possible
-# antecedents of the pronoun. The lists have frequent words of image captions, such as the captions of
-# Multi30k, and the verb of Figure 3 of the paper.
+# The default word lists of each language. In `_VERBS`, each key has the forms of a verb, and its value has
+# the possible complements of the verb. In `_PRONOUNS`, each key has the forms of a pronoun, and its value has
+# the possible antecedents of the pronoun. The lists have frequent words of image captions, such as the
+# captions of Multi30k, and the verb of Figure 3 of the paper.
 _VERBS = {
     "en": {
         "wear wears wearing": (

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def draw_training_curve(metrics: list[dict[str, Any]]) -> "Figure | None":
-    """Draw the losses and the first validation score of the task over the steps. Return None if the log has
-    neither losses nor scores.
+    """Draw the training loss, the validation loss and one validation score, such as BLEU, over the optimizer
+    steps. Return None if the log has neither losses nor scores.
     """
     figure = new_figure(7, 4)
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
@@ -39,8 +39,8 @@ def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, numbe
 
 
 def validation_score(metrics: list[dict[str, Any]]) -> str | None:
-    """Return the first score of the validation in the log, such as "bleu"; None if only the loss was
-    measured.
+    """Return the name of the first validation score in the log, such as "bleu". Return None if the log has no
+    validation score except loss and perplexity.
     """
     for row in metrics:
         for key in row:

@@ -22,7 +22,8 @@ class CertificateRow(Record):
     library that runs an exported model.
 
     Attributes:
-        engine (str): The name of the format.
+        engine (str): The title of the export format, such as "CTranslate2". "vaswani_hf" for the checkpoint
+            itself.
         weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
         message (str): The reason why the engine was not measured, or the limit that a result of the engine
@@ -34,9 +35,9 @@ class CertificateRow(Record):
             all tokens in the translations of the checkpoint. None for the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, without
             those in `changed_at_length_limit`.
-        changed_at_length_limit (int): The number of translations that differ and that a length limit of the
-            checkpoint affected: the checkpoint stopped the translation, or cut the source text into pieces.
-            The engine has other length limits.
+        changed_at_length_limit (int): The number of different translations of those sentences for which the
+            checkpoint reached a length limit. At a length limit, the checkpoint stops the translation, or
+            cuts the source text into pieces. The engine has other length limits.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.

@@ -54,8 +54,8 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    until the earlier push ends. All other strategies skip the new checkpoint. The last checkpoint of the run
-    is pushed with all strategies.
+    until the earlier push ends. All other strategies skip the new checkpoint. No strategy skips the last
+    checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -182,8 +182,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """Download the newest commit. Return the folder of the commit in the cache, and the step of each
-    checkpoint.
+    """Download the newest commit. Return the folder in the cache that contains the commit, and a dict that
+    maps the name of each downloaded checkpoint to its step.
     """
     api = HfApi()
     if "/" not in repo_id:

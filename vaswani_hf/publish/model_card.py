@@ -137,8 +137,8 @@ def model_card(
     """Create the model card of a checkpoint. The metadata of the card has the scores. If a value, such as the
     hardware, is not in the files, the card says "not known".
 
-    The code examples in the card load `repo_id`. `license` and `base_model` replace the values in the files
-    of the run.
+    The code examples in the card load `repo_id`. The arguments `license` and `base_model` take precedence
+    over the values in the files of the run.
     """
     if base_model is not None:
         validate_repo_id(base_model)
@@ -261,8 +261,8 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """Return the names of the Hub repositories whose models a run started from. Leave out local folders, and
-    remove the commit from each name.
+    """Return the names of the Hub repositories whose models a run started from. Leave out local folders.
+    Shorten a name with a commit, such as `user/name@commit`, to `user/name`.
     """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:

@@ -149,9 +149,9 @@ def send(
     """Push the folder `staged` in one commit, download the commit again, compare the files, and create the
     tag. Return the address of the commit or of the pull request.
 
-    `find_differences` receives the folder of the downloaded files, and returns the names of other
-    differences, such as different logits. If there are no differences, the function prints `checked`, for
-    example "same files".
+    If the files are equal, the function calls `find_differences` with the folder of the downloaded files.
+    `find_differences` returns the names of outputs that differ, such as logits. If there are no differences,
+    the function prints `checked`, for example "same files".
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url

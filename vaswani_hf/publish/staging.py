@@ -93,7 +93,7 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     for name, value in facts.items():
         if value is not None:
             raise InvalidValueError(
-                f"`{name}` is for a new model card, but is {value!r}, and '{path}' is used unchanged; write "
+                f"`{name}` is {value!r}, but the existing model card '{path}' is used unchanged; write "
                 f"the value into '{path}', or move the file away."
             )
     check_card(path)

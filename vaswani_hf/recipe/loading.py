@@ -26,8 +26,8 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The part of an error message that names the YAML file, such as " of 'base.yaml'". The part is empty for
-    # the file that the user has named.
+    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is empty if
+    # the user has named the file, and not empty if another recipe extends the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -92,8 +92,8 @@ def load_recipe(
 
 
 def _run_code(content: dict[str, Any]) -> None:
-    """Execute the Python file of the key `model.code`, because the file registers names for other keys, such
-    as `model.attention_score`.
+    """Execute the Python file of the key `model.code`. The file can register new values for other keys, such
+    as a new attention function for `model.attention_score`.
     """
     model = content.get("model", {})
     if isinstance(model.get("code"), str):
@@ -124,8 +124,8 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """Return the keys of a recipe file, merged with the keys of the file that it extends.
 
-    `extending` is a chain of files. Each file of the chain extends the next file, and the last file extends
-    the file `path`.
+    `extending` lists the recipe files that led to `path`. Each file in `extending` extends the next file, and
+    the last file in `extending` extends the file `path`.
     """
     content = _read_recipe(path, extending[-1] if extending else None)
     if "extends" not in content:
@@ -185,7 +185,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
     """Return the content of a YAML file. `extending` is the recipe whose key `extends` names the file, or
-    None. The error message about an unreadable file names `extending` and similar recipes.
+    None. If the file cannot be opened, the error message suggests a correction of `extends` in the file
+    `extending`. If `extending` is None, the error message suggests packaged recipes with similar names.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
@@ -210,8 +211,8 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
 
 
 def _key_types() -> dict[str, dict[str, Any]]:
-    """Return a dict that maps each task to the keys of its recipes, and each key to the type of its value. A
-    key in a section has the form `section.key`.
+    """Return a nested dict. The outer dict maps each task to an inner dict. The inner dict maps each recipe
+    key of the task to the type of the value. A key in a section has the form `section.key`.
     """
     types_of_tasks = {}
     for task, recipe in recipe_classes().items():
@@ -248,7 +249,7 @@ def _values_of(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unknown_keys(content: dict[str, Any], task: str) -> None:
-    """Raise an `InvalidValueError` if a recipe has a key that the recipes of no task have."""
+    """Raise an `InvalidValueError` if a key of a recipe is unknown for every task."""
     known = _key_types_of_all_tasks()
     for place, value in _values_of(content).items():
         if place not in known:

@@ -20,7 +20,8 @@ from .recipe import Recipe
 
 def is_folder_of_base(recorded: str) -> bool:
     """Return True if `model.init_from` of a saved recipe names a folder, and False if it names a repository
-    of the Hub. A saved recipe names a folder by its absolute path, or in the published form by its last part.
+    of the Hub. A saved recipe contains the absolute path of a folder. The published form of a recipe contains
+    only the last part of the path.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 

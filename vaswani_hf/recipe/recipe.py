@@ -27,8 +27,8 @@ class Recipe(Settings):
     """The task for which the model is trained."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # The types of the following fields depend on the task. `recipe_class` sets the types to the settings
-    # classes of the task.
+    # The types of most sections depend on the task. For each task, `recipe_class` creates a subclass of
+    # `Recipe` whose sections have the settings classes of the task as types.
     data: Any
     tokenizer: Any
     model: ModelSettings
@@ -162,7 +162,7 @@ def recipe_classes() -> dict[str, type[Recipe]]:
 
 
 def task_of(values: dict[str, Any]) -> str:
-    """Return the name of the task in the values of a recipe."""
+    """Return the value of the key `task` of a recipe, or "translation" if the recipe has no key `task`."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
         raise InvalidValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")

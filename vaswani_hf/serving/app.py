@@ -70,8 +70,8 @@ class Service:
             glossaries.
         language_check (str, optional): With "pass", the service returns a text unchanged if the text is not
             in the source language. With "refuse", the service answers a request with an error if a text of
-            the request is not in the source language. The check requires `directions` with a language
-            detector.
+            the request is not in the source language. If `directions` has no language detector, the service
+            checks no texts.
 
     Raises:
         ValueError: If a model does not support the options or the glossaries, or if the detector does not
@@ -98,9 +98,9 @@ class Service:
         # Cache the translation options, because most requests have the same settings, and computing the
         # options takes about 0.5 ms.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
-        # Each thread handles one request with HTML documents. The number of threads is the maximum number of
-        # these requests at the same time. The threads need little CPU time, because the threads mostly wait
-        # for the engine.
+        # Each thread handles the HTML documents of one request at a time. Therefore the number of threads
+        # limits the number of requests with HTML documents that the service handles at the same time. The
+        # threads need little CPU time, because the threads mostly wait for the engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:
@@ -259,7 +259,7 @@ class Service:
         known = ", ".join(self._glossaries)
         if not known:
             raise InvalidValueError(
-                f"`glossary` must be left out, because the service has no glossary, but is {name!r}."
+                f"`glossary` is {name!r}, but the service has no glossary; leave `glossary` out."
             )
         raise InvalidValueError(f"`glossary` must be a glossary of the service ({known}), but is {name!r}.")
 

@@ -94,8 +94,9 @@ class Directions:
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
-        """Return the probability of each source language, given texts in one language. The most probable
-        language is first. If there is no detector, all probabilities are 0.
+        """For each source language, return the probability that the texts are in this source language. All
+        texts must be in one language. The most probable language is first. If there is no detector, all
+        probabilities are 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)

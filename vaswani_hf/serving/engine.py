@@ -172,8 +172,9 @@ class Engine:
         # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        # The number of jobs in the last batch. The next batch does not wait for more jobs than this number.
-        # Before the first batch, the number of clients is unknown.
+        # The number of jobs in the last batch. As soon as the queue contains this number of jobs again, the
+        # engine stops waiting for more jobs, and translates the next batch. Before the first batch, the
+        # number of clients is unknown.
         self._num_expected = limits.max_batch
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="translation", daemon=True)

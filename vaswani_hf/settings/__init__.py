@@ -1,1 +1,3 @@
-"""Defines `Settings`, the base class of all settings of users, and the sections of a recipe."""
+"""Defines `Settings`, the base class for recipes, command-line options and other user input, and the sections
+of a recipe.
+"""

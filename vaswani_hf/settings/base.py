@@ -1,4 +1,5 @@
-"""Defines `Settings`, the base class of all settings of users, and the error messages about invalid values.
+"""Defines `Settings`, the base class for recipes, command-line options and other user input. Also defines the
+error messages about invalid values.
 
 pydantic checks the type and the range of each field. The string below the declaration of a field is the help
 text of the field.

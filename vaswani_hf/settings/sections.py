@@ -73,8 +73,9 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return a dict that maps "encoder" and "decoder" to the model with the initial weights of this part.
-        A part that starts from random weights is left out.
+        """Return a dict with the keys "encoder" and "decoder". The values are the names of the models with
+        the initial weights of the encoder and of the decoder. A part that starts from random weights has no
+        key in the dict.
         """
         return self.model_dump(exclude_none=True)
 
@@ -108,7 +109,9 @@ class ModelSettings(Settings):
 
     @property
     def stacks(self) -> list[str]:
-        """The parts of the model: "encoder", "decoder" or both. The task determines the parts."""
+        """The stacks of the model: "encoder", "decoder" or both. The task of the recipe determines which
+        stacks the model has.
+        """
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
@@ -126,8 +129,8 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
-    """Create a settings class for the section `model` from the config fields of a model with the stacks
-    `stacks`.
+    """Create a settings class for the section `model` of a recipe. `stacks` names the stacks of the model:
+    "encoder", "decoder" or both. The class has the config fields of a model with only these stacks.
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}

@@ -111,8 +111,8 @@ class Task(Protocol):
             task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
             scores of the test set. The training curve uses the titles as labels for the validation scores.
-        test_scores: The names of the scores that the model card shows together. If the first score is known,
-            all scores are known.
+        test_scores: The names of the scores that the model card shows together. If results.json contains the
+            first score in `test_scores`, results.json must contain all scores in `test_scores`.
     """
 
     name: str
@@ -161,8 +161,8 @@ class Task(Protocol):
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores except the loss. The training curve shows the first score
-        of the returned names.
+        """Return the names of the validation scores except the loss. The training curve shows only the score
+        with the first returned name.
         """
         return ()
 

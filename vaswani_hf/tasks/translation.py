@@ -38,8 +38,8 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import PAPER, CardWords, Scores, Task, Tokenizers
 
-# Maps each source language to the example sentence of its model cards. The example sentences do not come from
-# a corpus.
+# Maps a source language to the example sentence in the model cards of models that translate from the
+# language. The example sentences do not come from a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -334,7 +334,7 @@ class Translation(Task):
             raise ValueError("is a parser with a target vocabulary of trees")
         if languages_of(source):
             raise ValueError(
-                "needs the tokens of two languages, and a run does not add these tokens to its texts"
+                "needs language tokens in sources and targets, and a run adds no language tokens to texts"
             )
         own_source = with_form(source, SENTENCE)
         return own_source, own_source if target is source else with_form(target, SENTENCE)
@@ -445,9 +445,9 @@ def _encoders(
     bpe_dropout: float,
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
-    """Return the encoders that tokenize each sentence pair again in each epoch. The encoders are necessary
-    because BPE-dropout and `data.augment` change the token ids in each epoch. Return None if the recipe uses
-    neither BPE-dropout nor `data.augment`.
+    """Return a `SentenceEncoder` for the source and a `SentenceEncoder` for the target. A `SentenceEncoder`
+    tokenizes a sentence again in each epoch, because BPE-dropout and `data.augment` change the token ids in
+    each epoch. Return None if the recipe uses neither BPE-dropout nor `data.augment`.
     """
     if bpe_dropout > 0:
         return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
@@ -497,8 +497,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. For a test split, it is enough if one pair has a source
-    and another pair has a target.
+    """Raise an error if a split has no usable pairs. A test split needs only one source with text and one
+    target with text. The source and the target can belong to different pairs.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -562,9 +562,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the number words below 100. Group these translations and the translations of the test split
-    by the number of digits. Return the exact match (percentage of exactly correct translations) of each
-    group.
+    """Translate the number words below 100. Group the translations below 100 and the translations of the test
+    split by the number of digits of the translated number. Return the exact match (percentage of exactly
+    correct translations) of each group.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

@@ -139,7 +139,7 @@ def _read_list(path: Path) -> AblationList:
     for name in runs.runs:
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise InvalidValueError(
-                f"The list '{path}': the name of a run must be a name for its folder (letters, digits, `_`, "
+                f"The list '{path}': the name of a run must be valid as a folder name (letters, digits, `_`, "
                 f"`.` and `-`), but is {name!r}."
             )
     return runs
@@ -164,8 +164,8 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe for one training of a run. `number` is the index of the training, counted from 0.
-    `folder` is the folder of the run.
+    """Return the recipe for one training of a run. Each training of a run has its own seed and its own output
+    folder. `number` is the index of the training, counted from 0. `folder` is the folder of the run.
     """
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
@@ -240,7 +240,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
             with redirect_stdout(sys.stderr):
                 outcomes[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
-            raise InterruptedRunError(f"{error} To continue the list, repeat the command.") from None
+            raise InterruptedRunError(f"{error} To continue the trainings, repeat the command.") from None
         except Exception as error:
             # Store the error message as the result of the training, because a failed training must not stop
             # the other trainings.
@@ -287,7 +287,8 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
-    """Compare all runs that have at least one finished training.
+    """Compare the runs of an ablation. Leave out a run if none of its trainings has ended. A failed training
+    counts as ended.
 
     Args:
         runs (dict): The result of `plan_runs`.

@@ -28,9 +28,9 @@ def limit_primitive_cache() -> None:
     """Let oneDNN cache few primitives. A primitive is an operation that oneDNN has prepared for tensors of one
     shape.
 
-    By default, oneDNN caches 1,024 primitives. The batches of a training have many shapes, so the primitives of
-    one batch are useless for the next batch. In bfloat16, the cache let a small training grow from 0.9 GiB to
-    4.5 GiB (scripts/benchmarks/training.md). oneDNN reads the environment variable when it prepares its first
-    primitive. If the user has set the variable, its value stays.
+    By default, oneDNN caches 1,024 primitives. The batches of a training have many different shapes.
+    Therefore a primitive for one batch is usually useless for the next batch. In bfloat16, the cache let a
+    small training grow from 0.9 GiB to 4.5 GiB (scripts/benchmarks/training.md). oneDNN reads the environment
+    variable when it prepares its first primitive. If the user has set the variable, its value stays.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))

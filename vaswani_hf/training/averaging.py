@@ -155,8 +155,8 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """Return the name of a checkpoint without private folders: the name of its folder, or
-    RUN/checkpoint-STEP.
+    """Shorten the path of a checkpoint to the name of its folder, or to RUN/checkpoint-STEP, because
+    results.json must not contain the paths of private folders.
     """
     if not Path(name).is_dir():
         return str(name)

@@ -179,7 +179,7 @@ class DivergenceDetector:
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
     def update(self, step: int, loss: float) -> bool:
-        """Add the loss of the next step (nats per token). Return True if the loss has exploded."""
+        """Record the loss of the step `step` (nats per token). Return True if the loss has exploded."""
         if self.first is None:
             self.first = loss
         self._recent.append(loss)
@@ -223,8 +223,9 @@ class StopCallback(TrainerCallback):
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The sums over all processes that the callback has not read yet. Each entry contains the step, the
-        # sums [3], and the CUDA event after the copy of the sums to the CPU (None without CUDA).
+        # The steps whose sums over all processes are still unread. Each entry contains a step, a tensor [3]
+        # with the three sums, and a CUDA event. The CUDA event marks the end of the copy of the sums to the
+        # CPU, and is None without CUDA.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -288,7 +289,9 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum the losses and signals of a step over all processes, and start to copy the sums to the CPU."""
+        """Sum the losses of a step and the numbers of the received operating-system signals (0 without a
+        signal) over all processes. Start to copy the sums to the CPU.
+        """
         losses = self.trainer.take_losses()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)
         numbers = torch.cat([losses, received])  # [3]

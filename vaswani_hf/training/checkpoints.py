@@ -96,8 +96,9 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint replaces the oldest kept checkpoint. If only the newest checkpoint is kept, keep
-        # the newest and the best checkpoint.
+        # Keep the best checkpoint instead of the oldest checkpoint in `kept`, so that the number of kept
+        # checkpoints stays the same. If `kept` contains only the newest checkpoint, keep the best checkpoint
+        # in addition.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:

@@ -56,7 +56,9 @@ class FinalRecord:
 
 
 def _outputs_files() -> list[str]:
-    """Return the names of the files that tasks write with the outputs on the test split."""
+    """Return the names of the files (`Task.outputs_file`) that contain the outputs of the model on the test
+    split.
+    """
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 

@@ -13,8 +13,8 @@ NUM_PAPER_GPUS = 8
 # is an assumption and not a measurement. With small models and small batches, a GPU reaches a smaller
 # fraction of its peak speed.
 ASSUMED_UTILIZATION = 0.3
-# The source of the prices in `GPUS`. Each price is the price of the smallest machine with one GPU of the
-# model.
+# The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
+# one GPU of the type.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
 
 
@@ -29,7 +29,7 @@ class Gpu:
             default.
         source: The source of the speeds: the data sheet of the manufacturer.
         price: The price in US dollars per hour, from the page that `PRICES` names. None if the page lists no
-            machine with one GPU of this model.
+            machine with a single GPU of this type.
         flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this model; None if
             there is no such machine.
         memory: The memory of the GPU in GiB, for GPU models that have a `flavor`.
@@ -90,8 +90,8 @@ def gpu_seconds(gpu: Gpu, flops: float, bf16: bool) -> float:
 
 
 def gpu_name(given: str) -> str:
-    """Return the spelling of a GPU name in `GPUS` or `PAPER_GPUS`. Ignore case, spaces, hyphens and
-    underscores in `given`.
+    """Convert the name of a GPU to the spelling in `GPUS` or `PAPER_GPUS`, such as "RTX4090". Ignore case,
+    spaces, hyphens and underscores in `given`.
     """
     name = given.upper().replace(" ", "").replace("-", "").replace("_", "")
     known = [*GPUS, *PAPER_GPUS]

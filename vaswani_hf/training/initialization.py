@@ -96,7 +96,7 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 def _is_same(name: str, recorded: str) -> bool:
     """Return True if `name` and `recorded` name the same model, even if the folder of the model has been
-    moved. `recorded` is the name in the saved recipe of a run.
+    moved. `recorded` is the name of a model in `model.init_from` of a saved recipe.
     """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
@@ -173,8 +173,8 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the vocabulary of a tokenizer without `<mask>`. Two vocabularies that differ only in `<mask>`
-    count as equal, because only masked language models use `<mask>`.
+    """Return the vocabulary of a tokenizer, and leave out `<mask>`. Two vocabularies that differ only in
+    `<mask>` count as equal, because only masked language models use `<mask>`.
     """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
@@ -199,8 +199,8 @@ def with_kept_tokenizers(
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
         # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`, but an imported model may have
-        # fewer tokens. If the model has fewer tokens, write `SMALLEST_VOCABULARY`, because the `vocab_size`
-        # of a recipe is only an upper limit.
+        # fewer tokens. For a model with fewer tokens than `SMALLEST_VOCABULARY`, set `vocab_size` to
+        # `SMALLEST_VOCABULARY`, because the `vocab_size` of a recipe is only an upper limit.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
@@ -209,9 +209,10 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Accept the `vocab_size` in the recipe of the model in `init_from`, because the recipe of the run may
-    # extend that recipe. Also accept the actual number of tokens in the vocabulary. The actual number is
-    # smaller than `vocab_size` if the corpus was small, and may be larger by one because of `<mask>`.
+    # The recipe of the run can extend the recipe of the model in `init_from`. Therefore accept the
+    # `vocab_size` that the recipe of the model contains. Also accept the actual number of tokens in the
+    # vocabulary. The actual number is smaller than `vocab_size` if the corpus was small, and may be larger by
+    # one because of `<mask>`.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]

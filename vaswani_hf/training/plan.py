@@ -1,9 +1,11 @@
-"""Estimates the cost of a run without its data: parameters, FLOPs, memory, tokens and hours.
+"""Estimates the cost of a run: parameters, FLOPs, memory, tokens and hours. The estimate does not read the
+training data.
 
 step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper does
 not count FLOPs (Section 5.2, Table 2). The paper multiplies the training time by the number of GPUs and by
 "an estimate of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's
-numbers are larger than the counted FLOPs, because no training reaches the sustained capacity of a GPU.
+numbers are larger than the counted FLOPs, because the paper assumes that each GPU computes at its full
+sustained capacity. A real training is slower.
 """
 
 import math
@@ -243,10 +245,11 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    If the source and the target have different token budgets, only the sentences of the side with the larger
-    budget have `length` tokens. The sentences of the side with the smaller budget are shorter. If the trainer
-    divides a batch into parts, `largest_part` is the largest number of source positions (and of target
-    positions) in a part. If `largest_part` is given, the function returns the cost of one part.
+    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side with the
+    larger number, the function assumes sentences of `length` tokens. On the side with the smaller number, the
+    function assumes proportionally shorter sentences. If the trainer divides a batch into parts,
+    `largest_part` is the largest number of source positions (and of target positions) in a part. If
+    `largest_part` is given, the function returns the cost of one part.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -314,8 +317,9 @@ def paper_seconds(flops: float, length: int) -> float:
     """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
     s).
 
-    The estimate uses the speed of the paper's base model or big model: the model whose counted FLOPs are
-    nearer to `flops`. `flops` must be counted for sentences of `length` tokens.
+    The estimate assumes the FLOPs per second that the paper reached with its base model or with its big
+    model. Of these two models, the function chooses the model whose counted FLOPs per step are nearer to
+    `flops`. `flops` must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

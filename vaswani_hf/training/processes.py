@@ -54,8 +54,8 @@ def hide_progress_bars_without_terminal() -> None:
 
 @contextlib.contextmanager
 def said_at_intervals(work: str) -> Iterator[None]:
-    """Context manager for long work. If stderr is no terminal, print a line every 30 seconds in place of a
-    progress bar.
+    """Context manager that reports the progress of long work. If stderr is no terminal, print a line every 30
+    seconds in place of a progress bar.
     """
     if sys.stderr is not None and sys.stderr.isatty():
         yield
@@ -176,7 +176,7 @@ class Processes:
         """Call a function in the first process. Return a list with its result in the first process, and an
         empty list in other processes.
 
-        If `share` is true, all processes return a list with the result.
+        If `share` is true, every process returns a list with the result of the first process.
         """
         results: list[_T] = []
         error = None

@@ -1,5 +1,5 @@
-"""Creates the model that a recipe describes: as a plan without weights, or for training on a corpus. Also
-counts the parameters of a model, and warns about sizes that do not fit the corpus.
+"""Creates the model that a recipe describes: on the meta device without memory for the weights, or on the CPU
+for a training. Also counts the parameters of a model, and warns about sizes that do not fit the corpus.
 """
 
 from typing import Any
@@ -20,8 +20,9 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 # vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
 # A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
-# training data. The recipe for Multi30k has 1.6 parameters for each token. The paper's parser for the Wall
-# Street Journal (Section 6.3) has about 30 parameters for each token.
+# training data. With the recipe for Multi30k, the layers have 1.6 parameters for each token of the training
+# data. The layers of the paper's parser for the Wall Street Journal (Section 6.3) have about 30 parameters
+# for each token of the training data.
 MOST_PARAMETERS_PER_TOKEN = 40
 # Do not check the size of a vocabulary with at most `SMALL_VOCABULARY` tokens, because 256 tokens of each
 # vocabulary are single bytes.
@@ -31,7 +32,9 @@ PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """Return the config of a recipe's model if its vocabulary has `tokenizer.vocab_size` tokens."""
+    """Return the config of a recipe's model. The function assumes that each vocabulary has the size in the
+    section `tokenizer`.
+    """
     return model.make_config(
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.planned_target_size,

@@ -42,8 +42,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     new scores.
 
     `asked` contains the settings of the new recipe that a user may change after a run has finished (see
-    `changeable_values`). `recorded` contains the same settings of the saved recipe. Values in results.json
-    take precedence over values in the saved recipe.
+    `changeable_values`). `recorded` maps the same keys to the values in the saved recipe. Values in
+    results.json take precedence over values in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -109,8 +109,8 @@ def check_earlier_run(
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
     """Return the newest undamaged checkpoint of a run, or None if the folder has neither checkpoints nor a
-    finished model. Print a line for each damaged checkpoint that is newer. Raise an error if all checkpoints
-    are damaged, or if the folder has a finished model and no checkpoints.
+    finished model. Print a line for each damaged checkpoint that is newer than the returned checkpoint. Raise
+    an error if all checkpoints are damaged, or if the folder has a finished model and no checkpoints.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
@@ -193,8 +193,8 @@ def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path,
         remedy = f"set the key to {before // num_processes}"
     raise InvalidValueError(
         f"`training.gradient_accumulation_steps` is {accumulation} with {_processes(num_processes)}, so a "
-        f"step has {num_processes * accumulation:,} batches, but a step of the run in '{folder}' "
-        f"that is to be resumed has {before:,}; {remedy or 'start as many processes as before'}."
+        f"step has {num_processes * accumulation:,} batches, but the run in '{folder}' that is "
+        f"to be resumed has {before:,} batches in a step; {remedy or 'start as many processes as before'}."
     )
 
 

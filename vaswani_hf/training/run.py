@@ -1,4 +1,4 @@
-"""Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
+"""Trains the model of a recipe, and scores the checkpoint: data -> model -> trainer -> training -> scores.
 
 `_train` calls the functions of a run one after the other. This file defines the functions in the order in
 which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
@@ -169,8 +169,8 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return the recipe with all values that depend on the data and the machine (see `resolve`). Also return
-    the recipe of an earlier run in the output folder, or None.
+    """Return a copy of the recipe in which `resolve` has filled in the values that depend on the data, the
+    initial model and the machine. Also return the recipe of an earlier run in the output folder, or None.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training
@@ -198,8 +198,9 @@ def earlier_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """Return the recipe with all values that depend on the data, the initial model and the machine. Examples
-    are the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`.
+    """Return a copy of the recipe in which all values that depend on the data, the initial model and the
+    machine are filled in. The function fills in, for example, the commit of the dataset, the config fields of
+    the model in `init_from`, and `training.bf16`.
 
     `earlier` is the saved recipe of the run to resume. Values in the saved recipe take precedence, so that
     the resumed run computes the same result.
@@ -280,7 +281,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     push_result(recipe.output_dir, recipe.publishing)
 
 
-# 2. The check of the recipe, and the output folder
+# 2. The check of the recipe, the checkpoint to continue from, and the output folder
 
 
 def _check_recipe(recipe: Recipe, processes: Processes) -> None:
@@ -318,7 +319,9 @@ def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
 
 
 def _prepare_folder(recipe: Recipe) -> None:
-    """Check the reporters and the permission to push, and create the output folder."""
+    """Check the experiment trackers in `training.report_to` and the permission to push, and create the output
+    folder.
+    """
     publishing = recipe.publishing
     _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
@@ -482,8 +485,9 @@ def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the checkpoints whose average is the final
-    weights. The list is empty if the recipe averages no checkpoints, or if the function loads undamaged final
-    weights from the output folder.
+    weights. The list is empty if the recipe averages no checkpoints. The list is also empty if the output
+    folder contains undamaged final weights, because the function then loads the final weights instead of the
+    checkpoints.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training

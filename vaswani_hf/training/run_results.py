@@ -67,8 +67,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" instead of "validation", because the removed pairs are missing only in
-            # the validation loss. The validation BLEU includes all pairs.
+            # Print "validation loss" instead of "validation", because only the validation loss leaves out the
+            # removed pairs. The validation BLEU includes all pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:
@@ -174,8 +174,9 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
 
 
 def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
-    """Draw the attention of the saved checkpoint to the first example. If there is no example, delete the
-    picture of earlier weights.
+    """Draw the cross-attention of the saved checkpoint while the checkpoint translates the first example. If
+    there is no example, only delete an existing picture, because an existing picture belongs to earlier
+    weights.
     """
     (folder / ATTENTION_FILE).unlink(missing_ok=True)
     if examples:

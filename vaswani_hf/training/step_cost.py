@@ -189,8 +189,8 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Context manager in which a training step uses the attention, the dropout and the loss chunks of a GPU
-    instead of a CPU.
+    """Context manager in which a training step on fake CPU tensors uses the attention, the dropout and the
+    loss chunk size of a GPU.
 
     The context manager patches functions of PyTorch. A `TorchFunctionMode` would not be active while the
     backward pass computes checkpointed layers again.

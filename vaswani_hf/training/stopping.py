@@ -146,8 +146,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def saving_first(self) -> Iterator[None]:
-        """Context manager for the training. A signal in the context does not raise ShutdownRequested, because
-        the trainer first saves a checkpoint.
+        """Context manager for the training. While the context manager is active, a signal does not raise
+        ShutdownRequested, because the trainer first saves a checkpoint.
         """
         earlier = self._raises
         self._raises = False

@@ -173,8 +173,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def loss_name(self) -> str:
         """The name of the training loss in the log.
 
-        The name mentions label smoothing and the regulariser, because the validation loss includes neither of
-        them.
+        If the training loss includes label smoothing or a regulariser, the name mentions them, because the
+        validation loss includes neither.
         """
         terms = []
         if smoothing := self.model.config.label_smoothing:
@@ -324,9 +324,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return two numbers of the batches since the last call of `take_losses`, as a tensor [2] on the device.
-        The first number is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number
-        is the sum of the losses.
+        """Return a tensor [2] on the device that summarises all batches since the last call of `take_losses`.
+        The first number is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number is
+        the sum of the losses.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -362,9 +362,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(self._complete_checkpoint, folder)
         except Exception:
-            # Restore an earlier checkpoint of the same step that the run was replacing. Delete the incomplete
-            # checkpoint, because it takes disk space. Ignore errors of this cleanup, because the output
-            # folder may have been deleted.
+            # If the failed save was replacing an earlier checkpoint of the same step, restore the earlier
+            # checkpoint. Delete the incomplete checkpoint, because it takes disk space. Ignore errors of this
+            # cleanup, because the output folder may have been deleted.
             with contextlib.suppress(OSError):
                 # Do not change a folder that is no longer the folder of this run.
                 refuse_vanished_folder(folder)
@@ -411,7 +411,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         and the scores of the task.
 
         If the run or its optimizer averages the weights, the scores are scores of the averaged weights. The
-        scores of the trained weights have names such as `eval_raw_loss`.
+        scores of the weights before averaging have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()

@@ -15,9 +15,10 @@ CTranslate2 differs from the search of this package in these points:
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
   translations differ if a better translation would finish after CTranslate2 has stopped. The larger
   `length_penalty` is, the more often the translations differ. The two searches were compared on 300 Multi30k
-  sentences with 5 beams and a model after a short training. With `length_penalty` 0.6, all translations were
-  the same. With `length_penalty` 1.4, 52 of the 300 translations differed. The scores of 5 of the 52
-  translations were examined, and were higher in the search of this package.
+  sentences with 5 beams and a model after a short training. With `length_penalty` 0.6, the two searches found
+  the same translation for every sentence. With `length_penalty` 1.4, 52 of the 300 translations differed. For
+  5 of the 52 sentences, the scores of both translations were compared. The translation from the search of
+  this package had the higher score in all 5 cases.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities of the translations from the scores, and ranks the translations with the length penalty
@@ -75,8 +76,8 @@ logger = logging.get_logger(__name__)
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
 # With `early_stopping="never"`, the first search of a sentence goes up to `_FIRST_LENGTH` target tokens for
-# each source token. The backend doubles the number of target tokens if a better translation is still
-# possible.
+# each source token. If a better translation is still possible, the backend repeats the search with twice the
+# maximum number of target tokens.
 _FIRST_LENGTH = 2
 
 
@@ -242,13 +243,14 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a number of tokens to the indices of the sentences that CTranslate2 must search up to this
-        # number of tokens.
+        # Maps a length limit (target tokens) to the indices of the sentences whose next search has this
+        # length limit.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
-            # Only the exact search (`early_stopping="never"`) uses the length limit of each sentence in the
-            # first search.
+            # In the exact search (`early_stopping="never"`), the first length limit of a sentence is at most
+            # the own limit of the sentence. In all other searches, every sentence begins with the largest
+            # limit.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -374,8 +376,8 @@ class CTranslate2Backend:
         return max(min(limits), prefix_length + 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """Compute the attention of the first target token with a greedy search, because CTranslate2's beam
-        search returns the first attention of wrong sentences.
+        """Compute the attention of the first target token with a greedy search. In a batch, CTranslate2's
+        beam search returns the attention of another sentence for the first target token.
         """
         results = self._translator.translate_batch(
             source,
@@ -425,8 +427,9 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the number of tokens up to which CTranslate2 must search the sentence again. Return None if
-        the search up to `limit` tokens has found the best translations.
+        """Return the length limit (target tokens) for the next search of the sentence. Return None if no
+        other search is necessary, because the search with the length limit `limit` has found the best
+        translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -449,7 +452,8 @@ class CTranslate2Backend:
             # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
-        # The length penalty counts the tokens after the prefix, and the first `num_counted` tokens.
+        # The length penalty counts the first `num_counted` tokens of the prefix, and all tokens after the
+        # prefix.
         num_left_out = len(sentence.prefix) - sentence.num_counted
         length = len(unfinished[0][0].token_ids) - num_left_out
         longest = sentence.limit - num_left_out

@@ -29,8 +29,8 @@ _FORMAT = 6
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """The content of a CTranslate2 folder without the weights. The tokens in each list are sorted by token
-    id.
+    """The content of a CTranslate2 folder, except for the weights. The tokens in each list are sorted by
+    token id.
     """
 
     tokenizers: tuple

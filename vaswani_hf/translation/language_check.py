@@ -76,7 +76,7 @@ class LanguageCheck:
     def __call__(self, request: Request) -> Request:
         """Return the request if its text is in the source language. If the text is in another language, raise
         a ValueError (action "refuse"), or return a copy of the request with `is_copied` set (action "pass").
-        The translator does not translate such a copy.
+        For a request with `is_copied`, the translator returns the text without a translation.
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request
@@ -92,7 +92,9 @@ class LanguageCheck:
 
 
 def check_of_checkpoint(name: str, action: Literal["pass", "refuse"]) -> LanguageCheck:
-    """Return the check whether texts are in the source language that the checkpoint `name` records."""
+    """Return a `LanguageCheck` for the source language of a checkpoint. The function reads the source
+    language from the files of the checkpoint `name`.
+    """
     languages = recorded_languages(checkpoint_folder(name))
     if languages is None:
         raise InvalidValueError(

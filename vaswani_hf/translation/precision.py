@@ -22,9 +22,9 @@ logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # To choose the dtype, `choose_dtype` compares the translations of at most `NUM_COMPARED` texts in float32 and
-# in bfloat16. A few texts are enough to detect a model for which bfloat16 is not precise enough. With 100
-# texts, bfloat16 would be rejected even for suitable models, because rounding can change a translation if two
-# hypotheses have almost the same score.
+# in bfloat16. A few texts are enough to detect a model for which bfloat16 is not precise enough. A single
+# different translation rejects bfloat16. With 100 texts, rounding would change at least one translation even
+# for suitable models, because two hypotheses can have almost the same score.
 NUM_COMPARED = 8
 # Only one thread chooses the dtype of a translator, because several threads may use the translator.
 _DECIDING = threading.Lock()

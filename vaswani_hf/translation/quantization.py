@@ -1,9 +1,10 @@
 """Replaces the weights of linear layers by int8 weights, for translation on the CPU. The library torchao
 quantizes the weights, and int8 kernels of PyTorch multiply the matrices.
 
-If PyTorch has no int8 kernel for the processor, torchao also multiplies the matrices. torchao is slower than
-an int8 kernel, because torchao needs about twelve operations per layer. On a processor without int8
-instructions, torchao is much slower than float32 (scripts/benchmarks/generation.md).
+If PyTorch has no int8 kernel for the processor, torchao not only quantizes the weights, but also multiplies
+the matrices. torchao is slower than an int8 kernel, because torchao needs about twelve operations per layer.
+On a processor without int8 instructions, torchao is much slower than float32
+(scripts/benchmarks/generation.md).
 
 In tensor shapes, R is the number of rows of hidden states, I the number of input features of a linear layer,
 and O the number of its output features.
@@ -21,9 +22,9 @@ from ..model.errors_vaswani import InvalidValueError
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`,
-# because these methods do not read values, and no attributes in `_VIEWS`, because these attributes return
-# values.
+# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`.
+# The methods in `_HARMLESS` do not read values. An `Int8Weight` does not support the attributes in `_VIEWS`,
+# because the attributes in `_VIEWS` return values.
 _HARMLESS = {
     "dim",
     "size",
@@ -135,8 +136,9 @@ def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool
     """Return True if a kernel adds two products in a 16-bit integer, so that the sum of the largest products
     overflows.
 
-    The function multiplies instead of reading the instructions of the processor, because environment
-    variables such as ONEDNN_MAX_CPU_ISA can turn instructions off.
+    The function tests the kernel with a multiplication of the largest values. The function does not read the
+    list of processor instructions, because environment variables such as ONEDNN_MAX_CPU_ISA can turn off
+    listed instructions.
     """
     weight = torch.full((16, 64), 127, dtype=torch.int8)
     multiply = kernel(weight, torch.full((16,), 1 / 127))

@@ -125,9 +125,7 @@ class Translator(BaseTranslator):
             choose_dtype(self, requests, options)
 
     def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """Return the requests unchanged. If the dtype is "auto", choose the dtype before the first request is
-        returned.
-        """
+        """If the dtype is "auto", choose the dtype. Then return an iterator over the unchanged requests."""
         requests = iter(requests)
         first: list[Any] = []
         # If all texts so far are blank, read `options.window` more requests, because the choice of the dtype

@@ -24,8 +24,8 @@ LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """Return a copy of a matrix whose singular values are near 1, computed with the Newton-Schulz
-    iteration.
+    """Orthogonalize a matrix approximately with the Newton-Schulz iteration. Return a new matrix with
+    singular values near 1.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
@@ -100,7 +100,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
         # Do not build an optimizer for an empty list of weights, because the constructor would raise an
-        # error. A list is empty if all its weights are frozen.
+        # error. For example, `matrices` is empty if all matrices of the layers are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
@@ -117,7 +117,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update the weights of Muon and of AdamW."""
+        """Update the weights that Muon trains and the weights that AdamW trains."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
             part.step()

@@ -46,8 +46,8 @@ class TwoPassLoss:
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B, S or T, D] of the second pass. `states` are the embeddings of the first
-        pass.
+        """Return the embeddings [B, S or T, D] of the second pass. `states` [B, S or T, D] are the token
+        embeddings of the first pass, and `ids` [B, S or T] are the token ids.
         """
         return states
 
