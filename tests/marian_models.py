@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from factories import stacks
+from shared_weights import train_once
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
 from vaswani_hf.data.toy_corpora import english_words, german_words
@@ -139,6 +140,23 @@ def train_marian(folder: Path, steps: int = 500) -> None:
     model = MarianMTModel(marian_config(len(tokenizer), dropout=0.0))
     # Train the bias, because random output biases would hide an import without the bias.
     model.final_logits_bias = torch.nn.Parameter(0.1 * torch.randn(1, len(tokenizer)))
+    train_once(model, lambda: _train(model, tokenizer, pairs, steps), ("marian", TAGS, steps))
+    bias = model.final_logits_bias.detach().clone()
+    del model.final_logits_bias
+    model.register_buffer("final_logits_bias", bias)
+    model.generation_config = GenerationConfig(
+        num_beams=4,
+        max_length=512,
+        bad_words_ids=[[tokenizer.pad_token_id]],
+        forced_eos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )
+    model.eval().save_pretrained(folder)
+
+
+def _train(model: MarianMTModel, tokenizer: MarianTokenizer, pairs: list[dict[str, str]], steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0, fused=True)
     # Encode all pairs once, because this tokenizer is slow.
     encoded = tokenizer(
@@ -160,16 +178,3 @@ def train_marian(folder: Path, steps: int = 500) -> None:
             # Marian starts the decoder from zeros, so the embedding of `<pad>` stays zero.
             model.model.shared.weight[tokenizer.pad_token_id] = 0
         optimizer.zero_grad()
-    bias = model.final_logits_bias.detach().clone()
-    del model.final_logits_bias
-    model.register_buffer("final_logits_bias", bias)
-    model.generation_config = GenerationConfig(
-        num_beams=4,
-        max_length=512,
-        bad_words_ids=[[tokenizer.pad_token_id]],
-        forced_eos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=tokenizer.pad_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-    )
-    model.eval().save_pretrained(folder)

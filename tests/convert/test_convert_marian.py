@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from factories import tiny_model, tiny_tokenizer
+from sentences import refused
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import (
@@ -84,45 +85,35 @@ def test_logits_and_probabilities_are_the_same(fields):
 
 NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equally."
 NO_PRODUCT = "the format supports only dot products as attention scores."
+NO_NORM = "MarianMT has no LayerNorm before its sub-layers."
+NO_TABLE = "MarianMT computes its position embeddings and cannot load a position table."
+# The message names the first field.
 NOT_EXPRESSIBLE = [
-    ("norm_position", {"norm_position": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
+    ({"norm_position": "pre"}, NO_NORM),
+    ({"norm_position_of_decoder": "pre"}, NO_NORM),
+    ({"final_norm": True}, "MarianMT has no LayerNorm after its last layer."),
+    ({"position_embedding": "learned"}, NO_TABLE),
+    ({"position_embedding": "none"}, NO_TABLE),
+    ({"position_timescales": "tensor2tensor"}, "MarianMT supports only 'paper'."),
+    ({"position_offset": 2}, "MarianMT supports only 0."),
+    ({"layer_norm_eps": 1e-6}, "the epsilon of MarianMT's LayerNorm is always 1e-05."),
+    ({"d_k": 4}, NOT_SHARED.format(2, "encoder")),
+    ({"d_k": 8, "d_v": 8, "decoder_attention_heads": 4}, NOT_SHARED.format(4, "decoder")),
+    ({"d_v": 5}, NOT_SHARED.format(2, "encoder")),
     (
-        "position_embedding",
-        {"position_embedding": "learned"},
-        "MarianMT computes its position embeddings and cannot load a position table.",
-    ),
-    (
-        "norm_position_of_decoder",
-        {"norm_position_of_decoder": "pre"},
-        "MarianMT has no LayerNorm before its sub-layers.",
-    ),
-    ("final_norm", {"final_norm": True}, "MarianMT has no LayerNorm after its last layer."),
-    ("position_timescales", {"position_timescales": "tensor2tensor"}, "MarianMT supports only 'paper'."),
-    ("position_offset", {"position_offset": 2}, "MarianMT supports only 0."),
-    ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "the epsilon of MarianMT's LayerNorm is always 1e-05."),
-    ("d_k", {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
-    ("d_k", {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8}, NOT_SHARED.format(4, "decoder")),
-    ("d_v", {"d_v": 5}, NOT_SHARED.format(2, "encoder")),
-    (
-        "decoder_start_token_id",
         {"decoder_start_token_id": None, "bos_token_id": None},
         "the decoder of the format needs a start token.",
     ),
-    ("attention_score", {"attention_score": "additive"}, NO_PRODUCT),
-    ("cross_attention_score", {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
-    (
-        "position_embedding",
-        {"position_embedding": "none"},
-        "MarianMT computes its position embeddings and cannot load a position table.",
-    ),
-    ("attention_window", {"attention_window": [None, 3]}, "the format does not support attention windows."),
+    ({"attention_score": "additive"}, NO_PRODUCT),
+    ({"cross_attention_score": "additive_linear"}, NO_PRODUCT),
+    ({"attention_window": [None, 3]}, "the format does not support attention windows."),
 ]
 
 
-@pytest.mark.parametrize(("name", "fields", "reason"), NOT_EXPRESSIBLE)
-def test_fields_that_marian_cannot_express_are_named(name, fields, reason):
-    message = f"`{name}` is {fields[name]!r}, which MarianMT cannot express: {reason}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+@pytest.mark.parametrize(("fields", "reason"), NOT_EXPRESSIBLE)
+def test_fields_that_marian_cannot_express_are_named(fields, reason):
+    name, value = next(iter(fields.items()))
+    with refused(f"`{name}` is {value!r}, which MarianMT cannot express: {reason}"):
         to_marian(tiny_model(**fields))
 
 
@@ -324,7 +315,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
 
 def test_other_models_are_refused(tmp_path):
     message = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{tmp_path / 'nothing'}'; check the name."
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         export(tmp_path / "nothing", tmp_path / "x", "marian")
     to_marian(tiny_model()).save_pretrained(tmp_path / "marian")
     with pytest.raises(

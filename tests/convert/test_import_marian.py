@@ -169,20 +169,6 @@ def test_all_exports_of_an_imported_model_translate_equally(opus, number_files):
         assert row["largest_difference"] < 1e-4 and row["changed"] == 0
 
 
-def test_an_imported_model_gives_alternatives_scores_and_int8_translations(opus):
-    texts = [pair["source"] for pair in digit_pairs(5, seed=3)]
-    translator = Translator.from_pretrained(str(opus / "ours"))
-    found = list(translator.translate(texts, num_return_sequences=2, return_scores=True))
-    for translation in found:
-        (alternative,) = translation.alternatives
-        assert translation.score >= alternative.score and translation.text != alternative.text
-    (scored,) = translator.score(texts[:1], [found[0].text])
-    assert scored.log_prob == pytest.approx(found[0].log_prob, abs=1e-4)
-    pytest.importorskip("torchao", reason="needs torchao: pip install '.[int8]'")
-    in_int8 = Translator.from_pretrained(str(opus / "ours"), quantization="int8")
-    assert list(in_int8.translate(texts)) == [translation.text for translation in found]
-
-
 def fine_tuning(opus, number_files, folder):
     """A recipe that trains an imported model further."""
     changes = {f"model.{name}": None for name in TINY_SHAPE} | {"tokenizer.vocab_size": None}
@@ -206,16 +192,6 @@ def test_fine_tuning_keeps_the_start_from_zeros(opus, number_files, tmp_path):
     translator = Translator.from_pretrained(str(tmp_path / "run"))
     pair = digit_pairs(1, seed=3)[0]
     assert list(translator.translate([pair["source"]])) == [pair["target"]]
-
-
-def test_an_imported_model_teaches(opus, number_files, tmp_path):
-    recipe = fine_tuning(opus, number_files, tmp_path)
-    output = tmp_path / "distilled.jsonl"
-    assert main(["distill", str(recipe), "--teacher", str(opus / "ours"), "--output", str(output)]) == 0
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
-    expected = [pair["target"] for pair in digit_pairs(40, seed=2)]
-    taught = [row["translation"]["de"] for row in rows]
-    assert len(taught) == 40 and sum(a == b for a, b in zip(taught, expected, strict=True)) > 30
 
 
 def test_commands_add_the_tag_of_the_target_language(opus, number_files, tmp_path, capsys):

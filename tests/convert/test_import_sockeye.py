@@ -13,6 +13,7 @@ import torch
 from factories import cut, damage
 from marian_models import write_sentencepiece
 from parity import largest_difference, load_recorded, record_parity, write_files
+from sentences import rows
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
@@ -99,40 +100,23 @@ def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
 
 
 # The text of the file `config`, the text that replaces it, and a part of the message.
-REFUSED = {
-    "ssru": (
-        "decoder_type: transformer",
-        "decoder_type: ssru_transformer",
-        "`decoder_type` 'ssru_transformer'",
-    ),
-    "lhuc": ("use_lhuc: false", "use_lhuc: true", "`use_lhuc` True"),
-    "glu": ("use_glu: false", "use_glu: true", "`use_glu` True"),
-    "factors": (
-        "factor_configs: null",
-        "factor_configs: [!FactorConfig {vocab_size: 9}]",
-        "`num_source_factors` 2",
-    ),
-    "selection": (
-        "neural_vocab_selection: null",
-        "neural_vocab_selection: logit_max",
-        "`neural_vocab_selection` 'logit_max'",
-    ),
-    "prepended": (
-        "block_prepended_cross_attention: false",
-        "block_prepended_cross_attention: true",
-        "`block_prepended_cross_attention` True",
-    ),
-    "sequence": ("postprocess_sequence: dr", "postprocess_sequence: drn", "`postprocess_sequence` 'n:drn'"),
-    "activation": ("act_type: relu", "act_type: tanh", "`act_type` 'tanh'"),
-    "positions": ("embedding_type: fixed", "embedding_type: none", "`positional_embedding_type` 'none'"),
-    "heads": ("attention_heads: 4", "attention_heads: 5", "`attention_heads` 5"),
-    "int8": ("dtype: float32", "dtype: int8", "`dtype` 'int8'"),
-}
+REFUSED = """
+decoder_type: transformer | decoder_type: ssru_transformer | `decoder_type` 'ssru_transformer'
+use_lhuc: false | use_lhuc: true | `use_lhuc` True
+use_glu: false | use_glu: true | `use_glu` True
+factor_configs: null | factor_configs: [!FactorConfig {vocab_size: 9}] | `num_source_factors` 2
+neural_vocab_selection: null | neural_vocab_selection: logit_max | `neural_vocab_selection` 'logit_max'
+block_prepended_cross_attention: false | block_prepended_cross_attention: true | `block_prepended_cross_attention` True
+postprocess_sequence: dr | postprocess_sequence: drn | `postprocess_sequence` 'n:drn'
+act_type: relu | act_type: tanh | `act_type` 'tanh'
+embedding_type: fixed | embedding_type: none | `positional_embedding_type` 'none'
+attention_heads: 4 | attention_heads: 5 | `attention_heads` 5
+dtype: float32 | dtype: int8 | `dtype` 'int8'
+"""
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_other_models_are_refused(recorded, tmp_path, name):
-    old, new, message = REFUSED[name]
+@pytest.mark.parametrize(("old", "new", "message"), rows(REFUSED))
+def test_other_models_are_refused(recorded, tmp_path, old, new, message):
     folder = write(recorded["trained"], tmp_path / "sockeye")
     text = (folder / "config").read_text()
     assert old in text

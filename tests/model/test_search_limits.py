@@ -26,6 +26,7 @@ from search_models import (
 from transformers import GenerationConfig
 
 from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf.model.errors_vaswani import InvalidValueError
 
 # The loose limit cuts nearly no translation, and the tight limit cuts many translations.
 LOOSE, TIGHT = 5, 1
@@ -345,6 +346,8 @@ WRONG = [
     ("max_length_b", 1.5, "1.5"),
     ("coverage_penalty", "x", "x"),
     ("coverage_penalty", float("nan"), "nan"),
+    # transformers checks this setting too, with another message.
+    ("early_stopping", "now", "now"),
 ]
 
 
@@ -352,14 +355,15 @@ WRONG = [
 def test_a_wrong_field_is_named_with_its_value_and_what_it_must_be(tmp_path, name, value, shown):
     model = translator()
     sentence = rf"`{name}` must be .+, but is [\"']?{re.escape(shown)}[\"']?\."
-    with pytest.raises(ValueError, match=sentence):
-        model.generate(**batch_of(SOURCES), num_beams=2, **{name: value})
-    with pytest.raises(ValueError, match=sentence):
-        model.generate(**batch_of(SOURCES), generation_config=GenerationConfig(num_beams=2, **{name: value}))
+    config = GenerationConfig(num_beams=2)
+    setattr(config, name, value)
+    for settings in ({"num_beams": 2, name: value}, {"generation_config": config}):
+        with pytest.raises(InvalidValueError, match=sentence):
+            model.generate(**batch_of(SOURCES), **settings)
     setattr(model.generation_config, name, value)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(InvalidValueError, match=sentence):
         model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(InvalidValueError, match=sentence):
         model.generate(**batch_of(SOURCES))
 
 

@@ -358,23 +358,33 @@ def replaced(old, new):
     return MINIMAL.replace(old, new)
 
 
+# The end of a recipe, and the parts of the expected error message, separated by dots.
+WRONG_ENDS = """
+trainer: {} | `trainer` ... {} ... nearest key is `training`
+model: {layers: 2} | `model.layers` ... 2 ... nearest key is `model.encoder_layers`
+model: {xyzzy: 2} | `model.xyzzy` is not a key of a recipe, but has the value 2.
+model: {d_modell: 64} | `model.d_modell` ... 64 ... nearest key is `model.d_model`
+model: {vocab_size: 64} | `model.vocab_size` ... 64; write `tokenizer.vocab_size`
+dropout: 0.3 | `dropout` ... 0.3; write `model.dropout`
+seed: 1⏎seed: 2 | `seed` occurs twice in the mapping that begins in line 1; give the key only once.
+model: {init_from: {encoder: a, encoder: b}} | `encoder` occurs twice
+model: 3 | `model` in ... must be a mapping of keys to values, but is 3.
+extendz: b.yaml | `extendz` ... 'b.yaml' ... `extends`
+model: {extends: b.yaml} | `model.extends` ... 'b.yaml'
+"""
+
+
+@pytest.mark.parametrize(("end", "parts"), rows(WRONG_ENDS))
+def test_a_wrong_key_is_one_sentence(recipe_file, end, parts):
+    found = message(recipe_file(MINIMAL + end.replace("⏎", "\n") + "\n"))
+    assert contains(found, parts), found
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        (MINIMAL + "trainer: {}", "`trainer` ... {} ... nearest key is `training`"),
         (replaced("max_steps: 3", "warmup: 5"), "`training.warmup` ... 5 ... `training.warmup_steps`"),
-        (MINIMAL + "model: {layers: 2}", "`model.layers` ... 2 ... nearest key is `model.encoder_layers`"),
-        (MINIMAL + "model: {xyzzy: 2}", "`model.xyzzy` is not a key of a recipe, but has the value 2."),
-        (MINIMAL + "model: {d_modell: 64}", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
-        (MINIMAL + "model: {vocab_size: 64}", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
-        (MINIMAL + "dropout: 0.3", "`dropout` ... 0.3; write `model.dropout`"),
-        (
-            MINIMAL + "seed: 1\nseed: 2",
-            "`seed` occurs twice in the mapping that begins in line 1; give the key only once.",
-        ),
-        (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}", "`encoder` occurs twice"),
         ("- 1", "must be a mapping of keys to values, but is list"),
-        (MINIMAL + "model: 3", "`model` in ... must be a mapping of keys to values, but is 3."),
         ("a: [1", "is no YAML"),
         ("data: {source_language: en, target_language: de}", "`output_dir` must be given, but is missing."),
         (replaced("source_language: en, ", ""), "`data.source_language` must be given, but is missing."),
@@ -529,35 +539,22 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
     assert message(folder / "part.yaml") == "`output_dir` must be given, but is missing."
 
 
-@pytest.mark.parametrize(
-    ("texts", "parts"),
-    [
-        (
-            {"recipe": "extends: no.yaml"},
-            "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'",
-        ),
-        (
-            {"recipe": "extends: ."},
-            "'{0}' cannot be read: Is a directory; correct `extends` in '{0}/recipe.yaml'",
-        ),
-        ({"recipe": "extends: recipe.yaml"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' creates a circle"),
-        (
-            {"recipe": "extends: rows/b.yaml", "rows__b": "extends: ../recipe.yaml"},
-            "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'",
-        ),
-        (
-            {"recipe": "extends: b.yaml\ntraining: {max_steps: 3}", "b": "training: [1]"},
-            "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1].",
-        ),
-        ({"recipe": "extends: [a.yaml]"}, "`extends` in ... must be text ... ['a.yaml']"),
-        ({"recipe": "extends:"}, "`extends` in ... must be text ... None"),
-        ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` occurs twice ... of '{0}/b.yaml'"),
-        ({"recipe": "extends: b.yaml", "b": "- 1"}, "'{0}/b.yaml' must be a mapping of keys to values"),
-        ({"recipe": MINIMAL + "extendz: b.yaml"}, "`extendz` ... 'b.yaml' ... `extends`"),
-        ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml'"),
-    ],
-)
-def test_wrong_extensions_are_one_sentence(files, texts, parts):
-    folder = files(**texts)
+# The files recipe.yaml and rows/b.yaml in a FOLDER, and the parts of the expected error message.
+WRONG_EXTENSIONS = """
+extends: no.yaml |  | 'FOLDER/no.yaml' cannot be read: No such file or directory ... 'FOLDER/recipe.yaml'
+extends: . |  | 'FOLDER' cannot be read: Is a directory; correct `extends` in 'FOLDER/recipe.yaml'
+extends: recipe.yaml |  | `extends: recipe.yaml` in 'FOLDER/recipe.yaml' creates a circle
+extends: rows/b.yaml | extends: ../recipe.yaml | circle, 'FOLDER/recipe.yaml' extends 'FOLDER/rows/b.yaml' extends 'FOLDER/rows/../recipe.yaml'
+{extends: rows/b.yaml, training: {max_steps: 3}} | training: [1] | `training` in 'FOLDER/rows/b.yaml' must be a mapping of keys to values, but is [1].
+extends: [a.yaml] |  | `extends` in ... must be text ... ['a.yaml']
+extends: |  | `extends` in ... must be text ... None
+extends: rows/b.yaml | {seed: 1, seed: 2} | `seed` occurs twice ... of 'FOLDER/rows/b.yaml'
+extends: rows/b.yaml | - 1 | 'FOLDER/rows/b.yaml' must be a mapping of keys to values
+"""
+
+
+@pytest.mark.parametrize(("recipe", "b", "parts"), rows(WRONG_EXTENSIONS))
+def test_wrong_extensions_are_one_sentence(files, recipe, b, parts):
+    folder = files(recipe=recipe, rows__b=b)
     sentence = message(folder / "recipe.yaml")
-    assert contains(sentence, parts.replace("{0}", str(folder))), sentence
+    assert contains(sentence, parts.replace("FOLDER", str(folder))), sentence

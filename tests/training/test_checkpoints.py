@@ -30,17 +30,6 @@ def damage(folder, name="optimizer.pt", kind="truncated"):
     DAMAGES[kind](unfinished(folder) / "checkpoint-8" / name)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("optimizer.pt", "missing"), ("manifest.json", "truncated")])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished, copied, capsys, name, kind):
-    damage(copied, name, kind)
-    resumed = run("run", "--resume=true")
-    said = re.search(
-        rf"'{copied}/checkpoint-8' is damaged: (.*); continuing from 'checkpoint-4'", capsys.readouterr().out
-    )
-    assert said and name in said[1]
-    assert same(weights(resumed), weights(finished))
-
-
 def test_a_folder_without_a_final_model_lists_its_checkpoints(copied, vaswani, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_some")
     sentence = (

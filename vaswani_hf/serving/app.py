@@ -380,6 +380,7 @@ async def _fields_of(request: Request) -> dict[str, Any]:
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
+    # `leaving` also ends when the answer has been sent, because `receive` then reports a disconnect.
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -391,7 +392,6 @@ async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Tra
     except Exception as error:
         raise _internal_error(error) from None
     finally:
-        leaving.cancel()
         # `cancel` removes an unfinished job from the queue, and has no effect on a finished job.
         result.cancel()
 
