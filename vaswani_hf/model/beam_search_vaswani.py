@@ -454,8 +454,8 @@ class BeamSearch:
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.
 
-        If the reader is late, `num_staying` is the number of open sentences one step earlier. For some of the
-        kept sentences, the search may therefore have ended.
+        If `StepReader` reads its values one step late, `num_staying` was counted in the previous step. Then
+        the search of some kept sentences has perhaps ended.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)
@@ -639,14 +639,14 @@ class StepReader:
         self.trees = [decoder.tree for decoder in decoders if decoder.tree is not None]
         self.refuses_nan = not config.remove_invalid_values
         self.is_late = is_late
-        # The values of the previous step, if the reader is late.
+        # The values of the previous step if `is_late` is True, else None.
         self.pending: StepValues | None = None
 
     def read(
         self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, num_open: torch.Tensor
     ) -> int:
-        """Return the number of open sentences, see `StepValues`. If the reader is late, return the number of
-        the previous step. Raise an error if a log-probability of an open sentence is NaN.
+        """Return the number of sentences whose search continues. If `is_late` is True, return the number of
+        the previous step. Raise an error if a log-probability of such a sentence is NaN.
         """
         trees = [tree for tree in self.trees if tree.is_nearly_full]
         living = [tree.living().sum(dim=1).max() for tree in trees]
@@ -661,13 +661,13 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """Use the values of the last step, if the reader is late."""
+        """Use the values of the last step if `is_late` is True."""
         if self.pending is not None:
             self._use(self.pending)
 
     def _use(self, step: StepValues) -> int:
-        """Check the log-probabilities, store the number of tokens that belong to a beam in each key-value
-        tree, and return the number of open sentences.
+        """Check the log-probabilities, set `num_living` of each key-value tree, and return the number of
+        sentences whose search continues.
         """
         if step.copied is not None:
             step.copied.synchronize()
