@@ -118,9 +118,8 @@ def _is_command() -> bool:
     Therefore the command prints its help and messages about invalid options immediately.
     """
     if sys.argv[:1] == ["-m"]:
-        # With `python -m NAME ARGUMENTS`, Python runs this file before it replaces "-m" in `sys.argv` by the
-        # path of the module. NAME is the last word before ARGUMENTS, so its index in `sys.orig_argv` is
-        # `-len(sys.argv)`.
+        # With `python -m NAME ARGUMENTS`, `sys.argv` is still `["-m", *ARGUMENTS]` while Python runs this
+        # file. `sys.orig_argv` ends with `[NAME, *ARGUMENTS]`, so `sys.orig_argv[-len(sys.argv)]` is NAME.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

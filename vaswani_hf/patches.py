@@ -5,8 +5,9 @@
   function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
 - `without_initial_values` makes the loading of a checkpoint faster. It replaces functions of `torch.nn.init`.
 
-Two other files also replace something: registration.py adds the pipeline tasks of the package to transformers,
-and training/step_cost.py counts the memory of attention and dropout as on a GPU.
+Two other files also replace something: registration.py adds the pipeline tasks of the package to
+transformers, and training/step_cost.py replaces two functions of PyTorch to count the memory that attention
+and dropout use on a GPU.
 
 This file imports neither torch nor transformers, because the functions must be called before or during the
 import of transformers.
@@ -21,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 _DYNAMO = "torch._dynamo"
-# The only submodule of `torch._dynamo` that transformers imports.
+# The name of the only submodule of `torch._dynamo` that transformers imports.
 _INDEX_MODE = "torch._dynamo._trace_wrapped_higher_order_op"
 # The functions of `torch.nn.init` that the layers of PyTorch call to initialize their weights.
 _INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "constant_", "zeros_", "ones_")
@@ -100,7 +101,7 @@ def quick_imports() -> Iterator[None]:
 
 class _DeferredDynamo(ModuleType):
     """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Access to
-    any other attribute imports the real module.
+    any attribute except the decorators and names such as `__path__` imports the real `torch._dynamo`.
     """
 
     @staticmethod
@@ -121,8 +122,9 @@ class _DeferredDynamo(ModuleType):
 
 
 class _DeferredIndexMode:
-    """Replaces PyTorch's class `TransformGetItemToIndex`. A call imports the real class, and returns an
-    object of the real class. transformers uses the class for the attention masks of some models.
+    """Replaces PyTorch's class `TransformGetItemToIndex`. A call of the replacement imports the real class,
+    and returns an object of the real class. transformers uses the class for the attention masks of some
+    models.
     """
 
     def __new__(cls) -> Any:

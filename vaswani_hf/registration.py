@@ -9,7 +9,8 @@ from typing import Any
 from .patches import hide_warnings_of_torchao, import_quantizers_without_torchao
 from .private_names import warn_of_missing_names
 
-# Warn before the imports below, because the imports may fail if a name is missing.
+# Warn of missing private names of transformers before the imports below, because a missing name can make an
+# import fail.
 warn_of_missing_names()
 hide_warnings_of_torchao()
 import_quantizers_without_torchao()

@@ -40,8 +40,9 @@ from .explanation import (
 )
 from .recording import CandidateRecorder, ProcessorRecorder
 
-# The runners-up of a word are the most probable other words. `NUM_RUNNERS_UP` is the maximum number of
-# runners-up of a word. `LEAST_PROBABILITY` is the smallest probability of a runner-up.
+# The runners-up of a target word are the most probable other words in its place. Find at most
+# `NUM_RUNNERS_UP` runners-up of each target word. Ignore a runner-up if its tokens up to the first changed
+# token have a probability below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -54,7 +55,7 @@ def explain(
     Args:
         translator (BaseTranslator): The translator. The translator must not be an ensemble of models.
         text (str): The text. The text is translated as one sentence.
-        target (str, optional): The translation to explain. The default is the translation that the beam
+        target (str, optional): The translation to explain. By default, explain the translation that the beam
             search finds.
         name (str): The name of the model, as the page shows it.
         **settings: Arguments of `generate`, such as `num_beams`. `do_sample` must be False.
@@ -219,12 +220,12 @@ class _Explainer:
         of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
-        # For each word, a dictionary with the text of each runner-up as the key.
+        # For each target word, `found` has a dictionary from the texts of its runners-up to the runners-up.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
-        # Different changes can produce the same word. First run a beam search for each of the
-        # `NUM_RUNNERS_UP` most probable changes of each word. If a word then has fewer than `NUM_RUNNERS_UP`
-        # runners-up, also run beam searches for its other changes. Run no other beam searches, because the
-        # beam searches take most of the time of an explanation.
+        # Different token changes can turn a target word into the same runner-up. First run a beam search for
+        # each of the `NUM_RUNNERS_UP` most probable changes of each target word. Run beam searches for the
+        # other changes of a target word only if the first searches found fewer than `NUM_RUNNERS_UP`
+        # runners-up of the target word. Beam searches take most of the time of an explanation.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -237,8 +238,8 @@ class _Explainer:
                 runner_up = self._runner_up(word.start, change, translation, best)
                 if runner_up.text == ("" if is_end else word.text):
                     continue
-                # Different token sequences can spell the same runner-up. Keep only the most probable token
-                # sequence of each runner-up.
+                # Different token sequences can have the same text. For each text of a runner-up, keep only
+                # the most probable token sequence.
                 known = found[number].setdefault(runner_up.text, runner_up)
                 if known.probability < runner_up.probability:
                     found[number][runner_up.text] = runner_up
@@ -264,7 +265,8 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Return `NUM_RUNNERS_UP + 2` changes, because several changes may produce the same word.
+        # Return two more changes than `NUM_RUNNERS_UP`, because several token changes can give the same
+        # runner-up.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
@@ -291,15 +293,17 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Describe the word that contains the token at index `start` in a changed translation."""
+        """Return the runner-up: the word at token index `start` of `translation`, the best translation after
+        the token change `change`.
+        """
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # The runner-up can end before the new token, for example if the new token begins the next word. In
-        # this case, also multiply by the probability of the new token, because only the new token shows that
-        # the runner-up has ended.
+        # If the new token of `change` begins the next word, the runner-up ends before the new token. The
+        # probability of the runner-up then includes the new token, because only the new token ends the
+        # runner-up.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,
@@ -318,7 +322,7 @@ _NOT_RECORDED = (
 
 
 def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
-    """Return True if the best finished hypothesis of the record has the token ids of the translation."""
+    """Return True if the best finished hypothesis of the recorded search has the token ids `token_ids`."""
     if not search.finished:
         return False
     path = []

@@ -1,8 +1,8 @@
 """Defines the format of an explanation: one JSON object that describes how a model translates one text.
 
 `vaswani look` writes an explanation into an HTML page. `vaswani export --format html` writes a page whose
-JavaScript code computes explanations in the same format. The scripts in the folder `view/` draw the
-explanation in both kinds of pages.
+JavaScript code computes explanations in the same format. In the pages of both commands, the scripts in the
+folder `view/` draw the explanation.
 
 The JSON object has the fields of `Explanation` under the same names. Nested dataclasses are JSON objects,
 sequences are JSON arrays, and None is null. Log-probabilities are in nats.
@@ -29,8 +29,7 @@ _OTHER_BYTES = 400_000
 # Attention weights are stored as integers from 0 to this number. The largest rounding error is
 # 0.5 / 65535 = 7.6e-6.
 LARGEST_WEIGHT = 65535
-# The size in bytes of a stored attention weight: an integer has 2 bytes, and base64 writes 3 bytes as 4
-# characters.
+# The size of a stored attention weight in bytes: the 2 bytes of an integer, multiplied by 4/3 for base64.
 BYTES_PER_WEIGHT = 8 / 3
 # The temperatures that a user of the page can choose with a slider. The record of the search has a normalizer
 # (`Node.normalizers`) for each temperature, because the page needs the normalizers to compute exact
@@ -138,15 +137,17 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. "dropped" if the hypothesis neither became a beam nor finished.
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            If `state` is "dropped", `left` is equal to `step`. None if a hypothesis that contains this node
-            has finished, or was still a beam when the search ended.
+            If `state` is "dropped", `left` is equal to `step`. `left` is None if a hypothesis with this node
+            has finished, or was one of the K beams when the search ended.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
-            child is log_prob / t - normalizer. None if the search did not continue the node.
+            child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
+            did not extend the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
             by `coverage_penalty`. The coverage term includes the attention weights with which the model
-            predicts the children of this node. The score of a finished child contains this term. None if the
-            search did not continue the node, or if the search has no coverage penalty.
+            predicts the children of this node. If a child ends the hypothesis, the score of the hypothesis
+            contains the coverage term. `coverage` is None if the search did not extend the hypothesis that
+            ends with this node, or if the search has no coverage penalty.
     """
 
     parent: int
@@ -177,18 +178,19 @@ class Finished:
 class SearchRecord:
     """The record of a beam search: its settings, and the tree of all tokens that the search has considered.
 
-    The length n of a hypothesis is the number of generated tokens, including `</s>`. The start token and
-    other tokens that the translation must begin with do not count. The length penalty is
-    ((5 + n) / 6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
+    The length n of a hypothesis is the number of generated tokens, including `</s>`. The length n does not
+    include the start token and a given prefix of the translation. The length penalty is ((5 + n) /
+    6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
 
     The search ends after a step in each of these cases:
 
     - All candidates of the step have ended.
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
-      than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the score of
-      the unfinished beam has no coverage term. If `considers_all_lengths` is True and `length_penalty` is
-      positive, this score is computed with the length `limit`, else with the current length of the beam.
+      than the score of the finished hypothesis with the rank `num_counted`. The compared score of the
+      unfinished beam has no coverage term. The length penalty of the unfinished beam uses the length `limit`
+      if `considers_all_lengths` is True and `length_penalty` is positive. Otherwise the length penalty uses
+      the current length of the beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -197,16 +199,16 @@ class SearchRecord:
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
         num_counted (int): The number of best finished hypotheses that count as results of the search. The
-            search compares the best unfinished beam with the worst of these hypotheses. considers_all_lengths
-            (bool): True if the search considers all possible lengths of the best unfinished beam, up to
-            `limit`, when the search decides whether to stop. If False, the search considers only the current
-            length.
+            search compares the best unfinished beam with the worst of these hypotheses.
+        considers_all_lengths (bool): True if the search considers all possible lengths of the best unfinished beam, up to
+            `limit`, when the search decides whether to stop. If `considers_all_lengths` is False, the search
+            considers only the current length of the beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of candidates of each step: the search considers only this number of
-            the best continuations of all beams. `num_candidates` is at least 2 * K.
+            the best continuations of all beams. `num_candidates` is at least `2 * num_beams`.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The temperatures for which each node has a normalizer. `Node.normalizers` has
-            the same order.
+        temperatures (sequence): The temperatures of the softmax normalizers: `Node.normalizers[i]` belongs to
+            `temperatures[i]`.
         nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
             its children. The children of a beam are its `num_candidates` most probable next tokens, most
             probable first.
@@ -238,13 +240,13 @@ class RunnerUp:
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
         probability (float): The probability of the word `text`: the product of the probabilities of its
-            tokens, after the same preceding tokens as in the translation. If `token` comes after the end of
-            the word, the product also includes the probability of `token`.
+            tokens, after the same preceding tokens as in the translation. If the runner-up ends directly
+            before `token`, `probability` also includes the probability of `token`.
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
         token (int): The id of the token of the runner-up at `position`.
-        translation (str): The best translation with this runner-up. A beam search found `translation`.
-            The prefix of this search is the tokens before `position`, and then `token`.
+        translation (str): The best translation that begins with the tokens of `Explanation.target` before
+            `position`, followed by `token`. Beam search finds `translation`.
         score (float): The score of `translation`.
     """
 
@@ -277,7 +279,8 @@ class Explanation:
         model (str): The name of the model.
         source_text (str): The text to translate.
         target_text (str): The translation.
-        is_given (bool): True if the user gave the translation. False if the search found the translation.
+        is_given (bool): True if the user gave the translation, False if the beam search found the
+            translation.
         source (Tokens): The S tokens that the encoder reads.
         target (Tokens): The T tokens of the translation. If the translation is complete, the last
             token is `</s>`.

@@ -37,8 +37,9 @@ class TreeRecorder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        # For each node, the sum of the log-probabilities of its hypothesis. The sums are in float32 as in the
-        # search, so that sums that are equal in the search are also equal in the record.
+        # For each node, the sum of the log-probabilities of the tokens from the root to the node. The sums
+        # are in float32 as in the search, so that sums that are equal in the search are also equal in the
+        # record.
         self.sums: list[np.float32] = []
         self._node_of: dict[tuple[int, ...], int] = {}
 
@@ -82,8 +83,8 @@ class TreeRecorder:
         self.nodes.append(node)
 
     def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
-        """Return the record of the finished search. `settings` are the fields of `SearchRecord` from
-        `num_beams` to `end_ids`.
+        """Return the record of the finished search. `settings` are the values of the first fields of
+        `SearchRecord`, up to the field `end_ids`.
         """
         ends = self._finish(
             settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
@@ -129,7 +130,7 @@ class TreeRecorder:
         return finished
 
     def _candidates(self, step: int) -> list[int]:
-        """Return the indices of the nodes of a step, largest sum of log-probabilities first."""
+        """Return the indices of the nodes of a step, the node with the most probable hypothesis first."""
         of_step = [index for index, node in enumerate(self.nodes) if node.step == step]
         return sorted(of_step, key=lambda index: -self.sums[index])
 

@@ -26,9 +26,9 @@ INDEX_FILE = "model.safetensors.index.json"
 # a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files of a checkpoint without which the model cannot run. The code, the model card and the recipe are
-# not among them. A pattern must not match files that a user has added. A star needs care, because a star also
-# matches a slash on the Hub.
+# The files of a checkpoint without which the model cannot run. `MODEL_FILES` does not contain the code, the
+# model card and the recipe. A pattern must not match files that a user has added. `MODEL_FILES` has `?`
+# instead of `*`, because on the Hub `*` also matches a slash.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-?????-of-?????.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
@@ -52,8 +52,8 @@ CERTIFICATE_FILE = "certificate.json"
 # curve.
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_PICTURE = "calibration.png"
-# The records that a push uploads unchanged. A push rewrites the model card and the recipe, and reads
-# results.json for the model card without uploading results.json.
+# The files about a run or a model that a push to the Hub uploads unchanged. A push rewrites the model card
+# and the recipe, and reads results.json for the model card without uploading results.json.
 UNCHANGED_RECORDS = (CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE)
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, *UNCHANGED_RECORDS)
 METRICS_FILE = "metrics.jsonl"
@@ -98,8 +98,8 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
     Trainer.
 
     `metric` is "loss" or the name of another score, such as "bleu". The loss is multiplied by -1, so that a
-    higher value is better for every metric. If the run computes a moving average of the weights, "bleu" is
-    the score of the averaged weights and "raw_bleu" the score of the trained weights.
+    higher value is better for every metric. If the run computes a moving average of the weights, the metric
+    "bleu" is the BLEU of the averaged weights. The metric "raw_bleu" is the BLEU of the trained weights.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
@@ -150,8 +150,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{place} is damaged; copy or download the file again.") from None
     for shard in names:
-        # Raise an error for a path with folders. Otherwise the package could read a file outside the
-        # checkpoint, and publish the file with the checkpoint.
+        # Raise an error if the name of a weight file contains a folder. Otherwise the package could read a
+        # file outside the checkpoint, and publish the file with the checkpoint.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
@@ -201,8 +201,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     Only one process at a time can create `output`. `new_folder` first deletes temporary folders that killed
     processes have left.
     """
-    # Make the path absolute, because the last part of the path becomes part of a folder name. The last part
-    # of "." or "x/.." is not a name.
+    # Make the path absolute, because the name of the temporary folder contains `output.name`. For the paths
+    # "." and "x/..", `output.name` is "" and "..".
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise InvalidValueError(

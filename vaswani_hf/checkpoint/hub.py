@@ -86,8 +86,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the seconds (at least `pause`) to wait before the next try. Return None if the caller must not
-    retry, because the request would fail again.
+    """Return the number of seconds, at least `pause`, to wait before a request to the Hub is repeated. Return
+    None if the caller must not retry, because the request would fail again.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -148,9 +148,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _http_kinds(error: BaseException) -> set[str]:
-    """Return the names of the exception's class and base classes. Leave out classes that no HTTP library
-    defines.
-    """
+    """Return the names of the exception's class and base classes, but only of classes from an HTTP library."""
     return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
 
 

@@ -209,11 +209,11 @@ def check_config(
 
     `name` is the folder or repository that the user has named, for error messages. `kinds` are the accepted
     model types (keys of `KINDS`). `needed` describes the accepted model types in an error message. By
-    default, the message joins the field `words` of each accepted `Kind`.
+    default, the error message joins the descriptions (`Kind.words`) of the accepted model types.
     """
     path = folder / CONFIG_FILE
-    # Raise this error only if the user has named a local folder. For a Hub repository without files, the
-    # cache folder does not exist either, but a message about the cache folder would confuse the user.
+    # Raise this error only if the user has named a local folder. For a Hub repository without files, `folder`
+    # is a missing cache folder, and a message about the cache folder would confuse the user.
     if str(folder) == str(name) and not folder.is_dir():
         raise InvalidValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."

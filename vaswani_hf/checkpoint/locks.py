@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 def locked_run(folder: Path) -> Iterator[None]:
     """Lock the output folder of a run.
 
-    Create the folder if it does not exist. Delete a new folder at the end if it is still empty.
+    Create the output folder if it does not exist. Delete a new folder at the end if it is still empty.
     """
     if folder.exists() and not folder.is_dir():
         raise InvalidValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
@@ -76,7 +76,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
     """Create the output folder of a run, and lock the folder. Try again if another process deletes the empty
-    folder before the lock.
+    folder before this process has locked the folder.
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:

@@ -1,12 +1,13 @@
 """Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
 `Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a nested
-object, such as `TrainingRecord`, and set the field. The following code creates `Results`:
+object, such as `TrainingRecord`, and set the field. Four parts of the package create a `Results` object:
 
-- `vaswani train` creates `Results` in `_results_of_run` (training/run.py).
+- `vaswani train` sets the other fields in the function `_results_of_run` (training/run.py).
 - `vaswani import` sets `origin` and `data`.
 - `vaswani average` sets `average_of` if the averaged checkpoints have different recipes.
-- The push of a pipeline sets `weights_changed` if the weights differ from the weights of the run.
+- `push_to_hub` of a translation pipeline sets `weights_changed` if the weights differ from the weights of the
+  training run.
 """
 
 import json
@@ -64,7 +65,8 @@ class TrainingRecord(Record):
 class ScoresRecord(Record):
     """The scores on the test split. The task of the run computes the scores, see `Task.score_test_split`.
 
-    The fields are the scores that the model card shows. A task may return other scores in addition.
+    The fields are the scores that the model card shows. A task can return scores that are not fields of
+    `ScoresRecord`.
     """
 
     bleu: float | None = None
@@ -151,7 +153,7 @@ class Results(Record):
     origin: OriginRecord | None = None
     # The names of the checkpoints whose average is the model.
     average_of: list[str] | None = None
-    # True if the weights differ from the weights that the run has scored.
+    # True if a pipeline was pushed with other weights than the weights that the training run has scored.
     weights_changed: bool | None = None
 
     def as_text(self) -> str:

@@ -47,7 +47,7 @@ from .threads import leaving_busy_cores, limit_spinning
 
 
 def _print_completion(options: completion.CompletionOptions) -> None:
-    """Pass the table of commands to completion.py, because an import of this file would be circular."""
+    """Pass `COMMANDS` as an argument, because an import of `COMMANDS` in completion.py would be circular."""
     completion.run(options, COMMANDS)
 
 
@@ -190,8 +190,8 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # Report the error if standard output can still be written. Then another pipe is broken, for example
-        # the pipe to a worker process.
+        # Report the error if the broken pipe is not standard output, but for example the pipe to a worker
+        # process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)

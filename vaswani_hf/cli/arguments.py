@@ -17,7 +17,7 @@ from .recipe_keys import read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
-# Options of other toolkits that choose GPUs. `vaswani train` has no such option.
+# Options that choose GPUs in other toolkits, but do not exist in `vaswani train`.
 _GPU_OPTIONS = ("--gpus", "--gpu", "--cuda", "--use_cuda", "--num_gpus", "--device", "--devices")
 
 

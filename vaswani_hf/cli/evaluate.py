@@ -281,7 +281,9 @@ def _evaluate_trees(options: EvaluateOptions) -> "Report":
 
 
 def _calibrate(options: EvaluateOptions) -> "Report":
-    """Fit or check the calibration of a checkpoint (the probability that a translation is good)."""
+    """Run `--calibration fit` or `--calibration check`. A calibration converts token probabilities to the
+    probability that a translation is good.
+    """
     from ..evaluation import calibration
 
     test_set = _read_test_set(options)
@@ -381,8 +383,8 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The command uses the first kind in this dictionary whose option the user gives. If the user gives none of
-# these options, the kind is `model`: the command scores one model or one file.
+# `vaswani evaluate` uses the first kind of evaluation in this dictionary whose option the user gives. If the
+# user gives none of these options, the kind is `model`: the command scores one model or one file.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

@@ -90,8 +90,8 @@ def with_progress(
     """
     from tqdm.auto import tqdm
 
-    # Show no progress bar if the user types the input in the terminal, or if the output appears in the
-    # terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
+    # Show no progress bar if the user types the input in the terminal, or if the command prints the results
+    # to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     is_typed = total is None and _is_terminal(sys.stdin)
     is_read = _is_terminal(sys.stdout) and not to_file
     disable = True if is_typed or is_read else None

@@ -2,9 +2,9 @@
 
 Each command has a class derived from `Options`. Each field of the class is an option with a type, a default
 and a range. The string below the field is the help text. A validator of the class checks options that depend
-on each other, and the files that the options name. The function `run` of the command checks only what needs a
-model, a recipe or a repository. The translation options come from the dataclasses `SearchSettings` and
-`TranslationOptions`, because `Translator` and the pipeline have the same options.
+on each other, and the files that the options name. The function `run` of the command makes only the checks
+that need a model, a recipe or a repository. The translation options come from the dataclasses
+`SearchSettings` and `TranslationOptions`, because `Translator` and the pipeline have the same options.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def on_command_line(
 
 
 def command_line_settings(field: FieldInfo) -> CommandLine:
-    """Return the settings that `on_command_line` stored in a field."""
+    """Return the command-line settings that `on_command_line` stored in a pydantic field."""
     settings: Any = field.json_schema_extra or {}
     return settings
 
@@ -162,9 +162,9 @@ def translation_options(*names: str) -> Any:
     given, the class has all translation options.
 
     The type is Any, because a type checker cannot know the fields of a class that `create_model` creates. The
-    function copies the fields from dataclasses in the published code, so that each option is declared only
-    once. The published code cannot declare the pydantic class, because the published code must not import
-    pydantic.
+    function copies the fields from dataclasses in the folder `model/`, so that each option is declared only
+    once. `model/` cannot declare pydantic classes, because a checkpoint contains the files of `model/`, and
+    the files must run without pydantic.
     """
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:
@@ -255,14 +255,14 @@ class ComputingOptions(PrecisionOptions):
 
 
 class InferenceOptions(ComputingOptions):
-    """The options of a command that only runs a model, such as `vaswani translate`. The command can use
-    `quick_imports`, because the command does not train or compile the model.
+    """The options of a command that only runs a model, such as `vaswani translate`. The command can import
+    transformers with `patches.quick_imports`, because the command neither trains nor compiles a model.
     """
 
     @property
     def imports_quickly(self) -> bool:
-        """True if the weights are not quantized. Do not use `quick_imports` for quantized weights, because
-        torchao imports the slow parts of PyTorch anyway.
+        """True if the user does not give `--quantization`. Do not use `quick_imports` for quantized weights,
+        because torchao imports the slow parts of PyTorch anyway.
         """
         return self.quantization is None
 
@@ -283,7 +283,7 @@ class WorkerOptions(ComputingOptions):
 
     @property
     def model_device(self) -> str | None:
-        """Return the CPU if several processes translate."""
+        """Return "cpu" if several processes translate, else the value of `--device`."""
         return "cpu" if self.workers > 1 else self.device
 
 

@@ -1,5 +1,5 @@
 """Functions and classes for the outputs of commands. A command checks its output before the work begins and
-locks an output file. The error messages name the output.
+locks an output file. Each error message names the output file or standard output.
 """
 
 import os

@@ -27,8 +27,9 @@ def report(error: Exception, is_output_lost: bool) -> int:
     if isinstance(error, OSError) and error.strerror:
         message = _system_error_message(error, is_output_lost)
     elif not isinstance(error, ValueError | OSError) and not hasattr(error, "exit_code"):
-        # Messages of other libraries may be unclear without the name of the exception class. An error with
-        # the attribute `exit_code` comes from this package.
+        # Messages of other libraries may be unclear without the name of the exception class. Only exception
+        # classes of this package have the attribute `exit_code`. Messages of this package are clear without
+        # the class name.
         message = f"{type(error).__name__}: {message}"
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} … (-v shows all)"
@@ -43,8 +44,7 @@ def _system_error_message(error: OSError, is_output_lost: bool) -> str:
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
         # If the disk is full, an error of `shutil.copyfile` has the source in `filename` and the copy in
-        # `filename2`. Name the copy in the message, because the source can be read, but the copy cannot be
-        # written.
+        # `filename2`. The error message names the copy, because the disk with the copy is full.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

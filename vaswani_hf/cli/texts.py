@@ -148,8 +148,8 @@ def translate_texts(
             )
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
-        # If an earlier run wrote all complete lines and an incomplete last line, the first write deletes the
-        # incomplete line.
+        # Write an empty text to delete an incomplete last line of an earlier run, even if the loop has
+        # written nothing.
         file.write(b"")
 
 
@@ -163,7 +163,9 @@ def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
 
 @contextmanager
 def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
-    """Open the output, and return the output with the number of lines that an earlier run wrote."""
+    """Open the output, and yield a pair: the output, and the number of complete lines that an earlier run
+    wrote.
+    """
     if options.output is None:
         yield standard_output(), 0
         return

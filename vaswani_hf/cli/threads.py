@@ -1,4 +1,5 @@
-"""Sets how many threads PyTorch uses and how the threads wait, because other programs may use the processor.
+"""Sets the number of PyTorch's threads, and limits how long waiting threads spin, because other programs can
+use the processor at the same time.
 
 scripts/benchmarks/threads.md has measurements of training and translation beside a busy process.
 """
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-# If the user has set one of these variables, the user has chosen how the threads of GNU's OpenMP library wait.
+# The environment variables with which a user chooses how long waiting threads of GNU's OpenMP library spin.
 _WAITING_VARIABLES = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 _STATISTICS = Path("/proc/stat")
 
@@ -18,9 +19,9 @@ _STATISTICS = Path("/proc/stat")
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
     """Reduce the time for which a waiting thread spins: from milliseconds to microseconds.
 
-    PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
-    300,000 iterations. If another program uses the core of one thread, the other threads spin for most of the
-    time. The library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import.
+    PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting OpenMP thread spins for 300,000
+    iterations. If another program uses the core of one thread, the other threads spin for most of the time.
+    The library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import.
     """
     if not _WAITING_VARIABLES & environment.keys():
         environment["GOMP_SPINCOUNT"] = "1000"

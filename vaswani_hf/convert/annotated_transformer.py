@@ -27,14 +27,16 @@ _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
 # PyTorch's LayerNorm adds an epsilon to the variance, and "The Annotated Transformer" does not. The imported
 # config sets the epsilon of PyTorch's LayerNorm to 1e-12, because a value of 1e-12 is too small to change the
-# outputs. "The Annotated Transformer" adds 1e-6 to the standard deviation. The import ignores the 1e-6,
-# because 1e-6 changes outputs by less than one part in 100,000 if the standard deviation is above 0.1.
+# outputs. "The Annotated Transformer" adds 1e-6 to the standard deviation. The import omits the added
+# constant 1e-6. The constant changes outputs by less than one part in 100,000 if the standard deviation is
+# above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 
 class AnnotatedTransformerFacts(Settings):
-    """Settings that a state dict of "The Annotated Transformer" does not contain. The defaults are the values
-    in the code of "The Annotated Transformer".
+    """Settings in the file that the user gives with `--config`, because a state dict of "The Annotated
+    Transformer" contains only weights. The defaults are the values in the code of "The Annotated
+    Transformer".
     """
 
     h: int = Field(ge=1)

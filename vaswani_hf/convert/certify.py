@@ -69,7 +69,7 @@ class _Checkpoint(TranslatorEngine):
 class _Expected:
     """The outputs of the checkpoint with greedy search or with beam search: the translations, and the
     log-probabilities of their tokens. `is_limited` is True for a translation if the length limit stopped the
-    translation, or if the checkpoint cut the source text into pieces.
+    translation, or if the source text was too long and was translated in several pieces.
     """
 
     row: CertificateRow
@@ -332,8 +332,8 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
-    """Describe the limit that the results of an engine exceed. Return an empty string if the results exceed
-    no limit.
+    """Return a text about the first limit that the results of an exported model exceed, such as the limit on
+    the lost BLEU. Return an empty string if the results exceed no limit.
     """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu

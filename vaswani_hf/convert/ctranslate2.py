@@ -79,8 +79,8 @@ class VaswaniLoader(BartLoader):
             activation=activation,
         )
         # Change `pre_norm` only after the specification is created, because the constructor creates the final
-        # LayerNorm only if `pre_norm` is True. If the final LayerNorm exists, CTranslate2 applies the final
-        # LayerNorm for both values of `pre_norm`.
+        # LayerNorm only if `pre_norm` is True. CTranslate2 applies an existing final LayerNorm, whether
+        # `pre_norm` is True or False.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
@@ -199,7 +199,7 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
     """Pad the projections of an attention layer with zeros, so that keys and values have the same width. The
-    zeros do not change the outputs of the layer.
+    padding with zeros does not change the outputs of the attention layer.
     """
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:

@@ -1,8 +1,8 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
-Eole is the successor of OpenNMT-py. The docstring of opennmt.py describes how the models of both libraries
-differ from the paper. In contrast to OpenNMT-py, a checkpoint of Eole contains no table of sinusoids. Eole
-multiplies embeddings by sqrt(d_model) only if the model has sinusoidal positions.
+Eole is the successor of OpenNMT-py. The docstring of opennmt.py describes how the models of Eole and
+OpenNMT-py differ from the paper. In contrast to OpenNMT-py, a checkpoint of Eole contains no table of
+sinusoids. Eole multiplies embeddings by sqrt(d_model) only if the model has sinusoidal positions.
 
 Eole's config.json has only the values that differ from Eole's defaults. In config.json, a value in the
 section "encoder" or "decoder" takes precedence over the value in the section "model".

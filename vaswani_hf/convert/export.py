@@ -164,9 +164,9 @@ def card_data(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ModelCardData | None:
-    """Return the metadata of a checkpoint's model card. Return None if the format does not need the metadata.
-    The field `language` of the metadata contains the two given languages. If no languages are given,
-    `language` contains the two languages that the checkpoint records, or is None.
+    """Return the metadata of a checkpoint's model card. Return None if the export format does not need the
+    metadata of the model card. The field `language` of the metadata contains the two given languages. If no
+    languages are given, `language` contains the two languages that the checkpoint records, or is None.
     """
     if entry.describe is None:
         return None

@@ -103,8 +103,8 @@ _REQUIRED = {
 }
 
 
-# fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies, because
-# training does not update these copies.
+# fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copied weights,
+# because training does not update the copies.
 _COPIES = """
     in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
 """.split()

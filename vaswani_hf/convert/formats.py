@@ -75,8 +75,8 @@ def one_of(name: str, values: Collection[Any], reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Return None if the config has a start token. Otherwise, return the reason why a format whose decoder
-    needs a start token cannot express the config.
+    """Return None if the config has a start token. If the config has no start token, return the reason why a
+    format cannot express the config: the decoder of the format needs a start token.
     """
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
@@ -99,8 +99,8 @@ class Expressible:
     """Describes which configs a format supports.
 
     A config field that is neither in `fields` nor in `limits` must have its default value. If a field is
-    added to the config class, models with other values than the default cannot be exported. To export such
-    models, add the field to `fields` or `limits`.
+    added to the config class, models with other values than the default cannot be exported. To export models
+    with other values of a new config field, add the field to `fields` or `limits`.
 
     Attributes:
         title (str): The name of the format in error messages.
@@ -165,8 +165,8 @@ class Engine(ABC):
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
             does not support the checkpoint's settings. The keys of `search` are fields of `SearchSettings`.
-        installation (str, optional): The command that installs the runtime. None if pyproject.toml lists the
-            runtime in the optional dependency group with the name of the format.
+        installation (str, optional): The command that installs the runtime. None if the package extra with
+            the name of the format installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -231,10 +231,10 @@ class Format:
     """Describes an export format. The table `FORMATS` in export.py lists all formats.
 
     Attributes:
-        name (str): The name of the format, as in the option `--format`. The package extra of the same name
-            installs the modules in `libraries`.
+        name (str): The name of the format, as in the option `--format`. The package extra with the name of
+            the format installs the modules in `libraries`.
         main_file (str): The name (or the pattern of the name) of a file by which an exported folder is
-            recognised. Only exports in this format contain the file.
+            recognised. Only exports in this format contain `main_file`.
         model_type (str, optional): The `model_type` in the config.json of the format; None if the format has
             no `model_type`.
         library_name (str): The library that reads the format, for the model card.
@@ -243,7 +243,8 @@ class Format:
         engine (type): The class that runs an exported folder.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
-        quantizations (tuple): The dtypes in which the format can store the weights.
+        quantizations (tuple): The values of the option `--quantization` that the format supports, such as
+            "int8".
         needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the export copies the recipe into the folder, without private paths.
@@ -324,8 +325,8 @@ def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
     """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
 
-    The function compares the positions where `mask` [B, T] is 1. Two values count as equal if both give a
-    token the probability 0.
+    The function compares the positions where `mask` [B, T] is 1. Two logits or log-probabilities count as
+    equal if both are so low that the probability of the token is 0.
     """
     is_real = mask.bool()
     lowest = EXCLUDED_LOGIT / 2

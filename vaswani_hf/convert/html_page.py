@@ -271,8 +271,8 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the steps of a component of tokenizer.json, such as the normalizer. A component is a single
-    step, or a "Sequence" of steps.
+    """Return the steps of the normalizer or decoder in tokenizer.json, such as "NFC" or "Replace". `part` is
+    None, one step, or a "Sequence" of steps.
     """
     if part is None:
         return []

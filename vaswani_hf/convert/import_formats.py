@@ -52,8 +52,8 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If weights are tied, the dict
-            may contain only one of the tied weights.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. The dict can contain tied
+            weights under only one of their names.
         generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer. If both languages share a
             vocabulary, the tuple contains the same object twice. None if the checkpoint has no vocabularies.
@@ -108,8 +108,8 @@ class ImportFormat:
     all formats.
 
     Attributes:
-        name (str): The name of the format, as in the option `--from`. The package extra of the same name
-            installs the modules in `libraries`.
+        name (str): The name of the format, as in the option `--from`. The package extra with the name of the
+            format installs the modules in `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
         recognise (Recognise): The function that recognises the format. `recognise` reads only as much of a
             checkpoint as is necessary to recognise the format.
@@ -118,7 +118,8 @@ class ImportFormat:
             the Hub.
         peer (str): The name of the format's own library, for messages. The import compares the imported model
             with the library `peer`.
-        keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
+        keeps (str): A text for the documentation. The text lists the parts of a checkpoint that an import
+            keeps, such as the weights.
         loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
             checkpoints that cannot be imported.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
@@ -187,8 +188,9 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
 
 
 def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, str]]) -> None:
-    """Raise an `UnsupportedError` if a field of the settings does not have the required value. `required` maps
-    each field to the value and the reason. A missing field is allowed.
+    """Raise an `UnsupportedError` if a field of the settings does not have the required value. `required`
+    maps each field to a pair: the required value, and the reason why other values are not supported. The
+    settings can lack a field.
     """
     for name, (value, reason) in required.items():
         require(name, settings.get(name, value), value, reason)
@@ -197,7 +199,7 @@ def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, s
 def require_allowed(settings: Mapping[str, Any], allowed: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
     """Raise an `UnsupportedError` if a field of the settings has another value than the allowed values.
     `allowed` maps each field to a pair: the allowed values, and the reason why other values are not
-    supported. A missing field is allowed.
+    supported. The settings can lack a field.
     """
     for name, (values, reason) in allowed.items():
         if name in settings and settings[name] not in values:

@@ -102,7 +102,8 @@ def import_checkpoint(
         format (str, optional): The name of a format, such as "marian_mt". By default, the format is
             recognised from the files.
         timescales (str, optional): The timescales (in tokens) of the sinusoids, "paper" or "tensor2tensor".
-            `timescales` is necessary only if the model does not have the default timescales of its library.
+            Give `timescales` only if the sinusoids of the model differ from the default of the model's
+            library.
         vocabularies (tuple): The paths of one joint vocabulary file, or of the source and the target
             vocabulary file. `vocabularies` is necessary only if the checkpoint does not contain the
             vocabularies.
@@ -182,8 +183,8 @@ def _refuse_config(path: Path, source: str | os.PathLike) -> None:
 
 
 def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
-    """Return the entry of the checkpoint's format. Raise a ValueError if no format or more than one format
-    recognises the checkpoint.
+    """Return the entry of `IMPORT_FORMATS` for the checkpoint. Raise a ValueError if no format or more than
+    one format recognises the checkpoint.
     """
     found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
     if len(found) == 1:

@@ -7,9 +7,9 @@ is pre-norm without a LayerNorm at its end, and the decoder is post-norm.
 
 A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The sub-layers
 of the imported model compute Sublayer(x) + x. The import divides or multiplies weights by powers of alpha, so
-that the imported model has the same outputs as the JoeyNMT model. The changed weights change the variance of
-the inputs of LayerNorm, but the import keeps the LayerNorm epsilon of 1e-6. If the variance is above 0.1, an
-epsilon of 1e-6 changes the outputs of LayerNorm by less than one part in 100,000.
+that the imported model has the same outputs as the JoeyNMT model. The powers of alpha change the variance of
+the inputs of LayerNorm, but the import does not adapt LayerNorm's epsilon of 1e-6. If the variance is above
+0.1, an epsilon of 1e-6 changes the outputs of LayerNorm by less than one part in 100,000.
 """
 
 from collections.abc import Mapping
@@ -270,14 +270,15 @@ def _without_alpha(
     """Return the weights of an equivalent model whose residual connections have no factor alpha.
 
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
-    effect of the epsilon. Therefore the import divides the weights of f by alpha.
+    effect of the epsilon. Therefore the import divides the output layer (weight and bias) of each sub-layer f
+    by alpha.
 
-    In a pre-norm stack, the import divides the weights of the k-th sub-layer by alpha^k, where alpha is the
-    factor of JoeyNMT's residual connections. Therefore the hidden
-    states x after the k-th sub-layer are also divided by alpha^k. The input of each sub-layer is
-    LayerNorm(x), and LayerNorm removes the factor. An encoder without a LayerNorm at its end returns outputs
-    that are divided by a power of alpha. Therefore the import multiplies the key and value projections of the
-    cross-attention by the same power of alpha.
+    In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k, where alpha is
+    the factor of JoeyNMT's residual connections. Therefore the hidden states after the k-th sub-layer are
+    JoeyNMT's hidden states divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the
+    effect of the epsilon. The outputs of a pre-norm encoder with n sub-layers and without a final LayerNorm
+    are JoeyNMT's outputs divided by alpha^n. Therefore the import multiplies the weights of the key and value
+    projections in the cross-attention by alpha^n, where n is the number of encoder sub-layers.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():

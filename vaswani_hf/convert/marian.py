@@ -4,7 +4,7 @@ MarianMT has the same architecture as this package, with two differences. The at
 MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoids of
 MarianMT, the first half of the features are sines and the second half are cosines. In Section 3.5 of the
 paper, sines and cosines alternate. The order of the D features does not matter if all weights use the same
-order. Therefore the export only reorders the features of the weights.
+order. Therefore the export reorders the rows or columns of the weights to MarianMT's order of features.
 
 The exported model differs from the checkpoint in three points. MarianMT counts padding tokens as positions,
 so texts must be padded on the right. MarianMT does not mask padding tokens automatically, so the caller must
@@ -59,8 +59,9 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a `Limit` (a check of one config field) for the field `d_k` or `d_v`. The value must be
-    `d_model` divided by the number of heads, because MarianMT and Marian support no other width of a head.
+    """Return a `Limit` (a check of one config field) for the field `d_k` or `d_v`. The value of `d_k` or
+    `d_v` must be `d_model` divided by the number of heads, because MarianMT and Marian support no other width
+    of a head.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -176,7 +177,9 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """Return the weights with MarianMT's names and MarianMT's order of the D features."""
+    """Return the weights with MarianMT's names. As in MarianMT, all sines are in the first half of the hidden
+    features.
+    """
     config = model.config
     # `named_parameters` lists tied weights only once. One copy of tied weights is enough, because MarianMT
     # ties the weights again after loading.
@@ -203,11 +206,11 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the output
     projection's row of `<pad>` to zero, unless this row is the embedding of the decoder's start token.
 
-    If the output projection is tied to an embedding, the row is also the embedding of `<pad>`. The embedding
-    of `<pad>` may be zero, because no position attends to padding. In models of the Marian toolkit, `<pad>`
-    is the start token of the decoder. If the output projection of such a model is tied, the row of `<pad>`
-    keeps its values, because the row is also the embedding of the start token. The probability of `<pad>` is
-    still 0, because the output bias of `<pad>` is very low.
+    If the output projection is tied to an embedding, the output projection's row of `<pad>` is also the
+    embedding of `<pad>`. The embedding of `<pad>` may be zero, because no position attends to padding. In
+    models of the Marian toolkit, `<pad>` is the start token of the decoder. A tied output projection of a
+    Marian model keeps the row of `<pad>`, because the row is also the embedding of the start token. The
+    probability of `<pad>` is still 0, because the output bias of `<pad>` is very low.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

@@ -4,13 +4,14 @@ names in this file.
 A model file contains the weights. The entry `special:model.yml` of a model file contains the options of the
 model as YAML text. The option `type` is "transformer" or "transformer-new". The two types have different
 weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new".
-Models of either type store each weight matrix in the shape [inputs, outputs].
+Models of the types "transformer" and "transformer-new" store each weight matrix in the shape [inputs,
+outputs].
 
 Marian's models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with
 all sines in the first half of the features; an output projection with a bias; a decoder that starts from a
-vector of zeros. The decoder of this package must start from a token. Therefore the import adds the token
-`<pad>` with an embedding of zeros. If a model has learned positions, Marian does not multiply the embeddings
-by sqrt(d_model).
+vector of zeros. The decoder of this package must start from the embedding of a token, not from a vector of
+zeros. Therefore the import adds the token `<pad>` with an embedding of zeros. If a model has learned
+positions, Marian does not multiply the embeddings by sqrt(d_model).
 
 The imported model computes the same function as Marian in training and in scoring. For models of the type
 "transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns different probabilities than
@@ -72,8 +73,8 @@ _SEGMENTERS = ("source.spm", "target.spm")
 # Possible names of special tokens in a vocabulary: the name in Marian, and the name in the toolkit Nematus.
 _END_TOKENS = ("</s>", "eos")
 _UNKNOWN_TOKENS = ("<unk>", "UNK")
-# Possible names of the start token that the import adds to a vocabulary. If the vocabulary already contains
-# `<pad>`, the name of the start token is `<start>`.
+# The import adds a start token to a vocabulary. The name of the start token is `<pad>`, or `<start>` if the
+# vocabulary already contains `<pad>`.
 _START_TOKENS = ("<pad>", "<start>")
 
 # Maps each option to Marian's default, and to the reason why only models with the default can be imported.
@@ -140,7 +141,7 @@ def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, .
     if not (options.get("tied-embeddings-all") or options.get("tied-embeddings")):
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
     # Old versions of Marian store the transpose of the output projection under another name. `_own_weights`
-    # transposes the output projection again.
+    # transposes the output projection back to the shape [V, D].
     names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
     if options["type"] == NEW_TYPE:
         for stack in ("encoder", "decoder"):
@@ -174,8 +175,8 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # In Marian, a ReLU is a part of the first projection in the feed-forward network. Any other activation is
-    # a separate layer.
+    # In Marian, a ReLU is a part of the first projection in the feed-forward network. Any activation other
+    # than ReLU, such as swish, is a separate layer of the feed-forward network.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"
@@ -447,9 +448,9 @@ def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add a row for the start token to the source embedding, the target embedding and the output projection.
     Return the id of the start token.
 
-    The start token has the same id in both vocabularies. If one vocabulary is smaller, its embedding also
-    gets rows without tokens. If the target vocabulary is smaller, the rows without tokens get a very low
-    output bias, so that the search never chooses these rows.
+    The start token has the same id in both vocabularies. If one vocabulary is smaller, its embedding is
+    padded with rows without tokens, before the row of the start token. If the target vocabulary is smaller,
+    the rows without tokens get a very low output bias, so that the search never chooses these rows.
     """
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     num_target = len(own[embeddings[1]])

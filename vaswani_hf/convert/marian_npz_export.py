@@ -12,7 +12,7 @@ The type of the exported Marian model depends on the checkpoint:
   Marian does not multiply embeddings by sqrt(d_model) in models with learned positions, so the export
   multiplies the stored embeddings by sqrt(d_model). If the output projection was tied to the embeddings, the
   export stores the output projection as a separate matrix. Marian's decoder starts from zeros, so the export
-  adds the embedding of the start token to the first position of the decoder.
+  adds the embedding of the start token to the first row of the decoder's position table.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
 with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
@@ -323,10 +323,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     checkpoint's epsilon.
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
-    multiplies all inputs of a LayerNorm by c: the embeddings, the positions, the outputs of sub-layers, and
-    in post-norm models also the outputs of LayerNorms. If the input of a linear layer is multiplied by c, the
-    export divides the weight of the linear layer by c. Therefore the output of the linear layer stays the
-    same.
+    multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
+    epsilon. The export multiplies the embeddings, the positions, the outputs of sub-layers, and in post-norm
+    models also the outputs of LayerNorms. If the input of a linear layer is multiplied by c, the export
+    divides the weight of the linear layer by c. Therefore the output of the linear layer stays the same.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -338,8 +338,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
             # The key and value projections of the cross-attention read the output of the encoder, and
-            # `lm_head` reads the output of the decoder. If a stack ends with a LayerNorm, its output is not
-            # multiplied by `factor`.
+            # `lm_head` reads the output of the decoder. If a stack has a final LayerNorm, the final LayerNorm
+            # removes `factor` from the output of the stack.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -385,9 +385,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. If the tokenizer has no unknown
-    # token, the name `<unk>` for the id of `<pad>` changes no translation, because the tokenizer never
-    # encodes a text with the id of `<pad>`.
+    # If the tokenizer has no unknown token, rename `<pad>` to `<unk>`. The new name of `<pad>` changes no
+    # translation, because an encoded text never contains the id of `<pad>`.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"
@@ -455,7 +454,7 @@ class MarianNpzEngine(Engine):
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams. The length penalty in the attribute `search` replaces the
+        """Translate texts with `num_beams` beams. The length penalty in `MarianNpzEngine.search` replaces the
         length penalty in decoder.yml. Marian uses the batch size in decoder.yml. The batch size is one
         sentence for models of the type "transformer-new", because Marian mixes up the sentences of larger
         batches.

@@ -68,8 +68,8 @@ def marian_log_probs(
         source_ids (list): The source token ids of each sentence. Each sentence ends with the end token.
         target_ids (list): The target token ids of each sentence. Each sentence ends with the end token.
         sizes (tuple): The sizes of the source vocabulary and of the target vocabulary.
-        num_positions (int, optional): The number of learned positions. `num_positions` is necessary if the
-            model file does not contain the number.
+        num_positions (int, optional): The number of learned positions. Give `num_positions` if the model has
+            learned positions and the model file does not contain the number of positions.
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]

@@ -43,8 +43,8 @@ from .onnx_engine import OnnxEngine, OnnxModel
 # checkpoint runs the graphs on the whole sample batch, so that the comparison also tests sizes that were not
 # traced.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# In the comparison with the checkpoint, prefill.onnx processes `_PREFILLED` target tokens at once. Then
-# decode.onnx processes the remaining target tokens one by one.
+# In the comparison with the checkpoint, prefill.onnx processes the first `_PREFILLED` target tokens in one
+# call. Then decode.onnx processes the remaining target tokens one by one.
 _PREFILLED = 3
 
 
@@ -140,7 +140,8 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
 
 def _varying(shapes: Any) -> Any:
     """Mark only the batch axis and the length axes as dynamic, because tracing takes minutes if all axes are
-    dynamic. The traced inputs have the shapes [B, S], [B, S, D] and [B, H, S, K].
+    dynamic. The traced inputs are token ids and masks [B, S], encoder outputs [B, S, D], and keys and values
+    [B, H, S, K] of H heads.
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
@@ -153,8 +154,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # transformers 5.17 has no class `ExportedModel` that could save all graphs. Save the
-        # `torch.onnx.ONNXProgram` of each graph separately.
+        # transformers 5.17 does not have the class `ExportedModel`, so save the `torch.onnx.ONNXProgram` of
+        # each graph separately.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)

@@ -63,8 +63,8 @@ class OnnxEncoder:
 
 class OnnxModel(VaswaniForSeq2SeqLM):
     """A model that runs the graphs of an ONNX export as its encoder and decoder. The class inherits the
-    method `generate`. The constructor of the base class also creates the PyTorch modules of the model, but on
-    the meta device. `OnnxModel` does not run these PyTorch modules.
+    method `generate`. The constructor of the base class creates the PyTorch modules of the model on the meta
+    device, without memory for weights. `OnnxModel` does not run the PyTorch modules.
 
     Args:
         folder (Path): A folder that `vaswani export --format onnx` wrote.
@@ -76,8 +76,9 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
-        # Remove the attention windows from the config. The graphs already apply the windows, and `generate`
-        # must cache the keys and values of all tokens.
+        # Remove the attention windows from the config. The ONNX graphs already apply the attention windows.
+        # Without windows in the config, `generate` caches the keys and values of all tokens, as the graphs
+        # require.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)

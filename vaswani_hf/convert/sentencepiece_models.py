@@ -7,13 +7,14 @@ token id of a piece is the index of the piece in the list of pieces. Therefore t
 by their ids.
 
 A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. With
-one vocabulary file, each tokenizer must contain the pieces of both models, but must not split text into
-pieces of the other language's model. Therefore the conversion writes the character `_FOREIGN` before each
-piece of the other language. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes
-`_FOREIGN`. The conversion does not write `_FOREIGN` before a piece of the other language in two cases: the
-piece is a single character, or all characters of the piece are missing in the tokenizer's own SentencePiece
-model. The tokenizer must be able to use such a piece of unknown characters, because SentencePiece joins
-adjacent unknown characters to one piece, and Marian looks up the joined piece in the vocabulary.
+one vocabulary file, the source tokenizer and the target tokenizer contain the pieces of both models. Each
+tokenizer must split texts only into pieces of its own SentencePiece model. Therefore the conversion writes
+the character `_FOREIGN` before each piece that the tokenizer's own model does not contain. `_FOREIGN` does
+not occur in texts, and the decoder of the tokenizer removes `_FOREIGN`. The conversion never writes
+`_FOREIGN` before a single character, or before a piece whose characters are all missing in the tokenizer's
+own SentencePiece model. The tokenizer must be able to use pieces of unknown characters. The reason is that
+SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
+vocabulary.
 """
 
 import base64
@@ -33,8 +34,8 @@ from .formats import NotExpressibleError
 from .word_tokenizers import imported_tokenizer
 
 _FOREIGN = "\ue000"
-# The normalizer of an imported tokenizer replaces each sequence of unknown characters by the private
-# character `_UNKNOWN`.
+# The normalizer of an imported tokenizer can replace a sequence of unknown characters by `_UNKNOWN`, a
+# character from Unicode's private use area.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
 # The numbers of the piece types in a SentencePiece model file.
@@ -51,8 +52,8 @@ class SentencePieces:
     """The content of a SentencePiece model file.
 
     Attributes:
-        pieces (dict): The keys are the pieces that can occur when SentencePiece splits a text. The values are
-            the scores of the pieces.
+        pieces (dict): Maps each piece that can occur when SentencePiece splits a text to the score of the
+            piece.
         is_bpe (bool): True for a BPE model, False for a unigram model.
         charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
         adds_space (bool): True if SentencePiece adds a space at the beginning of a text.
@@ -81,8 +82,8 @@ class SentencePieces:
 
 def empty_model(user: str) -> Any:
     """Return an empty SentencePiece model. Raise a ValueError if the library sentencepiece or protobuf is
-    missing. `user` is the subject of the error message: the name of the file or model that needs the two
-    libraries.
+    missing. `user` is the name of the file or model that needs sentencepiece and protobuf, for the error
+    message.
     """
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -154,8 +155,8 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # `runs` contains the tokens of the other language that get no `_FOREIGN`: tokens that consist of one
-    # character, and tokens whose characters occur in no piece of `model`.
+    # `runs` contains the tokens that are not in `model.pieces` and get no mark `_FOREIGN`: single characters,
+    # and tokens whose characters occur in no piece of `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -194,8 +195,8 @@ def fast_tokenizer(
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
     """Return True if `model` has a piece of two or more characters that is missing in the vocabulary `ids`. A
-    tokenizer of `fast_tokenizer` never uses a missing piece, and so may split texts differently than
-    SentencePiece.
+    tokenizer that `fast_tokenizer` creates never uses a piece without an id. Therefore the tokenizer can
+    split texts differently than SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -230,7 +231,7 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
     """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`.
-    `runs` contains the tokens of the other language that do not begin with the mark `_FOREIGN`.
+    `runs` contains the tokens without the mark `_FOREIGN` that are not in `model.pieces`.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -312,7 +313,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
     }
     for splitter in splitters[1:]:
         # Add a piece for each character that is a piece of the original SentencePiece model and has no id in
-        # the vocabulary. `_pre_tokenizer` has written these characters into the pattern of the splitter.
+        # the vocabulary. `_pre_tokenizer` has written the characters without an id into the pattern of the
+        # splitter.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -334,14 +336,15 @@ def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains
     # the sequence. The normalizer never replaces `token` itself, because the vocabulary contains `token`.
-    # Therefore test two and three copies of `token` in a row.
+    # Therefore normalize two copies of `token`, and also three copies, because the vocabulary can contain two
+    # copies as one token.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
-    """Remove the private character `_FOREIGN` from the tokens that belong to the other SentencePiece model.
-    Keep `_FOREIGN` in a token if `tokens` also contains the same token without `_FOREIGN`.
+    """Remove the character `_FOREIGN` (U+E000) from the beginning of each token. Keep `_FOREIGN` in a token
+    if `tokens` also contains the token without `_FOREIGN`.
     """
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]

@@ -38,9 +38,9 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a model that computes the same outputs as `model` with scaled dot-product attention only. If the
-    score function of `model` has another scaling factor or a matrix, the query projection of the returned
-    model is multiplied by the factor or the matrix.
+    """Return a model that computes the same outputs as `model` with scaled dot-product attention only. The
+    query projection of the returned model contains the scaling factor of the score function of `model`, and
+    the matrix if the score function is "general".
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -61,8 +61,8 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Return the weight and the bias of a new query projection. With the new query projection, `q k /
-    sqrt(d_k)` equals the attention score of the given attention layer.
+    """Return the weight and the bias of a query projection for scaled dot-product attention. For the
+    projected query `q` and the key `k`, `q k / sqrt(d_k)` equals the score that `attention` computes.
     """
     folded = {}
     for name, value in attention.q_proj.named_parameters():

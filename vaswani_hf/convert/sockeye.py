@@ -378,7 +378,8 @@ def _original_logits(folder: Path) -> Logits | None:
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
-        # The second column of `source_length` is the number of prepended tokens, which is 0.
+        # `source_length` [B, 2] contains two numbers per sentence: the source length, and the number of
+        # prepended tokens (0).
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
         output = model(
             batch["input_ids"].unsqueeze(2),

@@ -6,8 +6,9 @@ the end of each stack, except in the first version of the hyperparameters; a dec
 of zeros. A checkpoint stores each embedding in several variables.
 
 The encoder of tensor2tensor adds a learned vector to each source embedding: the row `target_space_id` of the
-variable `target_space_embedding`. The import adds the learned vector to the source embedding. Therefore the
-imported source embedding is not shared with the target embedding.
+variable `target_space_embedding`. The import adds the row of `target_space_embedding`, divided by
+`sqrt(d_model)`, to each row of the source embedding. Therefore the imported source embedding is not shared
+with the target embedding.
 
 The import reads the hyperparameters from hparams.json in the folder of the checkpoint. Old versions of
 tensor2tensor write flags.txt instead of hparams.json. In flags.txt, the flag `hparams_set` names a set of

@@ -3,15 +3,15 @@
 The class `SubwordTextEncoder` of tensor2tensor encodes a text in four steps:
 
 1. Split the text at each boundary between an alphanumeric character (letter or digit) and another character.
-   Remove each part that is only a single space and stands between two other parts.
+   Remove each part of the text that is a single space between two other parts.
 2. Write a backslash as two backslashes, and an underscore as a backslash and the letter u. Write each
    character that occurs in no token of the vocabulary as its decimal code between a backslash and a semicolon.
 3. Append an underscore to each part.
-4. Split each part into tokens. The next token is always the longest token of the vocabulary with which the
-   rest of the part begins.
+4. Split each part of the text into tokens, from left to right. The next token is the longest token of the
+   vocabulary at the beginning of the remaining characters.
 
-In the fast tokenizer, the normalizer does the first three steps. The fourth step, the search for the longest
-token, is done by the WordPiece model of the library `tokenizers`.
+In the fast tokenizer, the normalizer does steps 1 to 3 of `SubwordTextEncoder`. The WordPiece model of the
+library `tokenizers` does step 4, the search for the longest token.
 """
 
 import unicodedata
@@ -97,8 +97,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
             normalizers.Replace(f"{_END_OF_PART} {_END_OF_PART}", _END_OF_PART),
             normalizers.Replace("\\", "\\\\"),
             normalizers.Replace("_", "\\u"),
-            # Without a control character between the characters, `Precompiled` would replace a character and
-            # its combining characters together.
+            # Insert a control character between all characters. Otherwise, `Precompiled` could replace a
+            # character and its combining characters by a single character code.
             normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
             normalizers.Precompiled(_character_codes(alphabet, path)),
             normalizers.Replace(_BETWEEN_CHARACTERS, ""),

@@ -1,9 +1,9 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
 `torch.nn.Transformer` contains only the encoder layers and decoder layers. A translation model also needs
-embeddings, positions and an output projection. The author of the model adds these parts, with arbitrary
-weight names. The user must write these weight names, the kind of positions and the number of heads into a
-file, and name the file with the option `--config`.
+embeddings, positions and an output projection. The author of the model adds the embeddings, positions and
+output projection under arbitrary weight names. The user must write these weight names, the kind of positions
+and the number of heads into a file, and name the file with the option `--config`.
 
 Models with a `torch.nn.Transformer` differ from the paper in two points: the attention has biases; a
 LayerNorm follows the last layer of each stack, even in post-norm models. PyTorch stores the projections of
@@ -40,14 +40,14 @@ from .weights import (
 
 _TITLE = "torch.nn.Transformer"
 # Matches the name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is an
-# attribute of a model, the name has a prefix, such as "transformer.".
+# attribute of a model, the name of the weight has a prefix, such as "transformer.".
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
 
 class TorchTransformerFacts(Settings):
-    """Settings that a state dict of `torch.nn.Transformer` does not contain, and the names of the weights
-    that `torch.nn.Transformer` does not have.
+    """Settings that a state dict of `torch.nn.Transformer` does not contain. Some settings are the names of
+    weights that `torch.nn.Transformer` lacks, such as embeddings.
     """
 
     nhead: int = Field(ge=1)
@@ -200,8 +200,8 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight whose name the user has given in the field `key` of `facts`. Return `default` if the
-    user has given no name.
+    """Return a weight of the state dict. `key` is the settings field that contains the name of the weight,
+    such as "output_bias". Return `default` if the user has given no name.
     """
     name = getattr(facts, key)
     if name is None and default is not None:

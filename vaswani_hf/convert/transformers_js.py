@@ -134,7 +134,7 @@ class _DecoderGraph(nn.Module):
     """The decoder, with the inputs and outputs that transformers.js expects.
 
     `decoder_states` are the keys [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens in all
-    layers. `encoder_states` are the keys and values of the source in all layers.
+    layers. `encoder_states` are the cached keys and values of the cross-attention in all layers.
     """
 
     def __init__(self, model: VaswaniForSeq2SeqLM):
@@ -166,7 +166,8 @@ class _DecoderGraph(nn.Module):
         )
         for states in source_states:
             # The outputs of both branches of `torch.cond` have the same batch size and the same source
-            # length. Without `torch._check`, the exporter would treat these sizes as different dimensions.
+            # length. Without `torch._check`, the exporter would treat the sizes of the outputs as different
+            # from `batch_size` and `source_length`.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -183,8 +184,8 @@ class _DecoderGraph(nn.Module):
             past_key_values=cache,
         ).last_hidden_state  # [B, T, D]
         logits = self.model.logits(states)  # [B, T, V]
-        # Do not treat `</s>` as the end of a sentence in the first call, because the decoder may start from
-        # `</s>`.
+        # In the first call of the decoder graph, do not treat `</s>` in `input_ids` as an end: the decoder
+        # can start from `</s>`.
         has_ended = self.is_end[input_ids] & use_cache_branch  # [B, T]
         logits = torch.where(has_ended.unsqueeze(-1), self.only_end, logits)
         present = []
@@ -354,8 +355,8 @@ def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # Replace `</s>` in the target tokens. After `</s>`, the decoder graph generates only `</s>`, but the
-    # model can generate any token.
+    # Replace `</s>` in the target by an ordinary token. After `</s>`, the logits differ: the decoder graph
+    # generates only `</s>`, but the model can generate any token.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

@@ -69,8 +69,8 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read a file. Return False for the error "invalid argument":
-    a library may seek a negative position in a damaged zip file.
+    """Return True if the operating system cannot read a file. Return False for the error "invalid argument",
+    because a library can cause the error with a negative seek position in a damaged zip file.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 
@@ -79,8 +79,8 @@ def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Te
     """Load a state dict in float32 from a file of `torch.save` or safetensors.
 
     The file contains the state dict itself, or a dict that contains the state dict and other objects. The
-    state dict is the dict with a key that matches `has_name`. The returned names do not have the prefix
-    "module." of DataParallel.
+    state dict is the first dict with a key that matches the regular expression `has_name`. The returned names
+    do not have the prefix "module." of DataParallel.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
@@ -106,8 +106,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # `safe_globals` accepts pairs of a class and a full class name. If the class of an object in the file
-        # has the name in a pair, torch creates an instance of the class in the same pair.
+        # `safe_globals` accepts pairs of a class and a full class name. If an object in the file has the
+        # class name of a pair, torch creates an instance of the pair's class.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -84,7 +84,8 @@ class WeightNames:
         return theirs
 
 
-# A part of the mapping `WeightNames.names`: maps a format's weight names to the names of this package.
+# Some entries of the mapping `WeightNames.names`: the keys are weight names of a format, and the values are
+# the names of the same weights in this package.
 Names = dict[str, str | tuple[str, ...]]
 
 
@@ -106,8 +107,8 @@ def stack_names(
         layer (str): The name of a layer in the format, such as "encoder.layers.{}".
         modules (Mapping): Maps the format's name of each module in a layer, such as a LayerNorm, to the name
             in this package.
-        attentions (Mapping, optional): The keys are the names that the format gives the attention modules in
-            a layer. The values are the names of the same modules in this package.
+        attentions (Mapping, optional): Maps the format's name of each attention module in a layer to the name
+            in this package.
         projections (Mapping, optional): Maps the format's name of each projection in an attention module to
             the name in this package.
         norm (str, optional): The format's name of the LayerNorm at the end of the stack.
@@ -129,8 +130,9 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map a format's weight names of the encoder or the decoder to the names of this package. The names
-    differ only in `prefix`, the format's name of the stack, such as "model.encoder".
+    """Map a format's weight names of the encoder or the decoder to the names of this package. The two names
+    of a weight differ only in the name of the encoder or decoder. `prefix` is the format's name of the
+    encoder or decoder, such as "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
@@ -200,8 +202,8 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
     """Return two bools: whether the source embedding equals the target embedding, and whether the output
-    projection equals the target embedding. Compare the values, because a checkpoint may contain tied weights
-    as separate tensors. `state` contains weights under the names of this package.
+    projection equals the target embedding. Compare the values of the weights, because a checkpoint can
+    contain tied weights as separate tensors. `state` contains weights under the names of this package.
     """
     target = state["model.decoder.embed_tokens.weight"]
     is_shared = torch.equal(state["model.encoder.embed_tokens.weight"], target)
@@ -242,8 +244,9 @@ def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. `state` contains weights under the names of this
-    package. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the name of a setting or module in
-    the format. The error message about the LayerNorm at the end of the decoder contains this name.
+    package. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the format's name of the LayerNorm
+    at the end of the decoder, or of the setting for the LayerNorm. The error message about the LayerNorm
+    contains `field`.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -290,8 +293,8 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
 
 
 # A position table is recognised as sinusoids if it differs from the formula by at most `_TABLE_TOLERANCE`.
-# The tolerance is larger than rounding errors of libraries that compute the angles in float32. At position
-# 5,000, the rounding error of an angle is about 1e-3 radians.
+# `_TABLE_TOLERANCE` is larger than the rounding errors of libraries that compute the angles of the sinusoids
+# in float32. At position 5,000, the rounding error of an angle is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 

@@ -31,7 +31,8 @@ def word_tokenizer(
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
-    # does not begin with `prefix`. No token begins with the private character in `prefix`.
+    # does not begin with `prefix`. No token begins with `prefix`, because the character is in Unicode's
+    # private use area.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),
@@ -108,7 +109,7 @@ def tokenizer_pair(
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
     # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read the record in `target.init_kwargs`, because two separate tokenizer objects can
-    # share one vocabulary.
+    # transformers.js read `SHARED_IDS_MARK` in `target.init_kwargs`, because two separate tokenizer objects
+    # can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     return source, target

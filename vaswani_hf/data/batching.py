@@ -80,7 +80,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         in tokens.
 
         If the training corpora have weights, `pairs_of(epoch)` returns the indices [N] of the sentence pairs
-        in an epoch. Without weights, `pairs_of` is None.
+        in an epoch. If the training corpora have no weights, `pairs_of` is None.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -132,7 +132,7 @@ def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
     """Sort sentence pairs by length, and divide the pairs into as few batches as possible. All batches have
-    almost the same size.
+    almost the same number of tokens.
     """
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
@@ -171,9 +171,10 @@ def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
     """Divide the pairs into as few batches as the two token budgets allow. All batches have almost the same
-    size. Return the batch bounds: the positions at which the batches begin, and the number of pairs at the
-    end. If each batch were filled completely, the last batch could have only a few sentence pairs, and an
-    optimizer step on these few pairs could change the weights as much as a step on a full batch.
+    number of tokens. Return the batch bounds: the positions at which the batches begin, and the number of
+    pairs at the end. If each batch were filled completely, the last batch could have only a few sentence
+    pairs, and an optimizer step on these few pairs could change the weights as much as a step on a full
+    batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -186,10 +187,10 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Return the batch bounds (the positions at which the batches begin) if the token budgets of `count`
-        # batches add up to `total`. If `total` is not divisible by `count`, the last batches get a budget
-        # that is larger by one token. Do not use one budget for all batches: if this budget were one token
-        # smaller, every batch could lose a sentence pair.
+        # Return the batch bounds: the positions at which the batches begin. The token budgets of the first
+        # `count` batches add up to `total`. If `total` is not divisible by `count`, the last batches get a
+        # budget that is larger by one token. Do not give all batches the same token budget: if the common
+        # budget were one token smaller, every batch could contain one sentence pair less.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -206,8 +207,9 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill batches with sentence pairs, bucket by bucket, and return the batch bounds. A bucket is a tuple
-    (number of pairs, source length, target length).
+    """Fill batches with the sentence pairs of one length bucket after the other. Return the batch bounds: the
+    positions at which the batches begin, and the number of pairs at the end. A bucket is a tuple (number of
+    pairs, source length, target length).
 
     The first `num_smaller` batches have the token budgets (source, target) `budgets`. The remaining batches
     have the token budgets `larger_budgets`.
@@ -226,8 +228,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If the pairs of one bucket fill several batches with equal budgets, compute the bounds of these
-            # batches in one step to save time.
+            # If pairs of equal lengths fill several batches with equal token budgets, compute the positions
+            # of all these batches in one step to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -249,10 +251,10 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     tuples (epoch, index of a sentence pair).
 
     The batches of all epochs form one sequence that does not depend on the number of processes. Process `r`
-    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, … of the sequence. With gradient accumulation
-    over `a` batches, optimizer step `s` (counted from 0) uses `n * a` batches, beginning with batch `s * n *
-    a`. The batches of one optimizer step may belong to two epochs. A resumed run continues with the next
-    batch of the sequence.
+    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, … of the sequence. With `n` processes and
+    gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a` batches,
+    beginning with batch `s * n * a`. The batches of one optimizer step may belong to two epochs. A resumed
+    run continues with the next batch of the sequence.
     """
 
     def __init__(
@@ -332,7 +334,8 @@ class PairRows(torch.utils.data.Dataset):
 
 class EpochPairs(PairRows):
     """Reads tokenized sentence pairs for the tuples (epoch, index of a pair) that `EndlessSampler` yields.
-    Each returned pair has the additional keys `epoch` and `copy`.
+    Each returned pair has two additional keys: `epoch`, and `copy`, the number of the pair's copy in the
+    epoch.
 
     With weighted corpora, an epoch may contain pair `n` several times. In a corpus of N pairs, the indices
     `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.
@@ -373,9 +376,9 @@ class PairCollator:
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or for
     augmentation. The seed of the random generator consists of `seed`, the epoch, the index of the pair, and
     the number of the copy if the pair is repeated in the epoch. Therefore a resumed run, or a run with
-    another number of data workers, encodes the pair in the same way. The new encoding may have more tokens
-    than the encoding in the corpus. A batch with new encodings can exceed its token budget, because the
-    sampler counts the tokens of the encodings that are stored in the corpus.
+    another number of data workers, encodes the pair in the same way. With BPE-dropout or augmentation, a pair
+    can have more tokens than its encoding in the corpus. Then a batch can exceed its token budget, because
+    the sampler counts the tokens of the encodings in the corpus.
     """
 
     def __init__(
@@ -449,10 +452,10 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts with almost the same number of pairs. The function `trim` removes unnecessary
-    padding from each part; the trainer passes the method `trim` of its collator. A part has at most
-    `positions` source tokens and at most `positions` target tokens, including padding. If one sentence pair
-    has more tokens than `positions`, this pair is a part of its own.
+    """Divide a batch into parts with almost the same number of pairs. The function `trim`, such as
+    `PairCollator.trim`, removes unnecessary padding from each part of the batch. A part has at most
+    `positions` source tokens and at most `positions` target tokens, including padding. If a source or target
+    in the batch has more than `positions` tokens, each part contains a single pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import tags_of
 
-# The maximum number of partly merged words whose possible merges are cached, and the maximum number of pieces
-# in a cached word. The full cache needs about 30 MB for European text.
+# The limits of a cache that stores the possible merges of partly merged words: the maximum number of words,
+# and the maximum number of pieces in a word. The full cache needs about 30 MB for European text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -48,8 +48,9 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # Put each language tag in a group of the regular expression, because `split` returns only groups.
-        # Exclude the characters \x1c to \x1f from white space, as the library `tokenizers` does.
+        # Put each language tag in a group of the regular expression, because `split` removes matched text
+        # outside groups. Exclude the characters \x1c to \x1f from white space, as the library `tokenizers`
+        # does.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
@@ -74,7 +75,7 @@ class BpeDropout:
         pieces = tuple(word)
         while True:
             # Skip each possible merge with the probability `rate`, in the order in which BPE applies merges.
-            # Apply the first merge that is not skipped.
+            # Apply only the first merge that was not skipped at random.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:
@@ -106,5 +107,6 @@ class BpeDropout:
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
     # Also return True if the two byte-level BPE pieces in `pair` together contain only some of the bytes of
-    # one character. The decoder writes one replacement character for incomplete bytes.
+    # one character. The decoder replaces the first bytes of an incomplete character by one replacement
+    # character.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -55,7 +55,9 @@ class Column:
         self._views: dict[int, tuple[np.ndarray, memoryview]] = {}
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the chunk number of each row, and the position of the row in its chunk."""
+        """Return the number of the Arrow chunk that contains each row, and the position of the row in the
+        chunk.
+        """
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         return numbers, rows - self._starts[numbers]
 

@@ -28,9 +28,9 @@ def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
     """Return a copy of the section `data` with the commit of its dataset, and with the licence in the dataset
     card.
 
-    A licence in the recipe overrides the licence in the card. For a resumed run, `earlier` is the section
-    `data` that the run has saved. The resumed run uses the commit in `earlier`, unless the recipe now names
-    another dataset or another commit.
+    A licence in the recipe overrides the licence in the dataset card. For a resumed run, `earlier` is the
+    section `data` that the run has saved. The resumed run uses the commit in `earlier`, unless the recipe now
+    names another dataset or another commit.
     """
     if data.dataset is None:
         return data

@@ -33,14 +33,15 @@ ID_FEATURES = {
     "target_length": Value("int32"),
 }
 
-# The maximum number of characters of a text, per token of `max_length`. Natural language has 1 to 8
-# characters per token. For example, the limit removes a line that repeats one character 100,000 times. A
-# tokenizer would learn very long tokens from such a line, and the line would then have few enough tokens to
-# be kept.
+# A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
+# to 8 characters per token. For example, the limit removes a line that repeats one character 100,000 times. A
+# tokenizer would learn very long tokens for the repeated character. With very long tokens, a line with one
+# repeated character would have few tokens, and would be kept.
 CHARACTERS_PER_TOKEN = 16
 
 # The number of sentence pairs that are encoded at once. The encoder looks up each distinct word once per
-# batch of `_ENCODED_AT_ONCE` pairs. A larger number means fewer look-ups, but the encoding needs more memory.
+# batch of `_ENCODED_AT_ONCE` pairs. A larger `_ENCODED_AT_ONCE` means fewer look-ups of words, but the
+# encoding needs more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
@@ -170,7 +171,7 @@ class PairEncoder:
     """Encodes batches of sentence pairs, and decides which pairs to keep.
 
     The library `datasets` finds encoded pairs in its cache by a hash of the fields of this class. Therefore
-    every value that changes the token ids must be a field.
+    every value that changes the token ids must be a field of `PairEncoder`.
     """
 
     source_tokenizer: SerializedTokenizer

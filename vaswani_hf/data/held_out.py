@@ -47,8 +47,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hash [N] uint64 of each sentence pair, and an array [N] bool that is False if the source or
-    the target is empty. White space at the ends of a text is ignored.
+    """Return the hashes [N] uint64 of the sentence pairs, and an array [N] bool that is False for each pair
+    with an empty source or target. White space at the ends of a text is ignored.
     """
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)

@@ -65,7 +65,7 @@ class PairSource:
     split_of_recipe: str | None = None
 
     def key_of(self, name: str) -> str:
-        """Return the name of a field that names files, for error messages."""
+        """Return the name that error messages use for a field with files, such as `source_file`."""
         if self.split_of_recipe is None:
             return name
         return f"{self.split_of_recipe}_{name.removesuffix('_file')}"
@@ -148,8 +148,8 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Load two columns of a split of `data.dataset` as sentence pairs. Return None if `data` names no
-    dataset, or names no such split.
+    """Load two columns of a split of `data.dataset` as sentence pairs. Return None if `data` contains no
+    dataset, or no name for the split (such as `data.test_split`).
     """
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:

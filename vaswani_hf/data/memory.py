@@ -39,7 +39,7 @@ class MappedFiles:
 
     def release(self) -> None:
         """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`. At the
-        next access to a removed page, the operating system reads the page from the file again.
+        next access to a removed memory page, the operating system reads the page from the Arrow file again.
         """
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
@@ -48,9 +48,9 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # Store the size of the shared memory after the removal, so that the next call of `release` can
-        # compute how much was added. The size is not 0, because the code of shared libraries also counts as
-        # shared memory.
+        # Store the size of the shared memory after the removal of the pages, so that the next call of
+        # `release` counts only pages that were loaded later. The size is not 0, because the code of shared
+        # libraries also counts as shared memory.
         self._shared_bytes_after_release = _shared_bytes()
 
 

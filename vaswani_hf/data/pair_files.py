@@ -57,8 +57,9 @@ def existing_pair_files(given: Files, key: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return one dict for each file. The first line of a file from `vaswani distill` contains a dict that
-    describes the teacher models and the beam search. For other files, the dict is empty.
+    """Return the distillation record of each file: a list with one dict per file. The first line of a file
+    from `vaswani distill` contains a dict that describes the teacher models and the beam search. For other
+    files, the dict is empty.
     """
     records = []
     try:
@@ -79,7 +80,7 @@ def read_pairs(
     to files.
 
     `cache_key` contains the sizes and modification times of the files, because the library `datasets` finds
-    pairs in its cache by a hash of the arguments. If a file changes, the hash changes.
+    pairs in its cache by a hash of the arguments of `read_pairs`. If a file changes, the hash changes.
     """
     for files in shards:
         is_empty = True
@@ -171,8 +172,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # Usually, the column `translation` maps each language to a sentence. But if one of the two languages of
-    # the recipe has the name "translation", the column contains the sentences of this language.
+    # Usually, the column `translation` maps each language to a sentence. But if a language of the recipe has
+    # the name "translation", the column `translation` contains the sentences of the language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

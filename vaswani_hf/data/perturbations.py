@@ -21,8 +21,8 @@ _WORDS_PER_ERROR = 10
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
-# Matches a number, or a word with an initial capital, such as a name. Other words do not match, because a
-# word such as "was" exists in English and in German with different meanings.
+# Matches a number, or a word with an initial capital, such as a name. A word without an initial capital does
+# not match, because a word such as "was" exists in English and in German with different meanings.
 _COPIED_WORD = re.compile(r"\b(?:\d+|[A-ZÀ-ÖØ-Þ]\w{2,})\b")
 _PLACEHOLDER_FORMS = ("{%s}", "{{%s}}", "%%(%s)s", "${%s}", "<%s>", "%%%s")
 

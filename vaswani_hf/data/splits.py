@@ -62,9 +62,9 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Raise an error if every pair of a split has an empty source or an empty target. `fault` is the message
-    of this error. For a training or validation split, also raise an error if every pair with a non-empty
-    source and a non-empty target has too many characters.
+    """Raise an error if every pair of a split has an empty source or an empty target. The error message
+    consists of the name of the split and the text `fault`. For a training or validation split, also raise an
+    error if every pair with a non-empty source and a non-empty target has too many characters.
     """
     name = split_name(data, split)
     max_length = data.max_length

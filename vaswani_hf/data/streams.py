@@ -46,8 +46,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """`pairs` is a stream from `prepare_pairs`. A window has as many tokens as `window_batches`
-        batches.
+        """`pairs` is a stream from `prepare_pairs`. A window contains enough sentence pairs for
+        `window_batches` full batches.
         """
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
@@ -64,8 +64,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Return the state of the stream for `load_state_dict`. All processes return the same state. A run
         with another number of processes can load the state.
 
-        `position` is the number of batches on which the run has trained, counted over all epochs and
-        processes. The default is the number of batches that the iterators of all processes have yielded.
+        `position` is the number of batches on which all processes together have trained in all epochs. The
+        default is the number of batches that the iterators of all processes have yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -84,7 +84,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         # Each of `n` processes computes all batches, but yields only every `n`-th batch. Therefore the state
-        # is the same in all processes.
+        # of the stream is the same in all processes.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
@@ -99,8 +99,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # Raise the error for an empty stream only after a complete epoch, because a resumed run may begin
-            # at the end of an epoch.
+            # Raise the error about an empty stream only if a complete epoch has no pairs. A resumed run reads
+            # only the rest of an epoch.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -122,9 +122,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         position at which the window begins, and its sentence pairs.
         """
         source_tokens, target_tokens = self._budgets
-        # Measure the size of a window with integers: one batch has the size `source_tokens * target_tokens`.
-        # A sum of floating-point fractions would have rounding errors, and a resumed run could divide the
-        # stream into other windows.
+        # The size of a pair is the share of a batch that the pair fills, multiplied by `source_tokens *
+        # target_tokens` to get an integer. A sum of floating-point fractions would have rounding errors, and
+        # a resumed run could divide the stream into other windows.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
@@ -134,9 +134,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Yield a full window only after reading the sentence pairs of one more batch. If the epoch ends
-            # earlier, the pairs after the full window are too few for a batch of their own, and are added to
-            # the full window.
+            # Before yielding a full window, read the sentence pairs of one more batch. If the epoch ends
+            # before the additional batch is full, add the pairs of the incomplete batch to the window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -185,8 +184,8 @@ class ShuffledShards:
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """Yield the sentence pairs of an epoch, from its beginning (None) or from the position `place`, a
-        result of `state_dict`.
+        """Yield the sentence pairs of an epoch, beginning at the position `place`. `place` is a result of
+        `state_dict`, or None for the beginning of the epoch.
         """
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:

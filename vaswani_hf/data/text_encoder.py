@@ -123,7 +123,7 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
-    """Convert rows of bytes to lists of int32 token ids."""
+    """Convert each `bytes` object in `rows` to a list of int32 token ids."""
     ends = np.cumsum([0, *map(len, rows)]) // np.dtype(np.int32).itemsize
     return pyarrow.ListArray.from_arrays(ends.astype(np.int32), np.frombuffer(b"".join(rows), np.int32))
 

@@ -3,11 +3,11 @@ tokenizer for each side.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. If the
-vocabulary did not contain the characters, a model could write only some of the bytes of a character. Without
-the bytes, a tokenizer could not encode a character that is missing in the training text. A tokenizer is
-trained on at most a million sentence pairs: pairs at regular intervals of a corpus, or the first pairs of a
-stream. Pairs with too many characters (see `has_too_many_characters`) are left out.
+Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. With
+single bytes only, a model could write incomplete characters. Without single bytes, a tokenizer could not
+encode a character that is missing in the training text. A tokenizer is trained on at most a million sentence
+pairs: pairs at regular intervals of a corpus, or the first pairs of a stream. Pairs with too many characters
+(see `has_too_many_characters`) are left out.
 """
 
 import copy
@@ -52,9 +52,9 @@ logger = logging.getLogger(__name__)
 # of transformers treats a pad token with the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
-# The options of language tags, such as `>>en<<`. A tokenizer recognises a tag before the normalization, and
-# removes the spaces around the tag. Therefore a tag does not change the tokens of its neighbouring words (see
-# `TextEncoder`).
+# The `AddedToken` options of language tags such as `>>en<<`. A tokenizer recognises a tag before the
+# normalization, and removes the spaces around the tag. Therefore a tag does not change the tokens of its
+# neighbouring words (see `TextEncoder`).
 _TAG_OPTIONS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -97,9 +97,9 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into the folder of a run.
 
     `train_on(section, pairs, model_max_length)` trains the two tokenizers. If an earlier run has trained
-    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. `kind`
-    contains other values on which the tokenizers depend, such as the name of the task. A hash of the corpus
-    files, the settings and `kind` identifies tokenizers in the cache.
+    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. In addition
+    to the settings, `kind` contains values on which the tokenizers depend, such as the name of the task. A
+    hash of the corpus files, the settings and `kind` identifies tokenizers in the cache.
     """
 
     def train(place: Path) -> None:
@@ -133,8 +133,8 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write the tokenizers into the cache folder `kept`. Replace an existing folder,
-    because its files are damaged.
+    """Train tokenizers, and write the tokenizers into the cache folder `kept`. Replace an existing folder
+    `kept`, because the caller has found a missing or damaged file in the folder.
     """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -179,8 +179,8 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """Yield the texts in the columns `sides` of sentence pairs. Leave out pairs with too many characters (see
-    `has_too_many_characters`).
+    """Yield the texts of sentence pairs. `sides` contains "source", "target" or both. Leave out pairs with
+    too many characters (see `has_too_many_characters`).
     """
     for batch in _batches(pairs):
         kept = [
@@ -254,8 +254,8 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add `<mask>`, the decoder and the template of special tokens to a trained tokenizer, according to
-    `form`.
+    """Add three parts to a trained tokenizer: `<mask>` if `form.has_mask` is True, the decoder, and the
+    post-processor that adds `<s>` or `</s>`.
     """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
@@ -263,8 +263,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     # tag.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    # Remove the space before the text in decoding. Keep the space for a causal language model, because its
-    # output continues a text and may begin with a space.
+    # Remove the space before the text in decoding. For a causal language model, keep the space before the
+    # text, because the output of the model continues another text and can begin with a space.
     if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
@@ -278,7 +278,9 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """Return the token `<mask>`. `<mask>` includes the preceding space, as the first token of a word does."""
+    """Return the token `<mask>`. In a text, `<mask>` includes the preceding space, because the first token of
+    a word also includes the preceding space.
+    """
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
@@ -286,8 +288,8 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
     """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
 
     A tokenizer that was imported from another library supports only the text form `SENTENCE`. If `form` is
-    `SENTENCE`, `with_form` returns an imported tokenizer unchanged. If `form` is another text form,
-    `with_form` raises a ValueError for an imported tokenizer.
+    `SENTENCE`, `with_form` returns an imported tokenizer unchanged. If `form` is not `SENTENCE`, `with_form`
+    raises a ValueError for an imported tokenizer.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -308,10 +310,11 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # Sort the ASCII characters by their byte-level BPE symbols (see `_as_byte_symbols`). Then the BPE trainer
-    # merges equally frequent ASCII pairs in the same order as a trainer of byte-level BPE. The BPE trainer
-    # reserves only 128 vocabulary entries for single ASCII characters, but the final vocabulary reserves 256
-    # entries for bytes. Therefore the trainer learns enough merges to fill the final vocabulary.
+    # Sort the ASCII characters by their byte-level BPE symbols (see `_as_byte_symbols`). With sorted
+    # characters, the BPE trainer merges equally frequent pairs of ASCII characters in the same order as a
+    # trainer of byte-level BPE. The BPE trainer reserves only 128 vocabulary entries for single ASCII
+    # characters, but the byte-level vocabulary reserves 256 entries for bytes. Therefore the BPE trainer
+    # learns enough merges to fill the byte-level vocabulary.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)
@@ -395,7 +398,7 @@ def with_transformers_interface(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # Treat "</s>" in a user's text as text instead of the end of the sentence. Recognise special tokens
-        # in a text only if the tokenizer has `<mask>`, because users write `<mask>` into texts.
+        # Treat "</s>" in a user's text as text instead of the end of the sentence. Only a tokenizer with
+        # `<mask>` recognises special tokens in a text, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

@@ -11,9 +11,9 @@ has exactly one correct tree, because the words determine the tree:
 - A determiner and its noun agree in number (singular or plural). A subject and its verb also agree in number.
 - The noun in a prepositional phrase determines which word the phrase belongs to. In "sees the man with the
   beard", the phrase "with the beard" belongs to "man". In "sees the man with the telescope", the phrase "with
-  the telescope" belongs to the verb "sees". A phrase that names a place belongs to the verb if the phrase
-  follows the verb ("sees the man in the garden"). A phrase that names a place belongs to the noun before the
-  phrase if the phrase precedes the verb ("the man in the garden sleeps").
+  the telescope" belongs to the verb "sees". In the tree, a prepositional phrase that names a place belongs to
+  the verb if the phrase follows the verb ("sees the man in the garden"). A phrase that names a place belongs
+  to the noun before the phrase if the phrase precedes the verb ("the man in the garden sleeps").
 - A relative clause after two nouns belongs to the noun that has the same number (singular or plural) as the
   verb of the clause. In "the dogs near the cat that bark", the clause "that bark" belongs to "dogs". In "the
   dogs near the cat that barks", the clause "that barks" belongs to "cat".
@@ -46,7 +46,7 @@ TREES_HELD_OUT = 1000
 SMALLEST_HELD_OUT = 100
 
 # The ranges for the two parts of a number: the thousands and the remainder below 1000, such as 471 and 5 for
-# 471,005. A part is zero, or has one, two or three digits.
+# 471,005. Each of the two parts of a number is zero, or has one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -58,8 +58,8 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # label NP. The part after the colon distinguishes symbols that have the same label but different rules. The
 # symbol `:base` has no label and adds no constituent to the tree. A symbol without a colon is replaced by a
 # word of the lexicon. `#` stands for `s` (singular) or `p` (plural). All `#` of a rule have the same value.
-# `@` stands for `p` if `#` is `s`, and for `s` if `#` is `p`. `~` stands for `s` or `p`. Each `~` gets its
-# own random value.
+# `@` stands for the opposite of `#`: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands
+# for `s` (singular) or `p` (plural). Each `~` gets its own random value.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -286,18 +286,18 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Draw random numbers of one split. The `source` of a pair is the number in English words, and the
     `target` is the same number as a German word.
 
-    Each draw has two steps, because 90 % of the numbers would have six digits if all numbers had equal
-    probability. The first step chooses the number of digits (0 to 3) of the thousands and of the remainder
-    below 1000. All 16 combinations of two digit counts have equal probability. The second step takes a random
-    number whose thousands and remainder have the chosen digit counts. For the splits "validation" and "test",
-    a combination of digit counts is no longer chosen after all numbers with these digit counts have been
-    drawn.
+    A number is drawn in two steps, because 90 % of the numbers would have six digits if all numbers had equal
+    probability. Step 1 chooses two digit counts (0 to 3 digits each): one for the thousands, and one for the
+    remainder below 1000. For example, 471,005 has the digit counts 3 and 1. All 16 pairs of digit counts have
+    equal probability. Step 2 draws a random number with the two chosen digit counts. In the splits
+    "validation" and "test", step 1 no longer chooses a pair of digit counts after all numbers with the pair
+    have been drawn.
 
-    The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
-    the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
-    "train" repeats numbers. A number is repeated only after drawing all numbers with equally many digits in
-    the thousands and equally many digits in the remainder. A larger `num_pairs` only adds pairs at the end of
-    the list.
+    For every seed, a number belongs to the same split ("train", "validation" or "test"). The splits
+    "validation" and "test" have about 5 % of the numbers each. The split "train" has the remaining numbers
+    and all numbers below 100. Only the split "train" repeats numbers. A number is repeated only after all
+    numbers with the same two digit counts (of the thousands and of the remainder) have been drawn. A larger
+    `num_pairs` only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -330,8 +330,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
     """Yield random numbers from 0 to 999,999, whatever their split is. If `is_endless` is True, a number is
-    repeated after all numbers with equally many digits in the thousands and equally many digits in the
-    remainder have been drawn.
+    repeated after all numbers with the same two digit counts (of the thousands and of the remainder) have
+    been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -375,9 +375,9 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate the constituency trees of random sentences of one split. All sentences are different.
 
-    The split of a sentence does not depend on the seed. The splits "validation" and "test" have about 5 % of
-    the sentences each. The split "train" has the remaining sentences. A larger `num_trees` only adds trees at
-    the end of the list.
+    For every seed, a sentence belongs to the same split ("train", "validation" or "test"). The splits
+    "validation" and "test" have about 5 % of the sentences each. The split "train" has the remaining
+    sentences. A larger `num_trees` only adds trees at the end of the list.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -400,11 +400,11 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # The symbols that are not expanded yet. The last symbol is expanded next.
+    # The symbols that are not expanded yet. The last symbol in `pending` is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw a random value even if the symbol has no `~`, because later random values would otherwise
-        # change, and the published scores were measured on this corpus.
+        # Draw `s` or `p` also for a symbol without the placeholder `~`. Otherwise, later random values would
+        # change, but the published scores were measured on the current corpus.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)
@@ -426,8 +426,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """Return a dict that maps the left side of each grammar rule to a list of right sides. The right side of
-    a grammar rule with the weight `w` occurs `w` times in the list.
+    """Return a dict that maps the left side of each grammar rule to a list of right sides. In the list of
+    right sides, a rule with the weight `w` occurs `w` times.
     """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):

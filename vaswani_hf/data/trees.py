@@ -7,7 +7,7 @@ A `Tree` stores the words and their tags separately.
 
 Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
 label. A parsing model outputs the part-of-speech tag of each word instead of `XX`. The code of the paper's
-authors also outputs the tags.
+authors also outputs part-of-speech tags.
 """
 
 import os
@@ -154,7 +154,7 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """Yield the trees of a treebank without traces, function tags and brackets that only mark a whole
+    """Yield each tree of a treebank. Remove traces, function tags, and brackets that only mark a whole
     sentence.
 
     A tree may have several lines. All lines of a tree except the first must be indented, as in the files of
@@ -196,7 +196,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
             _close_constituent(symbols, labels)
         elif token["word"] is None:
             labels.append(_cleaned_label(token["label"]))
-            # Leave out an inner bracket without a label.
+            # Leave out an inner bracket without a label, but keep its contents.
             if labels[-1] or len(labels) == 1:
                 symbols.append(OPEN + labels[-1])
         elif token["tag"] != TRACE:

@@ -1,8 +1,8 @@
 """Chooses the sentence pairs of each epoch from several training corpora with weights (`data.train_weights`).
 
 A place is a position in the list of the sentence pairs of an epoch. A pair can fill several places of an
-epoch. In array shapes, N is the number of sentence pairs in all corpora, and P is the length of the list of
-an epoch.
+epoch. In array shapes, N is the number of sentence pairs in all corpora, and P is the number of sentence
+pairs in an epoch, counted with repetitions.
 """
 
 import numpy as np
@@ -17,11 +17,11 @@ class WeightedPairs:
     An epoch is a list of places, and one sentence pair fills each place. A corpus with `n` pairs and the
     weight `w` fills `m = round(w * n)` places. The pairs of a corpus are sorted by length. For each corpus
     with `n` pairs and `m` places, an epoch draws a random integer `r` from 0 to `n - 1`. Place `j` of the
-    corpus then gets the pair with the index `floor((j * n + r) / m)` in the `n` sorted pairs. Therefore each
-    pair of the corpus occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. Each place (position in the
-    list of an epoch) has a fixed source length and target length: the largest lengths of all pairs that can
-    fill the place in any epoch. Therefore all epochs have the same batch bounds, and equal lengths at equal
-    places in the list.
+    corpus then gets the pair with the index `floor((j * n + r) / m)` in the `n` sorted pairs. Therefore, if a
+    corpus of `n` pairs fills `m` places of an epoch, each of its pairs occurs `floor(m / n)` or `ceil(m / n)`
+    times. Each place (position in the list of an epoch) has a fixed source length and target length: the
+    largest lengths of all pairs that can fill the place in any epoch. Therefore the lengths at each position
+    of the list of an epoch, and the batch bounds, are the same in all epochs.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class WeightedPairs:
         order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
         self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
         self.num_pairs = [len(pairs) for pairs in self._pairs]
-        # The number of places that each corpus fills in an epoch.
+        # The number of sentence pairs of each corpus in an epoch, counted with repetitions.
         self.num_places = []
         source_parts = []
         target_parts = []
@@ -59,13 +59,13 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each place in the list of an epoch, the largest source length and the largest target length (in
-        # tokens) of all pairs that can fill the place.
+        # For each position in an epoch, the largest source length and target length (in tokens) that a pair
+        # at the position can have.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Return the index of the sentence pair that fills each place of an epoch, [P] int64.
+        """Return the list of the sentence pairs of an epoch, as indices [P] int64.
 
         If an epoch contains pair `n` several times, the copies have the indices `n`, `n + N`, `n + 2N`, and
         so on.
@@ -85,13 +85,13 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """For each place in the list of an epoch, return the largest of the `lengths` of the pairs that can fill
-    the place. The result has the shape [num_places].
+    """For each position that a corpus fills in an epoch, return the largest length that a pair at the
+    position can have, [num_places]. `lengths` contains the lengths of all pairs of the corpus.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # The pairs from index `first[i]` to index `last[i]` can fill place `i`. `np.maximum.reduceat` leaves out
-    # the pair at `last[i]` if `last[i]` equals `first[i + 1]`. Therefore compare the result with
-    # `lengths[last]`.
+    # Position `i` of an epoch can contain a pair with an index from `first[i]` to `last[i]`.
+    # `np.maximum.reduceat` ends the index range of position `i` before `first[i + 1]`, which can equal
+    # `last[i]`. Therefore also take the maximum with `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

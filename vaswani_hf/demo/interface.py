@@ -1,8 +1,8 @@
 """Creates the page of `vaswani demo` and of a Space. The page shows the translation of a text, the confidence
 of each word, the word alignment and the attention.
 
-`vaswani demo` imports this file, and `vaswani push --space` copies this file into a Space. A Space has no
-other file of the package. Therefore this file imports no module of the package.
+`vaswani demo` imports this file, and `vaswani push --space` copies this file into a Space. The package is not
+installed in a Space. Therefore this file imports no module of the package.
 """
 
 import os
@@ -39,7 +39,8 @@ CSS = """
 .best .number { text-align: right; font-variant-numeric: tabular-nums; }
 .attention iframe { width: 100%; height: 900px; border: 1px solid var(--border-color-primary); border-radius: 8px; }
 """
-# The sizes of the word alignment picture, in pixels.
+# Sizes in the word alignment picture, in pixels: the width of a character, the gap between words, and the
+# height of the picture.
 _CHARACTER_WIDTH, _GAP, _HEIGHT = 9.1, 18, 110
 
 
@@ -84,8 +85,8 @@ class _Actions:
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
         """Return the translation, and HTML of the confidences, of the word alignment, of the other
-        translations and of the attention. The HTML of the attention is always empty, so that the page stops
-        showing the attention of an earlier text.
+        translations and of the attention. The HTML of the attention is an empty string, so that a new
+        translation removes the attention of the previous text from the page.
         """
         if not text.strip():
             return "", "", "", "", ""
@@ -109,7 +110,9 @@ class _Actions:
         return f'<iframe title="Attention" srcdoc="{escape(_checked(function, text, num_beams))}"></iframe>'
 
     def swap(self, label: str, translation: str) -> tuple[str, str]:
-        """Return the label of the other direction, and the text for the other direction."""
+        """Return the label of the other direction, and the translation, because the translation is the new
+        source text.
+        """
         labels = list(self.directions)
         return labels[1 - labels.index(label)], translation
 

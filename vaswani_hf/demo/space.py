@@ -25,7 +25,7 @@ from ..publish.push import only_hub_errors, push, send
 from ..publish.staging import refuse_tokens
 from ..version import minimum_versions
 
-# The page was tested with this version of gradio. The Space installs the same version.
+# The version of gradio that the Space installs. The page was tested with this version.
 GRADIO_VERSION = "6.31.0"
 # Set the Python version of the Space, because the default is Python 3.10 and the code of a model needs Python
 # 3.11 or later.

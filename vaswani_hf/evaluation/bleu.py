@@ -17,8 +17,8 @@ from ..settings.base import as_yaml
 from ..settings.sections import EvaluationSettings
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. The pattern matches bytes, as in the perl script. A pattern that matches characters instead of bytes
-# would give another result if a single non-ASCII letter is between two hyphens.
+# $2}g'. `_COMPOUND` matches bytes, as the perl command in get_ende_bleu.sh does. In "a-é-b", the pattern for
+# bytes matches both hyphens, but the same pattern for characters would match only the first hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -140,7 +140,8 @@ def exact_match_by(
 ) -> dict[Any, dict[str, float]]:
     """Compute the exact match in percent and the number of sentences for each group of predictions.
 
-    `groups` has the group of each prediction. The groups in the result are sorted.
+    `groups` contains one key for each prediction, such as the number of digits. Predictions with equal keys
+    form a group. The groups in the result are sorted.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -192,9 +193,9 @@ class TranslationMetric(evaluate.Metric):
     """Makes `score_translations` available as a metric of the library `evaluate`. Call the constructor
     instead of `evaluate.load`, because the metric is not on the Hub.
 
-    If the method `compute` gets the arguments `tokenize` and `lowercase`, these arguments override the
-    arguments of the constructor. The metric keeps all sentences in memory and writes no file. In a
-    distributed run, pass all sentences to the metric of one process, as `Seq2SeqTrainer` does.
+    If `compute` receives `tokenize` or `lowercase`, the value in the call overrides the value that the
+    constructor received. The metric keeps all sentences in memory and writes no file. In a distributed run,
+    pass all sentences to the metric of one process, as `Seq2SeqTrainer` does.
 
     Args:
         tokenize (str): As in `score_translations`.

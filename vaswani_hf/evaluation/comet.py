@@ -85,7 +85,7 @@ def comet_scores_or_error(
     device: str | None,
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
     """Compute COMET scores, and return an error of COMET instead of raising the error, so that an error of
-    COMET does not prevent the other scores. If `model` is None, both results are None.
+    COMET does not prevent the other scores. If `model` is None, compute no scores and return (None, None).
     """
     if model is None:
         return None, None

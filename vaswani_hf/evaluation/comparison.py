@@ -19,12 +19,13 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# Two systems need at least this number of different translations for a p-value. The randomization test
-# decides at random for each sentence whether the two systems swap their translations. If m translations
-# differ, there are 2^m ways to swap the translations. At least two ways give a score difference as large as
-# the observed difference: to swap no translation, and to swap all translations. Therefore the p-value cannot
-# be below 2 / 2^m, for example 0.002 for m = 10. The p-value of sacreBLEU would be too small, such as 0.0001
-# for m = 1, because sacreBLEU does not count a trial with exactly the observed difference.
+# A p-value needs at least this number of sentences that the two systems translate differently. The
+# randomization test decides at random for each sentence whether the two systems swap their translations. If m
+# translations differ, there are 2^m ways to swap the translations. At least two of the 2^m ways to swap
+# translations give the observed score difference or its negative: to swap no translation, and to swap all
+# translations. Therefore the p-value for m different translations cannot be below 2 / 2^m, for example 0.002
+# for m = 10. The p-value of sacreBLEU would be too small, such as 0.0001 for m = 1, because sacreBLEU does
+# not count a trial with exactly the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -57,8 +58,8 @@ def check_comparable(num_sentences: int) -> None:
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Group sentences by the number of source words. Return a dict that maps the name of a group, such as
-    "11-20", to the indices of its sentences.
+    """Group sentences by the number of source words. Return a dict that maps each range of word counts, such
+    as "11-20", to the indices of its sentences.
     """
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]

@@ -62,8 +62,9 @@ def _scores_of(
     """Translate the test set and its changed copies with one system, and return the scores for each
     perturbation.
 
-    The perturbation "placeholders" has the additional score `placeholders_kept`: the percentage of changed
-    sources whose translation contains all placeholders of the source.
+    The perturbation "placeholders" has the additional score `placeholders_kept`. `placeholders_kept` is the
+    percentage of translations that contain all placeholders of their sources, counted over the sources that
+    the perturbation has changed.
     """
     translator = system.load()
     results = {}

@@ -31,7 +31,7 @@ class System:
         load: Loads the translator of the checkpoint.
         options: The options of `Translator.translate`.
         folder: The local folder of the checkpoint. None if the system is a file of translations.
-        finished: The translations in the file; None for a checkpoint.
+        finished: The translations that were read from the file; None if the system is a checkpoint.
     """
 
     name: str
@@ -90,7 +90,8 @@ def read_systems(
     `source` is the file of the sources, which has `num_sentences` lines. `load` loads the translator of a
     checkpoint, and `options` are options of `Translator.translate`.
     """
-    # Read all files first, because a download of a checkpoint can take a long time.
+    # Read all files before the first download of a checkpoint, so that an error in a file is reported without
+    # delay.
     finished = {}
     for name in names:
         if Path(name).is_file():

@@ -38,7 +38,7 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
 
 
 def _is_translated(entry: "object") -> bool:
-    """Return True if the entry already has a translation. Also return True if the translation is marked as
-    fuzzy.
+    """Return True if the entry (a message of the catalogue) already has a translation. Also return True if
+    the translation is marked as fuzzy.
     """
     return bool(entry.msgstr) or any(entry.msgstr_plural.values())  # type: ignore[attr-defined]

@@ -49,11 +49,10 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._text = text
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        # The tags, texts and comments of the document, called events. Each entry is a tuple (offset in the
+        # The tags, texts and comments of the document, called events. Each event is a tuple (offset in the
         # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # The content of some elements, such as `<pre>`, is not translated. `_kept` contains the index in
-        # `_events` of the opening tag of each of these elements.
+        # The indices in `_events` of the opening tags whose elements, such as `<pre>`, are not translated.
         self._kept: set[int] = set()
         self.feed(text)
         self.close()

@@ -29,8 +29,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     before = front_matter[0] if front_matter else ""
     lines = text[len(before) :].split("\n")
     blocks = []
-    # The line and the column at which the previous block ends. The search for the next block begins at this
-    # position, so that a second table cell with the same text is found too.
+    # The line and the column at which the previous block ends. The search for the next block begins at
+    # `cursor`, so that the second of two table cells with equal text is found.
     cursor = (0, 0)
     for token in parser.parse("\n".join(lines)):
         if token.type == "html_block":
@@ -57,8 +57,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
             # For example, `**` before a space does not begin bold text.
             continue
         if [block.type for block in parser.parse(translation)] != _PARAGRAPH:
-            # Keep the source block, because the translation is not exactly one paragraph. For example, the
-            # translation is empty, or begins a code block with `~~~~`.
+            # Keep the source block, because the Markdown parser does not read the translation as exactly one
+            # paragraph. For example, the translation is empty, or begins a code block with `~~~~`.
             continue
         number, start, end = place[0]
         prefix = lines[place[1][0]][: place[1][1]] if len(place) > 1 else ""

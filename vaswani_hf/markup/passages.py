@@ -38,9 +38,8 @@ class Piece:
     """A text, a tag, a line break or an unchangeable part of a passage.
 
     Attributes:
-        kind (str): "text": the piece is translated. "atom": the piece is an unchangeable part, and is copied.
-            "open": the piece is an opening tag. "close": the piece is a closing tag. "break": the piece is a
-            line break.
+        kind (str): "text" (a text that is translated), "atom" (an unchangeable part that is copied), "open"
+            (an opening tag), "close" (a closing tag) or "break" (a line break).
         raw (str): The characters of the piece in the source document.
         text (str): The text that the model receives for the piece. The text is empty for tags, line breaks
             and some unchangeable parts.
@@ -95,13 +94,13 @@ class _Sentence:
             is_removed = piece.kind == "atom" and not self.has_atoms
             texts.append("" if is_removed else piece.text)
             if piece.kind == "text" and not self.has_atoms and not piece.text[:1].isalnum():
-                # If an unchangeable part was removed, also remove the space before the unchangeable part,
-                # unless a letter or a digit follows the unchangeable part.
+                # Remove the space before a removed part, such as `{x}`, unless the text after the part begins
+                # with a letter or a digit.
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
                     # If two commas follow each other after the removal of an unchangeable part, remove one of
-                    # the commas. For example, "a, {x}, b" without `{x}` has two commas.
+                    # the commas. For example, "a, {x}, b" becomes "a, b" instead of "a,, b".
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
         return texts
@@ -111,8 +110,9 @@ class _Sentence:
         return "".join(self.texts()).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if each unchangeable part can be recognised in a translation. An unchangeable part can
-        be recognised if its text is not a word and does not occur elsewhere in the sentence.
+        """Return True if the text of each unchangeable part, such as `{x}`, can be recognised in a
+        translation. The text of an unchangeable part must not be a word, and must not occur elsewhere in the
+        source sentence.
         """
         source = self.source()
         return all(
@@ -148,8 +148,8 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each document. A document is a list of passages and strings. The passages are
-    translated, and the strings are copied.
+    """Return the translation of each document. A document is a list of `Passage` objects, which are
+    translated, and strings, which are copied unchanged.
     """
     passages: list[Passage] = []
     for parts in documents:
@@ -179,8 +179,8 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
         if is_break:
             sentences += [_Sentence(run), _Sentence()]
             continue
-        # Before the text is split into sentences, replace each unchangeable part by letters, because a full
-        # stop inside an unchangeable part does not end a sentence.
+        # Before the text is split into sentences, replace each placeholder or other unchangeable part by
+        # letters. A full stop inside an unchangeable part does not end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
         cuts: deque[tuple[int, int]] = deque()
@@ -251,8 +251,8 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
-    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Two of
-    these pairs are either nested or disjoint.
+    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Any two
+    pairs are either nested or disjoint.
     """
     paired: set[int] = set()
     waiting: list[Piece] = []
@@ -334,8 +334,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
 def _target_units(
     translation: Translation, source: Sequence[Unit], first_source: int, separator: str
 ) -> list[Unit]:
-    """Divide a translation into units (words, punctuation and unchangeable parts). The field `source` of each
-    unit is the index of the source unit that the unit is aligned with.
+    """Divide a translation into units (words, punctuation and unchangeable parts). The field `source` of a
+    unit is the index of the aligned unit in the source text.
     """
     text = translation.text
     source_word_of = {}

@@ -4,8 +4,8 @@ translation. The word alignment determines the positions of the tags and the unc
 A `Unit` of a text is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a
 pair of tags, a single tag or an unchangeable part. The nodes form a tree: a node between two tags is a child
 of the pair of these tags. In the translation, each pair of tags encloses one contiguous range of units. The
-range lies inside the range of the parent pair, and does not overlap the ranges of other pairs with the same
-parent. Therefore each tag occurs exactly once in the translation, and the pairs of tags are nested.
+range of a pair of tags lies inside the range of its parent pair. The ranges of pairs with the same parent do
+not overlap. Therefore each tag occurs exactly once in the translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +19,11 @@ class Unit:
     Attributes:
         text (str): The text of the unit.
         raw (str): The source code of an unchangeable part. Empty if the unit is a word or punctuation.
-        word (int): For a source unit, the index of the word that contains the unit. Words are separated by
-            white space.
+        word (int): For a unit of the source text, the index of its word in the sentence. Words are separated
+            by white space.
         space (str): The white space before the unit.
-        source (int, optional): For a target unit, the index of the source unit that the target unit is
-            aligned with.
+        source (int, optional): For a unit of the translation, the index of the aligned unit in the source
+            text.
     """
 
     text: str
@@ -48,15 +48,16 @@ class Node:
         closing (str): The source code of the closing tag of a pair.
         kind (str): "pair" (an opening tag and its closing tag), "open" or "close" (a tag whose partner is
             missing), or "atom" (an unchangeable part).
-        before (str): The character of the source text before the node. "X" if an unchangeable part precedes
-            the node. Empty at the beginning of the sentence.
-        after (str): The character of the source text after the node. "X" if an unchangeable part follows the
-            node. Empty at the end of the sentence.
-        source_start (int): For a pair, the index of the first source unit between the tags. For other nodes,
-            the index of the source unit after the node.
-        source_end (int): For a pair, the index of the first source unit after the closing tag.
-        start (int): The index of the unit of the translation that corresponds to `source_start`.
-        end (int): The index of the unit of the translation that corresponds to `source_end`.
+        before (str): The character of the source text before the node. `before` is "X" after an unchangeable
+            part such as a placeholder, and empty at the beginning of the sentence.
+        after (str): The character of the source text after the node. `after` is "X" before an unchangeable
+            part such as a placeholder, and empty at the end of the sentence.
+        source_start (int): For a pair of tags, the index of the first source unit (such as a word) between
+            the tags. For a single tag or an unchangeable part, the index of the next source unit.
+        source_end (int): For a pair of tags, the index of the first source unit (such as a word) after the
+            closing tag. start (int): The index of the first unit of the translation after the opening tag,
+            the single tag or the unchangeable part. end (int): The index of the first unit of the translation
+            after the node.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -74,8 +75,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of one sentence in the list of source units, and in the list of translation units. A unit is
-    a word, punctuation or an unchangeable part. `source_end` and `end` are the index of the last unit plus 1.
+    """The ranges of one sentence: source units `source_start` to `source_end - 1`, and translation units
+    `start` to `end - 1`. A unit is a word, punctuation or an unchangeable part.
     """
 
     source_start: int
@@ -85,7 +86,9 @@ class Bounds:
 
 
 def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
-    """For each node, set `start` and `end`: the range of the node in the units of the translation."""
+    """For each node, set `start` and `end`, so that `target[start:end]` are the units (such as words) inside
+    the node.
+    """
     root.end = len(target)
     parents = [root]
     while parents:
@@ -112,9 +115,9 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Choose the words of the translation that each pair of tags encloses, for all pairs with the same
-    parent. First choose the words of each pair of tags that has an aligned word in every sentence inside the
-    tags. Then choose the words of all other pairs of tags from the words that are not yet inside a pair.
+    """For each pair of tags directly inside `parent`, choose the words of the translation between the two
+    tags. First place each pair of tags for which `_aligned_range` finds words in every sentence. Place all
+    other pairs of tags afterwards, around words that are not yet inside a pair.
     """
     free = [True] * len(target)
     unsure = []
@@ -144,7 +147,7 @@ def _place_pairs(
 
 
 def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
-    """Yield the sentences that contain at least one unit inside the pair of tags."""
+    """Yield each sentence with at least one source unit (such as a word) between the two tags of the pair."""
     for sentence in sentences:
         start = max(pair.source_start, sentence.source_start)
         if start < min(pair.source_end, sentence.source_end):
@@ -166,8 +169,8 @@ def _aligned_range(
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
     """Return the range of units in the translation that corresponds to the source units between a pair of
-    tags. Return None if the source units between the tags are aligned with no free word of the translation. A
-    word is free if no other pair of tags contains the word.
+    tags. Return None if no free word of the translation is aligned with a source unit between the tags. A
+    word is free if no other pair of tags with the same parent contains the word.
     """
     region = _region(parent, sentence)
     words = [
@@ -187,9 +190,9 @@ def _aligned_range(
         while start < end and _is_outside(target[end - 1], pair):
             end -= 1
         return start, end
-    # Find the contiguous range of units with the largest sum. A unit adds 1 if it is aligned with a source
-    # unit inside the pair, -1 if it is aligned with a source unit outside the pair, and 0 if it is not
-    # aligned.
+    # Find the contiguous range of translation units (such as words) with the highest score. A unit that is
+    # aligned with a source unit inside the pair of tags adds 1 to the score. A unit that is aligned with a
+    # source unit outside the pair subtracts 1.
     best = None
     best_sum = 0
     start = region[0]
@@ -224,7 +227,7 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
     """Set the range of a pair of tags to the longest contiguous range of free units between `start` and
-    `end`. A unit is free if no other pair of tags contains the unit.
+    `end`. A unit (such as a word) is free if no pair of tags with the same parent contains the unit yet.
     """
     best = (start, start)
     run_start = start
@@ -240,8 +243,9 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
     """Return the position of a node in the translation: directly after the translation of the preceding
     source unit, or directly before the translation of the following source unit. A unit is a word,
-    punctuation or an unchangeable part. If the word alignment contains neither the unit before the node nor
-    the unit after the node, return the position at the same fraction of the sentence as in the source.
+    punctuation or an unchangeable part. If the word alignment contains neither the preceding nor the
+    following source unit, keep the relative position in the sentence. For example, a node in the middle of
+    the source sentence goes into the middle of the translation.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -301,9 +305,9 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         has_units = node.start < node.end
         needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
         if needs_space and parent.start == parent.end and parent is not root:
-            # Do not write the space of the next unit (word or punctuation) here, because the parent contains
-            # no units, and the next unit is outside the parent. Write only the space that is before the node
-            # in the source.
+            # The pair of tags around the node encloses no words in the translation. Therefore the next word
+            # and its space come after the closing tag of the pair. Write only the space that is before the
+            # node in the source.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
         is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
@@ -322,8 +326,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         parts.append(node.closing)
         if needs_space and not is_glued_left and not is_glued_right and node.after:
             # Write a space between the node (an unchangeable part or a pair of tags without words) and the
-            # next word. In the result, the space that belongs to the next word is already before the node, so
-            # another space is necessary after the node.
+            # next word. `write_space` has already written the space of the next word before the node, so the
+            # next word needs another space.
             parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
 
     def is_aligned(i: int, source: int) -> bool:

@@ -22,8 +22,8 @@ a score from the query q and the key k of a head:
 Every fused kernel can compute "scaled_dot", "dot" and "dot_mean", because each of these scores is the dot
 product times a constant. For "general", `GeneralAttention` multiplies the query by W before the kernel
 computes the dot product. No fused kernel can compute "additive_linear" or "additive". To add a score
-function, call `register_attention`. The learned parameters of a built-in score function start with values
-that give scores a variance of about 1, if the features of queries and keys have a variance of 1.
+function, call `register_attention`. W, U, v, w_q and w_k are initialised so that scores have a variance of
+about 1 if the elements of q and k have variance 1.
 
 This file is saved with every checkpoint because the models compute attention with `VaswaniAttention`.
 
@@ -322,8 +322,8 @@ def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Return attention weights [B, H, T, S] with one row for each beam. A row of `weights` may contain all
-    beams of a sentence.
+    """Return attention weights [B, H, T, S] with one row for each beam. `weights` has the shape [B, H, T, S],
+    or after `_merge_beams` the shape [num_sentences, H, beams * T, S].
     """
     if weights.shape[0] == num_rows:
         return weights
@@ -378,8 +378,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return a dict that maps the name of each parameter to two numbers: the number of values per head,
-        and the reciprocal of the variance of the initial values.
+        """Return a dict that maps the name of each learned parameter to a tuple (n, r). The parameter has n
+        values per head, and its initial values have the variance 1 / r.
         """
         raise NotImplementedError
 

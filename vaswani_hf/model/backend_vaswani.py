@@ -52,7 +52,7 @@ class Segment:
     # The token ids with which the translation must begin.
     prefix: list[int] = field(default_factory=list)
     # The phrases that the translation must contain. `phrases` contains the token ids of each phrase, and
-    # `phrase_texts` its text.
+    # `phrase_texts` contains the text of each phrase.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
     # The texts of the target prefix and of the phrases, joined by spaces.
@@ -66,11 +66,11 @@ class Hypothesis:
     # The token ids [T] of the translation without the start token. Forced tokens come first. The last token
     # is `</s>` unless the search stopped at the length limit.
     token_ids: list[int]
-    # The number of forced tokens at the beginning: the language token and the target prefix. The search did
-    # not choose these tokens.
+    # The number of tokens at the beginning that the search did not choose: the language token and the target
+    # prefix.
     num_forced: int = 0
-    # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
-    # token.
+    # 1 if the length penalty counts a forced language token, otherwise 0. The length penalty never counts the
+    # target prefix.
     num_counted: int = 0
     # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
     num_ending: int = 0
@@ -100,7 +100,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens of a segment; infinite if the model has no limit.
 
-        `max_positions` is None for models of other libraries. The translator then does not divide long texts.
+        If `max_positions` is None, as for models of other libraries, the translator does not divide long
+        texts.
         """
         ...
 
@@ -118,17 +119,17 @@ class Backend(Protocol):
         """Search for translations of B segments that have similar lengths. Return the hypotheses of each
         segment, best first.
 
-        `settings` are arguments of `generate`. If the method `score` of a backend cannot compute attention,
-        the method `search` returns the attention in each hypothesis if `with_attention` is True. If a text
-        cannot be translated, `search` raises a `SentenceError` that contains the text.
+        `settings` are arguments of `generate`. With `with_attention`, a backend whose method `score` cannot
+        compute attention stores the attention in each hypothesis. If a text cannot be translated, `search`
+        raises a `SentenceError` that contains the text.
         """
         ...
 
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """Compute the token log-probabilities and the attention of B hypotheses, one for each segment. The
-        attention is None if the backend cannot compute attention.
+        """Compute the token log-probabilities and the attention of given translations: one hypothesis for
+        each of the B segments. The attention is None if the backend cannot compute attention.
 
         The log-probabilities (in nats) leave out forced tokens. The attention [N, T, S] float32 is the
         cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite,
@@ -268,8 +269,8 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left. If there is padding,
-        also return the mask of these ids.
+        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left. If
+        `decoder_input_ids` contains padding, also return `decoder_attention_mask`.
         """
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
@@ -370,9 +371,9 @@ def token_log_probs(
     """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T] of given translations.
 
     The function averages the probabilities of the models. The models must be in eval mode. A log-probability
-    is NaN if logits of its position are NaN or infinite. If `num_layers` N is not 0, the second result is the
-    cross-attention [B, N, T, S] float32 of the last N layers, averaged over heads and models. Only Vaswani
-    models can return cross-attention.
+    is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf. If
+    `num_layers` N is not 0, the second result is the cross-attention [B, N, T, S] float32 of the last N
+    layers, averaged over heads and models. Only Vaswani models can return cross-attention.
     """
     log_probs, attentions = [], []
     for model in models:
@@ -392,7 +393,8 @@ def token_log_probs(
         # Convert the logits of one row at a time to float32, because a float32 copy of all logits would take
         # too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # Write NaN if a logit is infinite, because the token would otherwise seem to have probability 0.
+        # If a logit is +inf, set the log-probability to NaN, because the difference `chosen - total` can be
+        # -inf (probability 0).
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
@@ -411,8 +413,8 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 
 
 def language_token(segment: Segment) -> list[int]:
-    """Return the token of the target language with which the translation of a segment begins. Return an empty
-    list if the search does not force a language token at the beginning of the translation.
+    """Return a list with the id of the language token with which the translation of the segment must begin.
+    Return an empty list if the search does not force a language token at the beginning of the translation.
     """
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]

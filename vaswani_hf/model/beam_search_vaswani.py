@@ -74,7 +74,7 @@ class Candidates:
     tokens: torch.Tensor
 
 
-# The interfaces of the strategies of a search
+# Interfaces of the replaceable parts of a search: candidate selection, scorer and stopping rule
 
 
 class CandidateSelection(Protocol):
@@ -108,8 +108,8 @@ class StoppingRule(Protocol):
     """Decides whether the search ends for a sentence before the length limit."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N] that is True for a sentence whose results a longer translation could still
-        change.
+        """Return a bool tensor [N]. A value is True if a longer translation could still become one of the
+        results of the sentence.
 
         `finished` [N, K] are the scores of the finished translations, best first, or NEG_INF for missing
         translations. `best` [N] is the highest summed log-probability of a candidate that has not ended.
@@ -181,7 +181,7 @@ class SearchTask:
     # maximum number of new tokens for each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
-    # The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
+    # The attention mask [B, S] of the source. Only the coverage penalty uses `source_mask`.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
     # The stopping criteria without those for `</s>` and length limits, because the search checks `</s>` and
@@ -208,13 +208,14 @@ class BeamSearch:
     Args:
         task: The models, their inputs, the length limits and the strategies.
         config: The settings of the search. `num_beams` is K and `num_return_sequences` is R.
-        candidates: The candidate selection if the task has none; by default `best_candidates`, or
-            `drawn_candidates` with `do_sample`.
-        stopping_rule: The stopping rule if the task has none; by default `EarlyStopping`.
+        candidates: The candidate selection if `task.strategies` contains no candidate selection; by default
+            `best_candidates`, or `drawn_candidates` with `do_sample`.
+        stopping_rule: The stopping rule if `task.strategies` contains no stopping rule; by default
+            `EarlyStopping`.
         sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
-        rows_per_sentence: Each call of a logits processor receives this number of beams per sentence, and
-            each call of a stopping criterion this number of candidates per sentence. By default a call
-            receives all beams or all candidates.
+        rows_per_sentence: The number of rows per sentence in each call of a logits processor or a stopping
+            criterion. A row is a beam for a logits processor, and a candidate for a stopping criterion. By
+            default, each call receives all beams or all candidates of a sentence.
     """
 
     def __init__(
@@ -257,13 +258,14 @@ class BeamSearch:
         self.finished = FinishedTranslations(prompts, self.fill)
         self.num_new = 0
         self.is_over = False
-        # On a CPU without sampling, skip work that has no effect before the first candidate has ended, and in
-        # steps in which no candidate ends. On a GPU, the CPU would have to wait for the GPU to know whether a
-        # candidate has ended. With sampling, the candidates are not sorted, so each step sorts them.
+        # On a CPU without sampling, a step in which no candidate ends skips the handling of ended candidates.
+        # Before the first candidate has ended, each step also skips the stopping rule. On a GPU, the CPU
+        # would have to wait for the GPU to know whether a candidate has ended. With sampling, the candidates
+        # are not sorted, so each step sorts them.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
-        # The additional step of a late reader would have side effects with recorded outputs, drawn random
-        # numbers or code of the user.
+        # Do not use a late `StepReader` if its additional step would have side effects: recorded outputs,
+        # drawn random numbers, or calls of the user's code.
         has_effects = task.transformers_compatible or config.do_sample or task.has_user_code
         self.reader = StepReader(self.decoders, config, is_late=needs_sync(task.limits) and not has_effects)
 
@@ -276,9 +278,10 @@ class BeamSearch:
         """Return the default stopping rule. The rule computes the highest score that an unfinished
         translation can still reach. The rule ends the search for a sentence when no unfinished translation
         can become one of the `num_return_sequences` best translations of the sentence. In three cases the
-        rule checks the `num_beams` best translations instead, as transformers does: with logits processors,
-        with `transformers_compatible`, and if the rule does not consider all possible lengths. With logits
-        processors, or without all possible lengths, the computed score is perhaps too low.
+        rule considers `num_beams` instead of `num_return_sequences` translations, as transformers does. The
+        cases are: logits processors, `transformers_compatible`, and a rule that considers only the current
+        length. With logits processors, or if the rule considers only the current length, the computed highest
+        reachable score is perhaps too low.
         """
         task = self.task
         config = self.config
@@ -298,7 +301,9 @@ class BeamSearch:
         return TreeAttentionDecoder(model, self.config, inputs)
 
     def _prompt_paths(self) -> torch.Tensor:
-        """Return the prompts of all B sentences as paths [B, K, P, 1 or 2], see `Beams`."""
+        """Return the prompt of each beam of all B sentences, [B, K, P, 1 or 2], in the format of
+        `Beams.paths`.
+        """
         prompt = self.task.prompt
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if self.task.transformers_compatible:
@@ -306,7 +311,7 @@ class BeamSearch:
         return paths
 
     def run(self) -> None:
-        """Run steps of the search until `goes_on` of the task returns False."""
+        """Run steps of the search until `task.goes_on` returns False."""
         prompt = self.task.prompt[self.beams.sentences]
         input_ids = prompt.repeat_interleave(self.num_beams, dim=0)  # [N * K, P]
         # Use inference mode only if the search calls no code of the user, because such code may need autograd.
@@ -338,7 +343,7 @@ class BeamSearch:
         some_ended = not self.skips_idle_work or bool(ended.any())
         if some_ended:
             self._finish(candidates, paths, ended)
-        # Part 4: close the sentences whose results are final.
+        # Part 4: end the search for each sentence whose results are final.
         num_left = self._close_sentences(candidates, ended)
         num_open = self.reader.read(checked, beams.sentences, was_open, num_left)
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
@@ -350,11 +355,11 @@ class BeamSearch:
             self._remove_closed_sentences(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two tensors. The first tensor [N, K or 1, V] contains the log-probabilities after the logits
-        processors. The second tensor [N, K or 1] contains the log-probability of one vocabulary entry for
-        each beam, before the logits processors. The caller checks the second tensor for NaN. One token is
-        enough for the check, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or
-        if all logits of the row are -inf.
+        """Return the tensors `log_probs` and `checked`. `log_probs` [N, K or 1, V] contains the
+        log-probabilities of all tokens after the logits processors. `checked` [N, K or 1] contains the
+        log-probability of one token (0 or 1) before the logits processors. The caller looks for NaN in
+        `checked`. One token is enough for the check, because all log-probabilities of a row are NaN if one
+        logit is NaN or +inf, or if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -363,8 +368,8 @@ class BeamSearch:
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Choose any token except the excluded token, because the log-probability of the excluded token is
-        # overwritten below.
+        # Check token 0. If token 0 is the excluded token, check token 1, because the log-probability of the
+        # excluded token is overwritten below.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(
@@ -392,8 +397,9 @@ class BeamSearch:
         return ended
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """Call a logits processor or a stopping criterion with rows. Convert values [N, beams, ...] of the N
-        sentences in the batch to rows [B * beams, ...] of all B sentences, and convert the result back.
+        """Call `function` (a logits processor or a stopping criterion) for the N sentences in the batch.
+        Convert each tensor [N, beams, ...] in `values` to rows [B * beams, ...] for all B sentences. Convert
+        the result back to [N, beams, ...].
 
         The rows of removed sentences are zeros, so that the row index of a beam never changes. If the search
         has `rows_per_sentence`, each call receives this number of beams per sentence.
@@ -410,13 +416,15 @@ class BeamSearch:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _finish(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor) -> None:
-        """Add those of the K best candidates that have ended to the finished translations."""
+        """If one of the K best candidates of a sentence has ended, add the candidate to the finished
+        translations.
+        """
         beams = slice(self.num_beams)
         scores = candidates.scores[:, beams]
         entering = ended[:, beams] & self.beams.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
         scores = self.scorer(scores, self.num_new, self._coverage_scores(candidates))
-        # Give the score 2 * NEG_INF to candidates that do not become finished translations. The score must be
-        # lower than NEG_INF, the score of a missing translation.
+        # Give the score 2 * NEG_INF to candidates that do not become finished translations, because an empty
+        # place has the higher score NEG_INF.
         scores = scores.masked_fill(~entering, 2 * NEG_INF)
         self.finished.add(self.beams.sentences, scores, paths[:, beams], self.num_new)
         self.has_finished = True
@@ -454,8 +462,8 @@ class BeamSearch:
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.
 
-        If `StepReader` reads its values one step late, `num_staying` was counted in the previous step. Then
-        the search of some kept sentences has perhaps ended.
+        If `is_late` of `StepReader` is True, `num_staying` is the number of open sentences after the previous
+        step. With a late `StepReader`, some kept sentences are perhaps already closed.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)
@@ -466,9 +474,9 @@ class BeamSearch:
         """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations of
         each sentence.
 
-        The beam indices [B * R, T - P] are the `beam_indices` of transformers, or None unless
-        `transformers_compatible` is True. If a sentence has fewer than R translations, its remaining rows
-        contain the prompt and padding, and have the score -inf.
+        With `transformers_compatible`, the beam indices are the tensor `beam_indices` [B * R, T - P] of
+        transformers for the T - P new tokens. Otherwise, the beam indices are None. If a sentence has fewer
+        than R translations, its remaining rows contain the prompt and padding, and have the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         prompt_length = self.task.prompt.shape[1]
@@ -500,12 +508,13 @@ class Beams:
         parents: For each beam, the index of the beam of the previous step that the beam extends, [N, K]
             int64. The first step of the search sets `parents`.
         is_improvable: True for each sentence whose results may still change, [N] bool.
-        is_open: True for each sentence whose search goes on, [N] bool. An improvable sentence is closed if
-            the stopping rule says that the sentence is full.
+        is_open: True for each sentence whose search goes on, [N] bool. `is_open` is False for a sentence with
+            enough finished translations (`StoppingRule.is_full`), even if `is_improvable` is True.
     """
 
     def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):
-        # `prompts` [B, K, P, 1 or 2] contains the paths of all B sentences.
+        # `prompts` [B, K, P, 1 or 2] contains the prompt of each beam of all B sentences, in the format of
+        # `paths`.
         self.sentences = sentences
         self.paths = prompts[sentences]
         # Give the score NEG_INF to all beams except the first beam of each sentence, because all beams of a
@@ -522,7 +531,9 @@ class Beams:
         return self.paths[..., 0]
 
     def extended_paths(self, candidates: Candidates) -> torch.Tensor:
-        """Return the paths [N, C, T + 1, 1 or 2] of the candidates."""
+        """Append the new token of each candidate to the path of its parent beam. Return the extended paths
+        [N, C, T + 1, 1 or 2], see `Beams`.
+        """
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.paths.shape[3] == 2:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.paths.shape[1]
@@ -559,14 +570,16 @@ class FinishedTranslations:
     """The K best finished translations of each of the B sentences, best first.
 
     Attributes:
-        scores: The scores, [B, K] float32. A missing translation has the score `NEG_INF`.
+        scores: The scores, [B, K] float32. If a sentence has fewer than K finished translations, the
+            remaining scores are `NEG_INF`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
-        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. A missing translation consists of the prompt.
+        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. If a sentence has fewer than K finished
+            translations, the remaining paths contain only the prompt and padding.
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):
-        # `prompts` [B, K, P, 1 or 2] contains the paths of all sentences. `fill` is the token after the end
-        # of a translation.
+        # `prompts` [B, K, P, 1 or 2] contains the prompts of all sentences, in the format of `Beams.paths`.
+        # `fill` is the token after the end of a translation.
         self.scores = torch.full(prompts.shape[:2], NEG_INF, device=prompts.device)
         self.lengths = torch.zeros(prompts.shape[:2], dtype=torch.int64, device=prompts.device)
         self.paths = prompts.clone()
@@ -576,7 +589,8 @@ class FinishedTranslations:
         """Add translations of the sentences with the indices `sentences` [N], and keep the K best
         translations of each sentence.
 
-        The new translations have the scores [N, K], the paths [N, K, T, 1 or 2] and `length` new tokens.
+        `scores` [N, K] are the scores of the new translations, and `paths` [N, K, T, 1 or 2] are their
+        tokens, see `Beams`. Each new translation has `length` new tokens.
         """
         both_scores = torch.cat((self.scores[sentences], scores), dim=1)
         self.scores[sentences], kept = both_scores.topk(scores.shape[1])
@@ -601,7 +615,7 @@ class FinishedTranslations:
         self.lengths[sentences, beams] = earlier.lengths[sentences]
 
     def _padded(self, paths: torch.Tensor, length: int) -> torch.Tensor:
-        """Return the paths, padded to `length` tokens."""
+        """Return `paths` (tokens of translations), padded to `length` tokens."""
         missing = length - paths.shape[2]
         if missing == 0:
             return paths
@@ -610,43 +624,43 @@ class FinishedTranslations:
 
 @dataclass(frozen=True)
 class StepValues:
-    """The values of a step that the search copies from the device to the CPU in one transfer."""
+    """Values of one search step. One transfer copies the tensor `values` from the device to the CPU."""
 
-    # `values` [2 + number of trees] float32 contains the sum of `log_probs`, and the number of open
-    # sentences. One more value follows for each key-value tree in `trees`: the largest number of tokens of a
-    # sentence that belong to a beam.
+    # `values` [2 + len(trees)] float32 contains the sum of `log_probs`, the number of sentences whose search
+    # continues, and `num_living` of each cache in `trees`. `num_living` is the number of cached tokens that
+    # belong to a beam, in the sentence with the most such tokens.
     values: torch.Tensor
     trees: list[TreeKVCache]
     # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
-    # token of the vocabulary. If `log_probs` contains NaN, `is_open` [N] and the indices `sentences` [N]
-    # int64 tell which open sentence is affected.
+    # token of the vocabulary. `sentences` [N] int64 contains the index of each sentence, and `is_open` [N] is
+    # True if the sentence was open before the step. If `log_probs` contains NaN for an open sentence, the
+    # error names the sentence.
     log_probs: torch.Tensor
     sentences: torch.Tensor
     is_open: torch.Tensor
-    # The event after the copy of `values` from a GPU to the CPU, if the search reads the values later.
+    # The CUDA event at the end of an asynchronous copy of `values` from the GPU to the CPU, else None.
     copied: torch.cuda.Event | None
 
 
 class StepReader:
-    """Reads the values of a step from the device. No other part of a step waits for a GPU.
-
-    If `is_late` is True, the reader reads the values of a step while the GPU computes the next step. A search
-    with a `DeferredReader` therefore stops one step late, after one additional step. The search discards the
-    results of the additional step.
+    """Reads values of a search step from the device. In a step of the default search, only `StepReader` makes
+    the CPU wait for a GPU. If `is_late` is True, the CPU uses the values of a step only in the next step, so
+    that the GPU does not wait for the CPU. With `is_late`, the search can run one additional step at its end.
+    The search discards the results of the additional step.
     """
 
     def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
         self.trees = [decoder.tree for decoder in decoders if decoder.tree is not None]
         self.refuses_nan = not config.remove_invalid_values
         self.is_late = is_late
-        # The values of the previous step if `is_late` is True, else None.
+        # If `is_late` is True, the `StepValues` of the previous call of `read`; otherwise None.
         self.pending: StepValues | None = None
 
     def read(
         self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, num_open: torch.Tensor
     ) -> int:
-        """Return the number of sentences whose search continues. If `is_late` is True, return the number of
-        the previous step. Raise an error if a log-probability of such a sentence is NaN.
+        """Return the number of sentences whose search continues after the step, or after the previous step if
+        `is_late` is True. Raise an error if a log-probability of an open sentence is NaN.
         """
         trees = [tree for tree in self.trees if tree.is_nearly_full]
         living = [tree.living().sum(dim=1).max() for tree in trees]
@@ -661,13 +675,15 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """Use the values of the last step if `is_late` is True."""
+        """If `is_late` is True, check the values of the final step, because no later call of `read` checks
+        the values.
+        """
         if self.pending is not None:
             self._use(self.pending)
 
     def _use(self, step: StepValues) -> int:
-        """Check the log-probabilities, set `num_living` of each key-value tree, and return the number of
-        sentences whose search continues.
+        """Check the log-probabilities for NaN, set `num_living` of each `TreeKVCache`, and return the number
+        of sentences whose search continues.
         """
         if step.copied is not None:
             step.copied.synchronize()
@@ -683,8 +699,8 @@ class StepReader:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a logits processor or a stopping criterion contains code of the user. Such code may need
-    the rows of all sentences, so the search must not remove sentences.
+    """Return True if a logits processor or a stopping criterion contains code of the user. User code can
+    depend on the rows of all sentences, so the search must not remove sentences from the batch.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
@@ -760,8 +776,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is the lowest score of the `num_counted` best finished translations. `worst` is NEG_INF if
-        # fewer translations are finished, so that the search continues.
+        # `worst` is the lowest score of the `num_counted` best finished translations. If fewer than
+        # `num_counted` translations are finished, `worst` is NEG_INF, so that the search continues.
         worst = finished[:, self.num_counted - 1]
         limits = search.task.limits[search.beams.sentences]
         longest = torch.where(self.considers_all_lengths[search.beams.sentences], limits, search.num_new)
@@ -774,9 +790,9 @@ class EarlyStopping(StoppingRule):
 def highest_reachable_score(
     log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
 ) -> Any:
-    """Return the highest score that an unfinished translation can still reach at its end. At its end, the
-    translation has at least `length` and at most `longest` new tokens. `log_prob` is the summed
-    log-probability so far. More tokens cannot increase `log_prob`.
+    """Return the highest score that an unfinished translation can still reach. The complete translation has
+    at least `length` and at most `longest` new tokens. `log_prob` is the summed log-probability so far. More
+    tokens cannot increase `log_prob`.
 
     With a positive length penalty, the longer of two translations with equal log-probability has the higher
     score.
@@ -785,7 +801,8 @@ def highest_reachable_score(
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:
-    """Return True if the stopping rule must consider all possible lengths of an unfinished translation.
+    """Return True if the stopping rule considers all lengths that an unfinished translation can still reach,
+    not only the current length.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
     transformers compares scores at the current length, although this comparison is exact only without a
@@ -808,8 +825,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     scores [N, K] of the beams.
 
     If there are fewer than `number` candidates, the missing candidates have the score NEG_INF. A large
-    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. Chunks halve
-    the time of the selection, and do not change the result.
+    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The division of
+    the vocabulary into chunks halves the time of the selection, and does not change the result.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -819,8 +836,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # `chosen` [N, number] are the indices of the best chunks of each sentence. Index k * num_chunks + c means
-    # chunk c of beam k.
+    # `chosen` [N, number] contains the best chunks of the vocabulary for each sentence. The number k *
+    # num_chunks + c in `chosen` means chunk c for beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))
@@ -863,12 +880,13 @@ def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidate
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Draw candidates without replacement, in proportion to their probability. The candidates are in the
-    order of the draws.
+    """Draw candidates without replacement, in proportion to their probability. The result is in the order of
+    the draws, not sorted by score.
     """
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
-    # Do not call `torch.multinomial`, because it waits for the device to check the probabilities.
+    # Do not call `torch.multinomial`, because `torch.multinomial` makes the CPU wait for the GPU to check the
+    # probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)

@@ -1,4 +1,4 @@
-"""Rules for the values of options and config fields, and other functions that check values of users.
+"""Rules for the values of options and config fields, and other functions that check input from users.
 
 A `Rule` decides whether a value is possible, and describes the possible values in error messages. Each option
 in inputs_vaswani and each field of `VaswaniConfig` has a rule.
@@ -18,7 +18,7 @@ from typing import Any
 from .errors_vaswani import InvalidValueError
 
 # Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
-# separate fields, the entry is the field of the encoder.
+# separate fields, the symbol maps to the field of the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -50,12 +50,12 @@ class Rule:
     """The rule for the values of an option or of a config field.
 
     Attributes:
-        accepts (Callable): Returns True for a possible value.
+        accepts (Callable): Returns True if the rule allows the value.
         words (str): The words that follow "must be" in an error message.
         least (float): The smallest possible number, or None without a limit.
         above (float): All possible numbers are larger than `above`. None without a limit.
         most (float): The largest possible number, or None without a limit.
-        choices (tuple): The possible values, if the command line lists these values.
+        choices (tuple): All possible values, if `one_of` has created the rule, else empty.
     """
 
     accepts: Callable[[Any], bool]

@@ -51,9 +51,9 @@ class VaswaniConfig(PreTrainedConfig):
     """Describes the architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3,
     Table 3 row "base").
 
-    Fields have the names that MarianMT and BART use. A field that MarianMT and BART lack has the name of its
-    symbol in the paper, such as `d_k`, if the paper has a symbol. Each assignment to a field checks the
-    value. The constructors of configs and models check the combination of all fields.
+    Fields have the names that MarianMT and BART use. If MarianMT and BART lack a field, but the paper has a
+    symbol for the field, the symbol is the name of the field, such as `d_k`. Each assignment to a field
+    checks the value. The constructors of configs and models check the combination of all fields.
 
     Raises:
         ValueError: If a field has an invalid value, two fields contradict each other, or a keyword argument
@@ -399,8 +399,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Store `output_attentions` in a private attribute. If the attribute of transformers were True,
-        # transformers would raise an error for every attention implementation except "eager".
+        # Do not call the setter of transformers, because the setter raises an error for True with every
+        # attention implementation except "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
@@ -474,8 +474,8 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """Return the attention window of each layer in tokens, or None for a layer without a window. The
-        layers are those of the decoder if `is_causal` is True, else those of the encoder.
+        """Return the attention window of each layer in tokens, or None for a layer without a window. If
+        `is_causal` is True, return the windows of the decoder layers, else of the encoder layers.
         """
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
@@ -609,8 +609,8 @@ VaswaniConfig.register_for_auto_class()
 
 # The names that a config accepts, and the error messages about other names.
 
-# Some versions of transformers and PEFT store these names in config.json. `VaswaniConfig` has no fields with
-# these names.
+# Some versions of transformers and PEFT write entries with the following names to config.json.
+# `VaswaniConfig` has no fields with these names.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
@@ -648,8 +648,8 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 
 
 def _remedy(name: str, value: Any) -> str:
-    """Return the last part of an error message about a name that is not registered. The last part of the
-    message tells the user how to register the name.
+    """Return the end of the error message about an invalid field value. For an attention score or a position
+    encoding, the end tells the user how to register a new name.
     """
     if name not in REGISTRIES or not isinstance(value, str):
         return ""
@@ -659,7 +659,7 @@ def _remedy(name: str, value: Any) -> str:
     )
 
 
-# The code files and the folder of a checkpoint.
+# The names of the Python files, the classes and the tokenizer folder that are saved with a checkpoint.
 
 # The classes that transformers loads with `trust_remote_code=True` if the package is not installed.
 # `AUTO_MAP` is saved in config.json.
@@ -672,8 +672,8 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 # The import statements in this string name files of the package that transformers must copy into each
-# checkpoint. The string contains the statements, because real import statements would be circular.
-# transformers finds import statements in strings, because transformers searches the whole text of this file.
+# checkpoint. Real import statements would be circular imports. transformers also finds import statements in a
+# string, because transformers searches the whole text of this file.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline

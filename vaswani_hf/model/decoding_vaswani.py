@@ -1,5 +1,5 @@
-"""Defines `Decoder`, the interface between beam search and a model, and the two decoders. A decoder computes one
-decoding step of the model for all beams at once.
+"""Defines `Decoder`, the interface between beam search and a model, and the classes `TreeAttentionDecoder`
+and `RowDecoder`. A decoder computes one decoding step of the model for all beams at once.
 
 The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
 
@@ -13,10 +13,10 @@ The two decoders return the same logits. `BeamSearch` of beam_search_vaswani cho
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
-In tensor shapes, B is the number of sentences at the start, N the number of sentences that the search has not
-finished, K the number of beams, P the prompt length, S the source length, T the number of target tokens so far,
-M the number of tokens in the tree, H the number of heads, D the model width and V the size of the target
-vocabulary.
+In tensor shapes, B is the number of sentences at the start, and N the number of sentences that the search has
+not finished. K is the number of beams, P the prompt length, S the source length and T the number of target
+tokens so far. M is the number of cached tokens in a `TreeKVCache`. H is the number of heads, D the model
+width and V the size of the target vocabulary.
 """
 
 import math
@@ -48,23 +48,27 @@ class Decoder(Protocol):
     # The key-value cache that stores the tokens of all beams of a sentence as one tree. None for a
     # `RowDecoder`.
     tree: "TreeKVCache | None"
-    # For each beam and source token, the sum [N, K, S] of the attention weights from all target tokens. None
-    # if the search has no coverage penalty.
+    # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend to
+    # the source token. None if the search has no coverage penalty.
     coverage: Any
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Return the logits [B, 1 or K, V] of the next token."""
+        """Read the prompts [B * K, P]. Return the logits of the next token: [B, K, V], or [B, 1, V] if one
+        row applies to all K beams of a sentence.
+        """
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
         token.
 
-        `parents` [N, K] contains, for each beam, the index of the beam of the previous step that the beam
-        extends.
+        Each beam adds one token to a beam of the previous step. `parents` [N, K] contains the indices of the
+        beams of the previous step.
         """
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']."""
+        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
+        batch.
+        """
 
 
 class TreeKVCache:
@@ -83,8 +87,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # `num_living` is the number of cached tokens that belong to at least one beam, in the sentence with
-        # the most such tokens. `num_living` is `sys.maxsize` until the search has counted these tokens.
+        # The search counts, for each sentence, the cached tokens that belong to at least one beam.
+        # `num_living` is the largest count of all sentences, or `sys.maxsize` before the search has counted.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None
@@ -114,8 +118,8 @@ class TreeKVCache:
         """Reserve memory for one new token of each beam. Return the attention mask of each layer. `positions`
         [N, 1] are the positions of the new tokens.
 
-        `parents` [N, beams] int64 contains, for each beam, the index of the beam of the previous step that
-        the beam extends.
+        Each beam adds one token to a beam of the previous step. `parents` [N, beams] int64 contains the
+        indices of the beams of the previous step.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -149,7 +153,9 @@ class TreeKVCache:
         return self.keys[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']."""
+        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
+        batch.
+        """
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
@@ -169,8 +175,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add one token for each beam to `num_living`, because each beam has received one token since the
-        # search counted `num_living`.
+        # Add `num_beams`, because each beam has received one token since the search counted the `num_living`
+        # tokens.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -207,8 +213,8 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Select the values at the indices `entries` of a dimension, or the first `length` values if `entries` is
-    None.
+    """Select the values with the indices `entries` along the dimension `dim`. If `entries` is None, select
+    the first `length` values.
     """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
@@ -234,8 +240,8 @@ class AttentionStep:
 
     Use `AttentionStep` only if `supports_fast_path` of the attention is True. The result equals the result of
     `VaswaniAttention.forward`. If PyTorch's fused kernel can compute the scores and no attention weights are
-    recorded, the step calls `attend_fused`, else `attend`. The cache must already contain the keys and values
-    of the source.
+    recorded, the step calls `attend_fused`, else `attend`. Before the first call of an `AttentionStep`, the
+    cache must contain the keys and values of the source.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -337,13 +343,13 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # Use the tree as the cache of self-attention. Cross-attention uses a normal cache with the keys and
-        # values of the source, one row for each sentence.
+        # Use the `TreeKVCache` as the cache of self-attention. Cross-attention uses a normal cache with the
+        # keys and values of the source, one row for each sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
-        # For each beam and source token, the sum [N, K, S] of the attention weights from the tokens of the
-        # beam. None if the search has no coverage penalty.
+        # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend
+        # to the source token. None if the search has no coverage penalty.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
         # True if `DecoderLayerStep` can compute a decoding step of every layer.
@@ -387,7 +393,9 @@ class TreeAttentionDecoder:
         return self.model.logits(states).float()
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']."""
+        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
+        batch.
+        """
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys = layer.keys.index_select(0, sentences)
@@ -400,8 +408,8 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """Return the output [N, T, D] of the decoder for tokens [N, T]. Also return the attention [N, T, S],
-        or None if the search has no coverage penalty.
+        """Return the output [N, T, D] of the decoder for tokens [N, T]. Also return the cross-attention
+        weights [N, T, S] of the last layer, or None if the search has no coverage penalty.
 
         The output equals the output of `VaswaniDecoder.forward`. `_run` adds the attention keys and values of
         the tokens to the key-value cache `self.tree`.
@@ -459,9 +467,11 @@ def _rows_of_beams(beams: torch.Tensor, num_beams: int) -> torch.Tensor:
 
 
 class RowDecoder:
-    """The general decoder of the search. Each step calls the model's `forward` with one row for each beam."""
+    """The decoder for all cases that the faster `TreeAttentionDecoder` does not support. Each step calls the
+    model's `forward` with one row for each beam.
+    """
 
-    # `RowDecoder` always calls modules, and has no tree of tokens.
+    # `RowDecoder` calls the model's `forward` instead of `DecoderLayerStep`, and has no `TreeKVCache`.
     is_direct = False
     tree: TreeKVCache | None = None
 
@@ -475,8 +485,8 @@ class RowDecoder:
         # Maps the names of outputs that `generate` returns, such as "cross_attentions", to the outputs of all
         # `forward` calls.
         self.recorded: dict[str, tuple] = {}
-        # For each beam and source token, the sum [N, K, S] of the attention weights from the tokens of the
-        # beam. None if the search has no coverage penalty.
+        # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend
+        # to the source token. None if the search has no coverage penalty.
         self.coverage: torch.Tensor | None = None
         self.recorder: AttentionRecorder | None = None
         if getattr(config, "coverage_penalty", None):
@@ -486,8 +496,8 @@ class RowDecoder:
         # True if all beams of a sentence share one row of the encoder's output.
         self.shares_sources = False
         if self.is_pair:
-            # Two cases need one row of the encoder's output for each beam: models of other libraries, and a
-            # cache with keys and values that the caller of `generate` passes.
+            # The beams of a sentence cannot share a row of the encoder's output in two cases: if the model is
+            # from another library, or if the caller of `generate` passes a filled cache.
             cache = model_kwargs.get(CACHE_NAME)
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -520,8 +530,8 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache, each call of the model reads all tokens again. Without a cache, `attention` of
-            # the latest call therefore already contains the attention weights from all target tokens.
+            # Without a cache, each call of the model reads all tokens again, so `attention` is the sum over
+            # all target tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 
@@ -567,8 +577,8 @@ class RowDecoder:
             self._target_cache.reorder_cache(_rows_of_beams(parents, self.num_beams))
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `sentences` [N']. The cache must be a dynamic cache or
-        None.
+        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
+        batch. The cache must be a dynamic cache or None.
         """
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
@@ -588,8 +598,8 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Return the cache that `generate` returns, or None without a cache. `parents` [B, K] determines the
-        order of the rows.
+        """Return the cache that `generate` returns, or None without a cache. `parents` [B, K] contains, for
+        each row of the returned cache, the index of the beam whose keys and values the row contains.
         """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)

@@ -56,8 +56,8 @@ def add_ensemble(
                     f"{positions} positions and the {name} has {length} tokens."
                 )
         if positions < sys.maxsize:
-            # Add 1, because a model never reads the last new token. The last new token therefore needs no
-            # position.
+            # Permit one token more than the number of free positions, because a model never reads the last
+            # new token.
             task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
         task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
         task.models.append(other)

@@ -42,7 +42,7 @@ class Registry:
 
     def __init__(self, function: str, home: str, *built_in: str):
         # `function` is the name of the function that registers a class, such as `register_attention`. `home`
-        # is the name of the module that defines this function.
+        # is the name of the module that defines the function, such as "attention_vaswani".
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -96,8 +96,8 @@ REGISTRIES = {
 def _is_same_class(first: type, second: type) -> bool:
     """Return True if two classes have the same name and come from the same module or the same source code.
 
-    A module defines a class a second time if a notebook cell runs again or a file is reloaded. The copy of a
-    user's file in a checkpoint is another module with the same source code.
+    If a notebook cell runs again or a file is reloaded, Python creates a second class from the same
+    definition. The copy of a user's file in a checkpoint is another module with the same source code.
     """
     if first.__qualname__ != second.__qualname__:
         return False
@@ -246,8 +246,8 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the statements that import this package. Skip `try` blocks, because the user's code then handles
-    a failed import.
+    """Yield the AST nodes of the statements that import `vaswani_hf`. Skip `try` blocks, because the user's
+    code then handles a failed import.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -263,15 +263,15 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert a statement that imports names from this package to relative imports. The relative imports
-    refer to the code files of a checkpoint, and each code file gets one import statement.
+    """Convert a statement that imports names from this package to relative imports from the code files of a
+    checkpoint. Return one import statement for each code file that defines an imported name.
     """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement imports a name from `vaswani_hf` or a subpackage, which is not a code file of the
-            # checkpoint. Find the code file that defines the imported name, because the relative import
+            # The statement imports a name from a package, such as `vaswani_hf`, and not from a code file of
+            # the checkpoint. Find the code file that defines the imported name, because the relative import
             # refers to the code file.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
@@ -287,15 +287,15 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 
 def save_user_code(config: Any, base: type, folder: Path) -> None:
     """Copy the code files of users into the checkpoint of a config, and write an entry module that registers
-    their classes. Change `auto_map` of the config so that transformers loads the entry module first. `base`
-    is the config class of the package.
+    their classes. Change `auto_map` of the config so that transformers loads all classes from the module that
+    registers the user's classes. `base` is the config class of the package.
     """
     kind = type(config)
     references = dict(config.auto_map)
     others: list[type] = []
     if kind is not base:
-        # Look for the model class in the file of the user's config class. A model class of the package does
-        # not work, because transformers requires that its `config_class` is the user's config class.
+        # Look for the model class in the file of the user's config class. transformers refuses a model class
+        # of the package, because the `config_class` of the model must be the user's config class.
         architecture = (config.architectures or [""])[0]
         model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
         bases = {parent.__name__ for parent in model_class.__mro__}

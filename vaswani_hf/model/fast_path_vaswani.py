@@ -28,7 +28,7 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 def fast_path(*methods: str) -> Callable[[type], type]:
     """Return a class decorator that permits faster code with the same result in place of the named methods.
-    If a subclass overrides a named method, the method of the subclass is called instead of the faster code.
+    If a subclass overrides a method in `methods`, no faster code replaces the method of the subclass.
     """
 
     def register(kind: type) -> type:
@@ -45,8 +45,8 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     """Return True if faster code with the same result may replace the named methods of a module. Return False
-    if a subclass overrides a named method. If `methods` contains "forward", return False for a module with
-    hooks and for a compiled module.
+    if a subclass overrides a method in `methods`. If `methods` contains "forward", return False for a module
+    with hooks and for a compiled module.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

@@ -14,9 +14,9 @@ argument of `generate` or a field of `generation_config`:
   6)^length_penalty (Wu et al. 2016, Equation 14), as in the paper (Section 6.1).
 - `max_length_a` and `max_length_b` limit the length: the translation of n source tokens has at most
   `max_length_a * n + max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only
-  one of the two numbers is given, the other number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is also
-  given, the smaller maximum length applies.
+  `max_length_a` or only `max_length_b` is given, the other setting is 0. If no length limit is given,
+  `max_length_a` is 1 and `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or
+  `max_new_tokens` is also given, the smaller maximum length applies.
 - `coverage_penalty` is the weight of the coverage penalty in beam search (Wu et al. 2016, Equation 14).
 
 `generate` also accepts the following arguments:
@@ -70,8 +70,9 @@ from .search_errors_vaswani import NoTranslationError, forbidding_settings
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# The inputs whose rows the search can remove when the search has ended for a sentence. If a call has an input
-# with any other name, all sentences stay in the batch until the whole search ends.
+# When the search has ended for a sentence, the search can remove the sentence from the following inputs. If a
+# call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search
+# ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -101,8 +102,8 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 def config_with(
     names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
 ) -> GenerationConfig:
-    """Return a generation config with the values of the settings `names` for a `generate` call, see
-    `setting_of`.
+    """Return a generation config with the settings whose names are in `names`. `setting_of` determines the
+    value of each setting for a `generate` call.
     """
     return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
@@ -129,8 +130,9 @@ class VaswaniGeneration(GenerationMixin):
         """Validate the generation config, and then save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # Set `_from_model_config` to False. If it were True, transformers would take the generation
-            # config for a copy of the model's config, and remove the settings that this package adds.
+            # Set `_from_model_config` to False. If `_from_model_config` were True, transformers would treat
+            # the generation config as a copy of the model's config, and remove the settings that this package
+            # adds.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -288,8 +290,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # Return the config unchanged if `_run_own_search` has marked the config as complete. transformers
-            # would replace the settings with the value None by defaults.
+            # If `_run_own_search` has marked the config as complete, return the config unchanged.
+            # transformers would change settings that are None to their defaults.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -338,8 +340,8 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the length limit of the batch in the config. The length limit of the batch is the maximum of
-        the length limits of its sentences.
+        """Set the length limit of the batch in the generation config `config`. The length limit of the batch
+        is the maximum of the length limits of its sentences.
 
         Returns:
             torch.Tensor: The maximum number of tokens of each translation, including the prompt, [B] int64;
@@ -351,7 +353,8 @@ class VaswaniGeneration(GenerationMixin):
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
         positions_left = self._positions_left(prompt_length)
-        # Compute the length limit of the batch from the padded source length, because no source is longer.
+        # Compute the length limit of the batch from the padded source length, because no source has more
+        # tokens than the padded length.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         lower_length_limit(config, longest, prompt_length)
@@ -368,8 +371,8 @@ class VaswaniGeneration(GenerationMixin):
         """Return the largest number of new tokens for which the model has positions."""
         if self.config.position_embedding != "learned":
             return sys.maxsize
-        # Add 1, because the model never reads the last new token. The last new token therefore needs no
-        # position.
+        # Permit one token more than the number of free positions, because the model never reads the last new
+        # token.
         return max(1, self.config.max_position_embeddings - prompt_length + 1)
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
@@ -498,8 +501,8 @@ class VaswaniGeneration(GenerationMixin):
 
 class _TargetVocabulary:
     """Replaces the model in a call of `compute_transition_scores` of transformers.
-    `compute_transition_scores` reads only `config.get_text_config().vocab_size`, and needs the size of the
-    target vocabulary. The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model, but needs the
+    size of the target vocabulary. The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -507,8 +510,8 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return the object itself, because the object has the only attribute that the caller needs,
-        `vocab_size`.
+        """Return `self`, because `self` has the attribute `vocab_size`, and the caller reads no other
+        attribute.
         """
         return self
 
@@ -553,7 +556,8 @@ class SearchMethod:
         )
         if config.num_beams == 1:
             if (logits_processor or criteria) and not self.strategies.given:
-                # Run greedy search of transformers, because the call needs no feature that transformers lacks.
+                # Run greedy search of transformers, because the call has no argument, such as `ensemble`,
+                # that only the search of this package supports.
                 if self.lengths is not None:
                     stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
                 return model._sample(
@@ -597,8 +601,9 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # True if the call returns more than token ids, or needs a cache other than a `DynamicCache`. Such a
-        # call needs the `RowDecoder`, which records outputs and supports all caches.
+        # `returns_more` is True if `generate` must return more than token ids, or must use a cache that is
+        # not a `DynamicCache`. In both cases the search needs the `RowDecoder`, because the `RowDecoder`
+        # records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(

@@ -53,8 +53,8 @@ def _is_same_word(term: str, word: str) -> bool:
     length = next(
         (i for i, (a, b) in enumerate(zip(term, word, strict=False)) if a != b), min(len(term), len(word))
     )
-    # Also try endings that begin before the first different letter, such as "es" and "em" of "kleines" and
-    # "kleinem".
+    # Also try endings that begin one letter before the first different letter. For example, compare the
+    # endings "es" and "em" of "kleines" and "kleinem".
     return any(
         term[begin:] in _ENDINGS and word[begin:] in _ENDINGS
         for begin in range(length, max(2, length - 2), -1)

@@ -9,9 +9,9 @@ for `generate`. Each field has a type, a default and metadata:
 - `command_line` is False if the option exists only in Python.
 - `is_added` is True if `generate` of transformers does not have this setting.
 
-`check_options` validates values with this metadata. The options of the command line, of `Translator` and of
-the pipeline, and the tables of options in the manual, all come from these dataclass fields. To add an
-option, add a field and the code that uses the option.
+`check_options` validates each value with the `rule` of its field. The options of the command line, of
+`Translator` and of the pipeline, and the tables of options in the manual, all come from these dataclass
+fields. To add an option, add a field and the code that uses the option.
 
 A `Request` contains a text to translate, and the target prefix and the required phrases of the translation.
 An `InvalidInput` replaces the `Request` of an invalid line.
@@ -76,7 +76,7 @@ def option(
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
     """Raise an error if a value is invalid for the field with the same name in the dataclass `kind`.
 
-    A missing value and None are valid.
+    A value that is missing or None is always valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:
@@ -332,9 +332,9 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from the arguments of a call. The dict field `generate` receives all arguments that
-        are not fields of `TranslationOptions`, and passes these arguments to the `generate` method of the
-        model.
+        """Create options from the arguments of a call. All arguments that are not fields of
+        `TranslationOptions` become entries of the dict field `generate`. The translator passes the entries to
+        the `generate` method of the model.
         """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
@@ -444,7 +444,9 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """Return the request of the line with the number `number`. Error messages contain the line number."""
+    """Create the `Request` for the source text `line`. Error messages contain the line number `number` of the
+    text.
+    """
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(

@@ -39,9 +39,9 @@ from .pretrained_vaswani import tensor_parallel_plan
 _FILE = "language_models_vaswani"
 # The default of `max_new_tokens`, as in transformers.
 _NEW_TOKENS = 20
-# Names of config fields, without the prefix `encoder_` or `decoder_`. For example, "layers" stands for the
-# fields `encoder_layers` and `decoder_layers`. In a model with one stack, the encoder field and the decoder
-# field have the same value.
+# Names of config fields, without the prefix `encoder_` or `decoder_`. For example, the entry "layers" means
+# the two fields `encoder_layers` and `decoder_layers`. In a model with one stack, the encoder field and the
+# decoder field have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -126,9 +126,9 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """Describes the architecture of a decoder-only model. Set the fields of the decoder, such as
-    `decoder_layers`. The config copies the value of each decoder field to its own encoder field, such as
-    `encoder_layers`.
+    """Describes the architecture of a decoder-only model. Set the size of the decoder with fields such as
+    `decoder_layers`. The config copies the value of each such field to the corresponding field of the
+    encoder, such as `encoder_layers`.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -151,9 +151,9 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """Describes the architecture of an encoder-only model. Set the fields of the encoder, such as
-    `encoder_layers`. The config copies the value of each encoder field to its own decoder field, such as
-    `decoder_layers`.
+    """Describes the architecture of an encoder-only model. Set the size of the encoder with fields such as
+    `encoder_layers`. The config copies the value of each such field to the corresponding field of the
+    decoder, such as `decoder_layers`.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -263,7 +263,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Args:
             input_ids (torch.Tensor, optional): Tokens [B, T] int64.
             attention_mask (torch.Tensor, optional): The mask [B, T + cached tokens], 1 for visible tokens. By
-                default `<pad>` is hidden.
+                default no real token attends to `<pad>`.
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
@@ -275,7 +275,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             logits_to_keep (int or torch.Tensor): The positions whose logits are returned: an int n for the
                 last n positions, 0 for all positions, or a tensor of positions.
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
-                batches. If given, the loss is a sum divided by this number.
+                batches. If given, the loss is the sum of the token losses divided by `num_items_in_batch`.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
                 memory. By default `skip_logits` is True in training with labels.
             cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.
@@ -327,8 +327,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Generate a continuation of each prompt with the search of this package. The arguments and the
-        result are those of `GenerationMixin.generate`.
+        """Generate a continuation of each prompt, with the same greedy search and beam search as for
+        translations. The arguments and the result are those of `GenerationMixin.generate`.
 
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. For prompts in
         `inputs_embeds`, `generate` uses the search of transformers. `VaswaniForSeq2SeqLM.generate` describes
@@ -436,14 +436,14 @@ class VaswaniForMaskedLM(_LanguageModel):
         Args:
             input_ids (torch.Tensor, optional): Tokens [B, T] int64. Replace the tokens to predict by `<mask>`
                 before the call.
-            attention_mask (torch.Tensor, optional): The mask [B, T], 1 for visible tokens. By default `<pad>`
-                is hidden.
+            attention_mask (torch.Tensor, optional): The mask [B, T], 1 for visible tokens. By default no real
+                token attends to `<pad>`.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
             labels (torch.Tensor, optional): The tokens [B, T] int64 without masking. Labels that are -100 or
                 `<pad>` are ignored. `VaswaniForSeq2SeqLM.forward` describes the loss.
             num_items_in_batch (torch.Tensor or int, optional): The number of labels in all accumulated
-                batches. If given, the loss is a sum divided by this number.
+                batches. If given, the loss is the sum of the token losses divided by `num_items_in_batch`.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
                 memory. By default `skip_logits` is True in training with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention

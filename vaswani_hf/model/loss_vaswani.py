@@ -1,8 +1,9 @@
 """Dropout, and the cross-entropy with label smoothing (Section 5.4).
 
-`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. Let `z` be the logits
-of a token, `gold` the target probability of the reference token, and `other` the target probability of each
-other token. Then the loss of the token is logsumexp(z) - (gold - other) * z[label] - other * sum(z).
+`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. The loss of a
+position with the logits `z` is logsumexp(z) - (gold - other) * z[label] - other * sum(z). `gold` is the
+target probability of the reference token, and `other` is the target probability of each other token of the
+vocabulary.
 
 This file is saved with every checkpoint because the models compute dropout and the loss with this file.
 
@@ -19,9 +20,9 @@ from .fast_path_vaswani import needs_sync
 
 # The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The logit of the padding class. With this logit, the probability of padding is 0 in float32. Do not use a
-# logit below -1,000, because the label smoother of transformers adds -e/V times the logit to the evaluation
-# loss. e is the label smoothing and V is the number of classes.
+# The logit of the token `<pad>` if the loss excludes `<pad>`. With this logit, the probability of padding is
+# 0 in float32. Do not use a logit below -1,000, because the label smoother of transformers adds -e/V times
+# the logit to the evaluation loss. e is the label smoothing and V is the number of classes.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
 # the logits of one chunk in memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each
@@ -30,15 +31,16 @@ EXCLUDED_LOGIT = -1e3
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-# The dropout function of PyTorch. If a program, such as a test, has replaced `nn.functional.dropout`, the
-# function `dropout` calls the replacement instead of the faster code of this file.
+# The original dropout function of PyTorch, for comparison. If a program, such as a test, has replaced
+# `nn.functional.dropout`, the function `dropout` calls the replacement instead of the faster code of this
+# file.
 _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU, drawing the mask takes a quarter of the time of PyTorch's dropout,
-    because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore rounds `p` to a
-    multiple of 1/65,536. The random numbers come from PyTorch's generator.
+    """Dropout (Section 5.4). On a CPU, drawing the dropout mask takes a quarter of the time of PyTorch's
+    dropout, because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore rounds `p`
+    to a multiple of 1/65,536. The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
@@ -56,8 +58,9 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
     """Return two target probabilities: of the reference token, and of each other token of the vocabulary
     (Section 5.4).
 
-    For `smoothing` e and `num_classes` V, the form "t2t" gives 1-e and e/(V-1), as tensor2tensor does. The
-    form "torch" gives 1-e+e/V and e/V, as PyTorch does.
+    For `smoothing` e and `num_classes` V, the form "t2t" gives 1-e to the reference token and e/(V-1) to each
+    other token, as tensor2tensor does. For `smoothing` e and `num_classes` V, the form "torch" gives 1-e+e/V
+    to the reference token and e/V to each other token, as PyTorch does.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -98,7 +101,7 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         if excluded is not None:
-            # Leave out the excluded class, because its target probability is 0.
+            # Leave the excluded token out of the sum, because its target probability is 0.
             log_probs = log_probs * (torch.arange(logits.shape[-1], device=logits.device) != excluded)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _loss_divisor(labels, num_items)
@@ -117,12 +120,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         `target_probabilities`.
         """
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # Compute the term `-other * (sum of all logits)` without the logits: the sum of all logits is the dot
-        # product of the summed states and the summed weights.
+        # Compute the term of label smoothing, `-other * (sum of all logits)`, without the logits. The sum of
+        # all logits is the dot product of the summed states and the summed weights.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
-            # Leave out the excluded class, because its target probability is 0.
+            # Leave the excluded token out of the sum, because its target probability is 0.
             weight_sum -= weight[excluded].float()
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:
@@ -142,7 +145,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if excluded is not None:
                 logits[:, excluded] = EXCLUDED_LOGIT
             total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
-            # Use few operations that read all logits, because each of these operations takes much time.
+            # Read all logits as few times as possible, because each read takes much time.
             largest = logits.amax(dim=-1, keepdim=True)
             probabilities = torch.softmax(logits, dim=-1, out=logits)
             log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()  # logsumexp, [rows, 1]
@@ -190,8 +193,8 @@ def chunked_cross_entropy(
 
     `hidden_states` are [..., D] float, the output projection `weight` is [V, D] float, and `labels` are [...]
     int64. Positions with the label -100 are ignored. The sum of the losses is divided by `num_items`, by
-    default the number of labels that are not ignored. `excluded` is None, or a class whose probability
-    becomes 0. PyTorch can compute only first derivatives of the loss.
+    default the number of labels that are not ignored. `excluded` is None, or the id of a token whose
+    probability becomes 0. PyTorch can compute only first derivatives of the loss.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype

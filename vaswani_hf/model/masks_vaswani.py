@@ -67,8 +67,9 @@ def self_attention_masks(
     masks of causal self-attention also hide later tokens.
 
     Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is
-    nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `is_recorded` is True,
-    return masks for eager attention, because only eager attention returns attention weights.
+    nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `is_recorded` is True (the
+    caller needs attention weights), return masks for eager attention, because only eager attention returns
+    attention weights.
     """
     cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -104,8 +105,8 @@ def cross_attention_masks(
 
     Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] is nonzero for real tokens.
     `encoder_hidden_states` [B, S, D] may have one row for each sentence instead of one row for each beam. If
-    `is_recorded` is True, return masks for eager attention, because only eager attention returns attention
-    weights.
+    `is_recorded` is True (the caller needs attention weights), return masks for eager attention, because only
+    eager attention returns attention weights.
     """
     implementations = _implementations(attentions, is_recorded)
     if _must_not_read(attention_mask, implementations, inputs_embeds):
@@ -116,8 +117,8 @@ def cross_attention_masks(
     masks = []
     for attention, implementation in zip(attentions, implementations, strict=True):
         if implementation == "flex_attention" and shares_sources:
-            # Use sdpa instead of flex attention, because flex attention does not support several beams that
-            # share one row of the encoder's output.
+            # If several beams share one row of the encoder's output, use sdpa, because flex attention does
+            # not support shared rows.
             implementation = "sdpa"
         if implementation not in made:
             made[implementation] = create_bidirectional_mask(
@@ -171,8 +172,8 @@ def _self_attention_mask(
     if has_window and implementation != "flex_attention":
         return window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
     if has_window and has_gaps(attention_mask):
-        # Create an additive mask if padding lies between tokens. The masks of flex attention would be wrong,
-        # because they compare indices in the padded row instead of positions of tokens.
+        # If padding lies between tokens, create an additive mask instead of a mask for flex attention. A mask
+        # for flex attention would compare indices in the padded row instead of positions of tokens.
         mask = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
         return additive_mask(mask, inputs_embeds.dtype)
     return _transformers_mask(attention, implementation, inputs_embeds, attention_mask, cache)
@@ -208,7 +209,7 @@ def _transformers_mask(
 
 
 def _config_for(attention: Any, implementation: str) -> Any:
-    """Return the config of an attention layer with the given attention implementation."""
+    """Return the config of an attention layer, with `_attn_implementation` set to `implementation`."""
     if implementation == attention.config._attn_implementation:
         return attention.config
     config = copy.copy(attention.config)
@@ -224,7 +225,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
-# Masks and positions of padded rows
+# Masks of padding, and positions of tokens in rows with padding
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
@@ -253,9 +254,8 @@ def positions_of(
     counted.
 
     `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
-    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. Without such
-    a mask the padding is unknown. Padding then counts like a real token, and the first position is
-    `past_length`.
+    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. Without a
+    mask [B, S] or a causal mask, padding counts like a real token, and the first position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -290,11 +290,11 @@ class Blocks:
     """The mask of an attention layer with a window, for a sequence that is divided into N blocks of W
     queries.
 
-    A block attends only to C keys: the keys in the windows of its queries. Therefore the time and the memory
-    of attention grow linearly with the sequence length.
+    Each block of W queries attends only to the C keys in the attention windows of its queries. Therefore the
+    time and the memory of attention grow linearly with the sequence length.
 
-    `mask` is [B * N, 1, W, C] bool. The first `num_before` of the C keys of a block come before the first
-    query of the block.
+    `mask` is [B * N, 1, W, C] bool: N blocks for each of B rows, with W queries and C keys in each block.
+    `num_before` is the number of keys in a block that come before its first query.
     """
 
     mask: torch.Tensor
@@ -350,8 +350,9 @@ def window_mask(
 
     `states` [B, T, D] are the hidden states of the new tokens. `cache`, if given, contains the keys of
     earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance
-    between two tokens. A flash kernel needs no mask (None) if there is no padding. If `is_recorded` is True,
-    return a mask for eager attention, because only eager attention returns attention weights.
+    between two tokens. A flash kernel needs no mask (None) if there is no padding. If `is_recorded` is True
+    (the caller needs attention weights), return a mask for eager attention, because only eager attention
+    returns attention weights.
     """
     length = states.shape[1]
     past = 0
@@ -365,7 +366,8 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # Do not use blocks in an exported graph, because the number of blocks depends on the sequence length.
+    # Do not divide the queries into blocks in an exported graph, because the number of blocks depends on the
+    # sequence length.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
@@ -386,14 +388,16 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of tokens in the window of a query, without the token of the query."""
+    """Return the number of other tokens to which a token can attend: on one side if attention is causal, else
+    on both sides.
+    """
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Return the mask of an attention layer with a window for `states` [B, T, D]. The mask consists of blocks
-    of queries, as the class `Blocks` describes. `real` [B, T] is False for padding. No padding may lie
-    between two tokens.
+    """Return the mask of an attention layer that has a window and reads the hidden states `states` [B, T, D].
+    The mask consists of blocks of queries, as the class `Blocks` describes. `real` [B, T] is False for
+    padding. No padding may lie between two tokens.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -404,7 +408,7 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    # The positions of the keys of a block, relative to the first query of the block.
+    # For each block of queries, the positions of its C keys relative to its first query.
     places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
@@ -425,17 +429,17 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens, because the last r entries of a prompt could be padding. If the model uses flex
-    attention, all layers cache all tokens, because flex attention needs the same number of keys in all
-    layers.
+    layers cache all tokens. A smaller cache could contain padding instead of the last tokens of a prompt. If
+    the model uses flex attention, all layers cache all tokens, because flex attention needs the same number
+    of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # Use a `DynamicLayer` for a window of 0 tokens. A `DynamicSlidingWindowLayer` with a size of one
-            # token would also cache all tokens.
+            # Use a `DynamicLayer` if each token attends only to itself (a window of 0 tokens). A
+            # `DynamicSlidingWindowLayer` with a size of one token would also cache all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -451,8 +455,8 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """Return an additive mask [N, 1, T, M] for each self-attention layer of the decoder. The M attention keys
-    belong to the tokens in the `TreeKVCache`, which stores the tokens of all beams of a sentence.
+    """For each self-attention layer of the decoder, return an additive mask [N, 1, T, M] from T queries to M
+    cached tokens. The cache, a `TreeKVCache`, stores the tokens of all beams of a sentence.
 
     `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
     are [N, M].

@@ -66,8 +66,8 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     Section 3.5.
 
     `position_ids` [...] are int64, counted from 0. The encodings [..., D] are float32. Differs from the
-    paper: with `timescales="tensor2tensor"`, x is pos / 10000^(i/(d_model/2-1)), because models converted
-    from tensor2tensor, Marian or fairseq need this formula.
+    paper: with `timescales="tensor2tensor"`, the argument x of sin and cos is pos / 10000^(i/(d_model/2-1)),
+    because models converted from tensor2tensor, Marian or fairseq need this formula.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs use float32,
     # because they do not support float64.
@@ -97,7 +97,7 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
     """Returns zeros as position encodings, for experiments without position information. Differs from the
-    paper: the paper always adds position information.
+    paper: the embeddings contain no position information, but the paper always adds position encodings.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -128,8 +128,8 @@ class VaswaniLearnedPositions(nn.Embedding):
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
         # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU. In
-        # training, a check of the input length is enough. Training uses no cache, so each position is smaller
-        # than the input length.
+        # training, check only the input length: each position is smaller than the input length, because
+        # training uses no cache.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -145,10 +145,10 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
     """Register a new position encoding. After the call, the config field `position_embedding` accepts the new
     name.
 
-    A model with the new name in its config uses the class in training and in the search. If the config of a
-    checkpoint contains the new name, the checkpoint contains the Python file that defines the class. To load
-    such a checkpoint, call `register_position_encoding` first, or pass `trust_remote_code=True` in a Python
-    process that has not imported the package.
+    If the config of a model has `position_embedding=name`, the model uses `encoding_class` in training and in
+    the search. If the config of a checkpoint contains the new name, the checkpoint contains the Python file
+    that defines the class. To load such a checkpoint, call `register_position_encoding` first, or pass
+    `trust_remote_code=True` in a Python process that has not imported the package.
 
     Args:
         name (str): The name of the position encoding in configs. The name must not be the name of a built-in
@@ -669,10 +669,10 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         """Compute the loss of decoder states [B, T, D] if labels are given. Compute the logits [B, T, V]
         unless `skip_logits` is True.
 
-        The loss is the cross-entropy with label smoothing (Section 5.4). The loss of a token with logits z is
-        `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. `gold` is the target probability of the
-        label, and `other` the target probability of each other class. The sum over the tokens is divided by
-        `num_items`, by default the number of tokens.
+        The loss is the cross-entropy with label smoothing (Section 5.4). Label smoothing gives the label the
+        target probability `gold`, and each other class the target probability `other`. With `gold`, `other`
+        and logits z, the loss of a token is `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. The
+        sum over the tokens is divided by `num_items`, by default the number of tokens.
         """
         if labels is None:
             return None, self.logits(hidden_states)
@@ -703,15 +703,16 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return torch.cat((hidden_states, ones), dim=-1), torch.cat((weight, bias.unsqueeze(1)), dim=1)
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """Return the id of the padding token, or None if padding may have a probability above 0."""
+        """Return the id of the padding token if the model must give `<pad>` the probability 0, else None."""
         if self._padding_is_end():
             return None
         if self.config.zero_start_embedding:
-            # Also exclude `<pad>` from a label-smoothed loss, so that the embedding of `<pad>` stays zero.
+            # Exclude `<pad>` from the predicted classes even with label smoothing, so that the embedding of
+            # `<pad>` stays zero.
             return self.config.pad_token_id
         # Do not exclude `<pad>` from a label-smoothed loss, because label smoothing gives `<pad>` a
-        # probability above 0. A model in training mode without labels also does not exclude `<pad>`, because
-        # the training loop may compute a label-smoothed loss from the logits.
+        # probability above 0. In training mode without labels, keep the logit of `<pad>`, because the
+        # training loop can compute a label-smoothed loss from the logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside else self.config.pad_token_id
 
@@ -841,7 +842,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             use_cache (bool, optional): True to return a cache; by default `config.use_cache`. A call with
                 labels returns no cache.
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
-                batches. If given, the loss is a sum divided by this number.
+                batches. If given, the loss is the sum of the token losses divided by `num_items_in_batch`.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
                 memory. By default `skip_logits` is True in training with labels.
             cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.

@@ -2,9 +2,9 @@
 
 A beam competes only with beams that contain the same number of phrase tokens. The search keeps up to
 `num_beams` beams with 0 phrase tokens, up to `num_beams` beams with 1 phrase token, and so on. A beam may end
-only if the beam contains all phrases of its sentence. A beam must continue with the missing phrases if its
-remaining length has room for nothing else. `PhraseCandidates` implements these rules as a candidate selection
-of `BeamSearch`.
+only if the beam contains all phrases of its sentence. If the length limit leaves room only for the missing
+phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements these rules as a
+candidate selection of `BeamSearch`.
 
 If a phrase contradicts a setting of the search, `check_phrases` raises an error before the search. If the
 search finds no translation with all phrases, the search returns the best translation with as many phrases as
@@ -48,8 +48,8 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError, InvalidValueError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` is the last part of
-    the error message.
+    """Raised if phrases of a sentence (lists of token ids) contradict a setting. The error message ends with
+    the text `reason`.
     """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
@@ -117,8 +117,8 @@ class PhraseTables:
     GPU in each step of the search.
 
     The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
-    l] is True if the translation ends with the first l tokens of phrase f. Entry [f, l] stays True if l is
-    the length of phrase f, because the translation then contains the whole phrase.
+    l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase f,
+    entry [f, l] stays True in later steps, because the translation contains the whole phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -138,7 +138,7 @@ class PhraseTables:
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return `matches` [B, 1, F, L + 1] for the prompts [B, P]."""
+        """Return which phrase tokens the prompts [B, P] contain, as a bool tensor `matches` [B, 1, F, L + 1]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -147,8 +147,8 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the matches [N, K, O, F, L + 1] after one more token. `matches` are the
-        matches of the beams before this token, and `tokens` [N, K, O] are the possible next tokens.
+        """Return which phrase tokens [N, K, O, F, L + 1] each beam contains after each possible next token in
+        `tokens` [N, K, O]. The tensor `matches` [N, K, F, L + 1] describes the beams before the next token.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -192,16 +192,17 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable next tokens that the selection considers for each beam. The number is
-        # larger than `num_kept`, because some of the most probable tokens end the translation or change the
-        # number of missing phrase tokens. `num_kept` other tokens must remain.
+        # The number of most probable next tokens that the selection considers for each beam. Consider more
+        # than `num_kept` tokens, so that `num_kept` tokens remain if other tokens end the translation, or
+        # begin or continue a phrase.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # The matches of all beams of all sentences, including sentences for which the search has ended.
+        # For each beam of each sentence, the phrase tokens that the beam contains (see `PhraseTables`).
+        # Sentences whose search has ended stay in the tensor.
         self.matches = self.tables.match_prompts(task.prompt).repeat(
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
@@ -234,14 +235,15 @@ class PhraseCandidates(CandidateSelection):
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
         """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
-        the beam, 1 if the option continues the beam, 2 if the option is discarded. The values of `scores`,
-        `tokens` and `missing` [N, K * O] must be sorted by score, best first.
+        the beam, 1 if the option continues the beam, 2 if the option is discarded. The arguments `scores`,
+        `tokens` and `missing` (numbers of missing phrase tokens) [N, K * O] must list the options of each
+        sentence by score, best first.
         """
         is_last = search.task.limits[search.beams.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options that continue a beam, best first. Two options (possible next tokens) compete only
+        # Rank the options (possible next tokens) that continue a beam, best first. Two options compete only
         # if the same number of phrase tokens is missing after both options.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
@@ -253,8 +255,8 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the scores, the tokens and the numbers of missing phrase tokens [N, K, O] of the possible
-        next tokens (options) of each beam.
+        """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
+        ids, and numbers of missing phrase tokens.
 
         A possible next token gets the score 2 * NEG_INF if the length limit leaves too little room for the
         missing phrases after the token.
@@ -334,9 +336,9 @@ def search_again(
     other sentences.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
-    no translation with all phrases of a sentence, `search_again` adds the phrases one after another.
-    `search_again` keeps an added phrase if grid beam search finds a translation with the phrase and all
-    phrases kept before.
+    no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
+    `search_again` keeps a tried phrase if grid beam search finds a translation with the tried phrase and all
+    phrases already kept.
     """
     if len(must_contain) != len(task.prompt):
         raise InvalidValueError(
@@ -377,15 +379,15 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # Use the normal stopping rule for sentences without phrases. With one beam, the normal rule stops at the
-    # first `</s>`.
+    # Use the normal stopping rule for sentences without phrases. With one beam, stop at the first `</s>`, as
+    # greedy search does.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
-    # translation. A beam that lacks a phrase cannot end at the current length.
+    # translation. A beam that lacks a phrase can end only at a greater length.
     rule.considers_all_lengths |= ~has_none
-    # Search only the sentences that lack a phrase. If the search must not remove sentences from the batch,
-    # search all sentences.
+    # Run grid beam search only for the sentences in `wanted`. If `may_remove_sentences` is False, run grid
+    # beam search for all sentences of the batch.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -412,7 +414,8 @@ def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
     """Return the phrases of each sentence. If the phrases of a sentence have too many tokens for the length
-    limit, merge phrases that overlap. Raise an error if the merged phrases still have too many tokens.
+    limit, merge phrases that overlap. Raise a `PhraseError` if the phrases have too many tokens even with
+    overlaps merged.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -432,7 +435,8 @@ def _fit_phrases_of_batch(
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
     """For each sentence, return the number [B] of phrase tokens that fit into a translation within the length
-    limit. If `forced_eos_token_id` forces the last token at the length limit, one phrase token less fits.
+    limit. If `forced_eos_token_id` forces the last token at the length limit, the translation has room for
+    one phrase token less.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -442,9 +446,9 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """Return the phrases unchanged if at most `capacity` tokens must follow the prompt to complete all
-    phrases. Otherwise merge the phrases into one sequence in which phrases overlap. Return None if more than
-    `capacity` tokens of this sequence are missing.
+    """Return the phrases unchanged if the prompt and `capacity` more tokens can contain all phrases.
+    Otherwise merge the phrases into one sequence in which phrases overlap. Return None if the merged sequence
+    needs more than `capacity` tokens after the prompt.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

@@ -304,9 +304,9 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return one constraint for each text: a target prefix or a list of phrases. `value` is a list with one
-    constraint for each text, or a single constraint; in the second case the result is an endless iterator of
-    this constraint.
+    """Return one constraint for each text: a target prefix or a list of phrases. If `value` is a list with
+    one constraint for each text, return a list. If `value` is a single constraint, return an endless iterator
+    that repeats the constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

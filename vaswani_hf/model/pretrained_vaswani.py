@@ -63,8 +63,8 @@ class FromRepository:
 
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
     """Return the folder of a loaded commit in the cache of huggingface_hub, or None if the cache does not
-    contain the commit. If the model has two vocabularies, also download the target tokenizer of the commit,
-    because the model does not store the access token for a later download.
+    contain the commit. If the model has two vocabularies, also download the target tokenizer of the commit
+    now. A later download would lack the access token, because the model does not store the access token.
     """
     cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
     if not isinstance(cached, str):
@@ -273,8 +273,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """Return a tensor-parallel plan. The plan divides the vocabulary, the attention heads and the inner
-    features of feed-forward networks between devices.
+    """Return a tensor-parallel plan. A tensor-parallel plan divides the vocabulary, the attention heads and
+    the inner features of feed-forward networks between devices.
     """
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:

@@ -36,26 +36,26 @@ class RowCheck(LogitsProcessor):
     """Base class of logits processors that mark rows for which sampling cannot choose a token. If sampling
     can choose no token in a row, the processor sets all scores of the row to 0, so that sampling chooses an
     arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a check at each
-    step would make the CPU wait for the GPU. If `at_once` is True, the step that marks the row raises the
-    error.
+    step would make the CPU wait for the GPU. If `at_once` is True, the processor raises the error
+    immediately, in the step in which sampling can choose no token.
     """
 
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        # True for marked rows, [B * R] bool. None before the first step.
+        # True for rows in which sampling could choose no token, [B * R] bool. None before the first step.
         self.is_marked: torch.Tensor | None = None
 
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R]. The first tensor is True for rows in which sampling can choose no
-        token. The second tensor is True for rows that the processor marks, so that `raise_for_marked_row`
-        raises an error.
+        """Return two bool tensors with one value for each row (translation) of the batch, [B * R]. The first
+        tensor is True for rows in which sampling can choose no token. The second tensor is True for rows that
+        the processor marks, so that `raise_for_marked_row` raises an error.
         """
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:
-        """Return the error for a sentence that has a marked row."""
+        """Return the error for a sentence for which sampling could choose no token."""
         raise NotImplementedError
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -66,8 +66,8 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """If a row is marked because sampling could choose no token, raise the error for the sentence of the
-        first marked row. Each of the `num_sentences` sentences has the same number of rows.
+        """If `is_marked` is True for a row of the batch, raise the error for the sentence of the first such
+        row. Each of the `num_sentences` sentences has the same number of rows.
         """
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
@@ -86,7 +86,7 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows for which the other logits processors forbid every token.
+    """Marks each row (translation) of the batch for which the other logits processors forbid every token.
 
     `excluded` is the id of the padding token if no translation may contain padding, else None.
     """

@@ -65,7 +65,8 @@ def forbidding_settings(config: GenerationConfig) -> str:
     """Return the names and values of the settings that can forbid tokens, as a text for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # Do not name `min_length`, because transformers has computed `min_length` from `min_new_tokens`.
+        # Leave `min_length` out of the error message, because transformers has computed `min_length` from
+        # `min_new_tokens`.
         del values["min_length"]
     given = [
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)

@@ -1,5 +1,5 @@
 """Tokenizes source texts to segments. `SegmentTokenizer` adds the task prefix, language tags and language
-tokens, and finds the words of the tokens.
+tokens, and finds for each token the word that contains the token.
 
 This file is saved with every checkpoint because the translator tokenizes texts with this file.
 """
@@ -72,8 +72,8 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer for texts. If the output contains values that are not lists, the
-        values are arguments of `generate`.
+        """Return the output of the tokenizer for texts. If a value in the tokenizer's output is not a list,
+        the value is an argument of `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         tokenize = self.tokenizer
@@ -96,8 +96,8 @@ class SegmentTokenizer:
         return self.languages[language]
 
     def _words(self, text: str, encoding: Any) -> list[int]:
-        """Return the word index of each token, or -1 for a token without a word. The words of the task prefix
-        do not count.
+        """Return the word index of each token, or -1 for a token outside of words, such as `</s>`. The words
+        of the task prefix do not count.
         """
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
@@ -107,7 +107,7 @@ class SegmentTokenizer:
 
     def shift_word_indices(self, segments: list[Segment], text: str) -> None:
         """Change the word indices in the sentences of a text, so that the indices count from the beginning of
-        the text. A tag that the translator has added gets the index -1.
+        the text. A language tag that the translator has added to a sentence gets the word index -1.
         """
         has_tag = bool(self.tag_of(text.lstrip()))
         num_words = 0

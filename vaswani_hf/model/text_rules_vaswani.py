@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-# Abbreviations that never end a sentence (unlike "etc."). The last full stop of each abbreviation is left
-# out.
+# Abbreviations that never end a sentence (unlike "etc."). The entries lack the last full stop of the
+# abbreviation: the entry "mr" stands for "Mr.".
 ABBREVIATIONS = frozenset(
     # English
     "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf "
@@ -74,7 +74,7 @@ AFTER_ORDINALS = frozenset(
 )
 
 # The look-behind forbids matches that begin inside a sequence of white space. Without the look-behind, the
-# search time would grow with the square of the length of the sequence.
+# time to find line breaks would grow with the square of the length of the white space.
 LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
@@ -192,8 +192,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
     """Return the index of the word at or after each character position, or -1 if no word follows."""
-    # `ended[i]` is the number of words that end before character i of the text. The last entry belongs to the
-    # end of the text.
+    # `ended[i]` is the number of words that end before character i of the text. The last entry of `ended` is
+    # the number of all words.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
         ended.append(ended[-1] + (not character.isspace() and following.isspace()))
@@ -212,13 +212,13 @@ def target_word_indices(
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
     # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The
-    # tokens before index `read` give the first `known` characters of the text. `before` is the decoded text
-    # of `token_ids[window:read]`.
+    # tokens before index `read` give the first `known` characters of the text. The known tokens
+    # `token_ids[window:read]` are decoded again as context, and `before` is their text.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # Compare with the whole text, because the tokens before index i may end inside a character. The
-        # decoded tokens then end with a replacement character.
+        # Compare the decoded tokens with the whole text, because the tokens before index i can end inside a
+        # character. The decoded tokens then end with a replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -245,7 +245,7 @@ def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
     entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
-        # Return the vocabulary entries unchanged, because only the entries of a byte-level tokenizer are not
+        # If the tokenizer is not byte-level, return the vocabulary entries unchanged, because the entries are
         # plain text.
         return entries
     added = tokenizer.added_tokens_decoder
@@ -266,14 +266,14 @@ def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str
 def align_words(
     attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return pairs of word indices (source word, target word). Each target word is paired with the source
-    word that receives most of its attention.
+    """Return the indices (source word, target word) of each pair of aligned words. Each target word is paired
+    with the source word that receives the most attention from the target word.
 
     Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
     `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
-    a word. The attention to a source word is the maximum over the tokens of the source word. The attention
-    from a target word is the sum over the tokens of the target word. Without source words, `align_words`
-    returns an empty list.
+    a word. The attention from a target token to a source word is the maximum over the tokens of the source
+    word. The attention from a target word is the sum over the tokens of the target word. Without source
+    words, `align_words` returns an empty list.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -327,7 +327,7 @@ PHRASE_REPEATS = 3
 # inside a word.
 CHARACTERS_OF_LOOP = 20
 
-# The maximum number of words or characters in a repeated unit. The maximum ensures that the time of `is_loop`
+# The maximum number of words or characters in a repeated unit. With `LONGEST_UNIT`, the time of `is_loop`
 # grows linearly with the length of the text.
 LONGEST_UNIT = 100
 
@@ -358,8 +358,8 @@ def ngram_size_without_loops(source: str) -> int:
     `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
     tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
     model. For 20 of 950 short inputs, the first translation was a loop, and the input was translated again.
-    With `no_repeat_ngram_size` 3, 19 of the 20 new translations repeated a word or phrase three times in a
-    row. With `no_repeat_ngram_size` 2, only 2 of the 20 new translations repeated a word or phrase three
+    With `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a
+    row. With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three
     times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
@@ -370,14 +370,14 @@ def _least_repeats(num_words: int) -> int:
 
 
 def _most_repeats(source: str) -> int:
-    """Return the largest number of repeats in a row in the source. "ha ha ha", "ha, ha, ha" and "hahaha" have
-    3 repeats.
+    """Return how often the most repeated word, phrase or part of a word occurs in a row in the source. For
+    "ha ha ha", "ha, ha, ha" and "hahaha", return 3.
     """
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]
     for text in (characters, letters):
-        # Do not count two equal letters in a row, because two equal letters are normal spelling.
+        # Do not count a doubled letter as a repeat, because doubled letters are normal spelling.
         repeats += [count for length, count in _repeats(text) if length * count > 2]
     repeats += [count for _, count in _repeats(source.casefold().split())]
     return max(repeats)

@@ -37,8 +37,8 @@ T = TypeVar("T")
 # on Multi30k with a model of 4 layers, the alignment error rate is 0.22 for the mean of the last two layers,
 # 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers. The gold alignment of
 # this measurement contains the word pairs that several statistical word alignment models agree on. At the
-# position that reads the target token (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every
-# layer is at least 0.82.
+# next decoder position, whose input is the target token (Chen et al. 2020, arXiv 2004.14837), the alignment
+# error rate of every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
@@ -49,10 +49,9 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens. A forced token counts as
-            probability 1. A measurement on Multi30k compared three values as predictors of whether the
-            reference contains the word. The product of the token probabilities was the best predictor (AUC
-            0.787). The AUC of the lowest token probability was 0.785, and the AUC of the geometric mean of
-            the token probabilities was 0.782.
+            probability 1. On Multi30k, the product of the token probabilities predicted best whether the
+            reference translation contains the word (AUC 0.787). The AUC of the lowest token probability was
+            0.785, and the AUC of the geometric mean of the token probabilities was 0.782.
     """
 
     word: str
@@ -79,7 +78,7 @@ class Translation:
         words (list): The words of the translation, each a `Word`. White space separates words.
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
             word i with target word j, counted from 0. Each target word is aligned with the source word that
-            receives most of its attention.
+            receives the most attention from the target word.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
@@ -143,8 +142,8 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return how many decoder layers, counted from the last layer, must return attention weights for word
-    alignments or the coverage penalty.
+    """Return the number of last decoder layers whose attention weights are needed for word alignments or the
+    coverage penalty.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
@@ -207,9 +206,10 @@ def _with_confidence(
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
     """Join the translations of N parts of a text with N + 1 separators to one translation.
 
-    The result has scores only if all parts have scores. The score of the result is the sum of the scores of
-    the parts. In the alignments of the parts, source word indices must count from the beginning of the whole
-    text, but target word indices from the beginning of the part.
+    The joined translation has scores only if the translations of all parts have scores. The score of the
+    joined translation is the sum of the scores of its parts. In the alignment of each part, source word
+    indices must count from the beginning of the whole source text. Target word indices must count from the
+    beginning of the part's translation.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -238,7 +238,7 @@ def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
 
 
 def _joined_alignment(parts: Sequence[Translation]) -> str | None:
-    """Return the alignment of all parts, or None if a part has no alignment."""
+    """Return the alignment of a text that was translated in parts, or None if a part has no alignment."""
     alignments = []
     num_words = 0
     for part in parts:

@@ -74,8 +74,8 @@ logger = logging.get_logger(__name__)
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The default search settings of a translation. A call or a checkpoint can set other values. The translation
-# pipeline of transformers 4 has the same defaults. A Vaswani model does not use the default of
+# The default search settings of a translation. A call or a checkpoint can override `DEFAULT_SEARCH`. The
+# translation pipeline of transformers 4 has the same defaults. A Vaswani model does not use the default of
 # `max_new_tokens`, because `generate` of the model limits the length of each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
@@ -150,9 +150,9 @@ class BaseTranslator:
     ) -> Iterator[Any]:
         """Translate lines, and yield the translations in the order of the lines.
 
-        The translation of a line of white space is empty, or with `split_sentences` the white space itself. A
-        line that is too long for the model is cut between words, and its translated pieces are joined by
-        spaces. A warning names each line that is cut.
+        A line of white space has an empty translation. With `split_sentences`, a line of white space is
+        copied unchanged. A line that is too long for the model is cut between words, and its translated
+        pieces are joined by spaces. A warning names each line that is cut.
 
         Args:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
@@ -191,8 +191,8 @@ class BaseTranslator:
         """Yield a str for each request. If the options ask for scores or several translations, yield a
         `Translation`.
 
-        `first_line` is the line number of the first request. Line numbers appear in warnings, and determine
-        the random seed of sampling.
+        `first_line` is the line number of the first entry of `requests`. Line numbers appear in warnings, and
+        determine the random seed of sampling.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -213,8 +213,8 @@ class BaseTranslator:
                 # Add the line number to the seed. A resumed run or several parallel processes then draw the
                 # same translations as a single run.
                 self.backend.seed(options.seed + first_line)
-            # If the translation of the window raises an error, `results_of_lines` finds the invalid line, and
-            # translates the other lines.
+            # If the translation of the texts in `window` raises an error, `results_of_lines` finds the
+            # invalid text.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
@@ -222,7 +222,7 @@ class BaseTranslator:
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
         """Return a copy of the options with defaults for missing search settings. The methods `layouts`,
-        `translate_segments` and `join` require options that `complete` has returned.
+        `translate_segments` and `join` require the copy that `complete` returns.
 
         Raises:
             ValueError: If `num_return_sequences` is larger than the search permits, if `min_confidence` is
@@ -344,8 +344,8 @@ class BaseTranslator:
         return pieces, between
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """Run step 1 of a translation: split a text. Return N parts that are translated separately, and the N
-        + 1 separators before, between and after the parts.
+        """Run step 1 of a translation: split a text into N parts that are translated separately. Return the
+        parts, and the N + 1 separators (white space) before, between and after the parts.
         """
         text = self.segment_tokenizer.with_tag(text, options.tgt_lang)
         stripped = text.strip()
@@ -538,8 +538,8 @@ class BaseTranslator:
         options: TranslationOptions,
     ) -> list[Translation]:
         """Run step 7 of a translation: join the translated segments of a text. Return the translations of the
-        text, best first. `of_segments` contains the translations of the N segments. `layouts` has returned
-        the N + 1 separators.
+        text, best first. `of_segments` contains the translations of the N segments. `separators` are the N +
+        1 separators that the method `layouts` has returned for the text.
         """
         if of_segments:
             translations = _joined(of_segments, separators)
@@ -593,7 +593,7 @@ class BaseTranslator:
             **options: `return_alignments`, `window`, `tokens_per_batch`, `on_error`, `src_lang` and
                 `tgt_lang` of `TranslationOptions`, and `length_penalty`, `length_penalty_type`,
                 `coverage_penalty` and `generation_config` of `generate`. A batch has at most twice
-                `tokens_per_batch` tokens, because source tokens and target tokens count.
+                `tokens_per_batch` tokens, counting source and target tokens together.
 
         Returns:
             Iterator: A `Translation` for each pair of a source and a target.
@@ -720,8 +720,8 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the result of each line. If `find` raises an error, call `find` for each half of the lines, until
-    the invalid line is found.
+    """Yield the result that `find` returns for each line. If `find` raises an error, halve the lines and call
+    `find` for each half, until the invalid line is found.
     """
     try:
         found = find([line for _, line in lines]) if lines else []
@@ -744,8 +744,8 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults without the keys of `settings`. If `settings` contains `max_length` or
-    `max_new_tokens`, leave out the defaults of both lengths.
+    """Return the entries of `defaults` whose keys are not in `settings`. If `settings` contains `max_length`
+    or `max_new_tokens`, leave out the defaults of both lengths.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -794,11 +794,12 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Assign each required phrase to one part of the source text. Return a list of phrases for each part.
+    """Assign each required phrase to one part of the source text. Return a list of phrases for each part of
+    the source text.
 
     A phrase is assigned to the first part of the source text that contains the phrase. Required phrases are
-    often names, and a name often has the same spelling in the source and in the translation. If no part
-    contains the phrase, the phrase is assigned to the longest part.
+    often names, and a name often has the same spelling in the source and in the translation. If no part of
+    the source text contains the phrase, the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

@@ -1,5 +1,5 @@
 """Defines the tables of optimizers, learning rate schedules and regularisers.
 
-Each entry of a table declares its recipe keys. The section `training` of a recipe (section.py) has the keys
-of all entries of all tables.
+Each optimizer, schedule and regulariser declares its recipe keys. The file section.py combines the keys of
+all optimizers, schedules and regularisers into the section `training` of a recipe.
 """

@@ -30,9 +30,7 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Raise no error for any section `training`. An optimizer uses this function as its `check` if the
-    optimizer is compatible with all values of the other recipe keys.
-    """
+    """Do nothing: the `check` of an optimizer that is compatible with all values of the other recipe keys."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Optimizer:
         needs_whole_weights (bool): True if the optimizer needs complete weights and gradients. Such an
             optimizer does not work if FSDP or DeepSpeed divides weights and gradients between processes.
         averages_weights (bool): True if the optimizer computes an average of the weights. Validations and the
-            final checkpoint use the average. The method `eval` of the optimizer puts the averaged weights
-            into the model, and the method `train` restores the trained weights.
+            final checkpoint use the averaged weights. The method `eval` of the optimizer puts the averaged
+            weights into the model, and the method `train` restores the trained weights.
         check (Callable): A function that receives the section `training` of a recipe with this optimizer.
             `check` raises a ValueError if the optimizer is not compatible with the values of the other keys
             in the section.
@@ -77,7 +75,7 @@ class Schedule:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
         settings (type): The settings class with the recipe keys of the schedule.
-        rate_key (str): The recipe key that is proportional to all learning rates of the schedule. The error
+        rate_key (str): The recipe key whose value scales all learning rates of the schedule. The error
             message about a diverging run advises lowering the value of this key.
         depends_on_length (bool): True if the learning rates depend on the total number of steps of the run. A
             finished run with such a schedule cannot be continued for more steps.
@@ -91,8 +89,8 @@ class Schedule:
 
 
 class RegularizedLoss(Protocol):
-    """A function that computes the training loss of a batch. If a regulariser is on, a run trains on this
-    loss instead of the loss that the model returns.
+    """A function that computes the training loss of a batch. If a regulariser is on, a run trains on the
+    regularised loss instead of the loss that the model returns.
 
     `wrapped` is the model, possibly inside a wrapper for distributed training, such as
     DistributedDataParallel. The loss is a sum over tokens, divided by `num_items_in_batch`. `batch` contains
@@ -107,7 +105,7 @@ class RegularizedLoss(Protocol):
 class BuildLoss(Protocol):
     """A function that creates the loss of a regulariser for a model.
 
-    `autocast()` returns the autocast context in which the model computes its own loss.
+    `autocast()` returns the autocast context of the model's forward pass.
     """
 
     def __call__(
@@ -129,8 +127,8 @@ class Regularizer:
         settings (type): The settings class with the recipe keys of the regulariser.
         strength (str): The recipe key that sets the strength of the regulariser. The value 0 turns the
             regulariser off.
-        num_passes (int): The number of forward passes over a batch. A run computes these passes together, as
-            one larger batch.
+        num_passes (int): The number of forward passes over a batch. A run computes all forward passes over a
+            batch together, as one larger batch.
         needs_whole_weights (bool): True if the regulariser works only if each process stores all weights of
             the model. Such a regulariser does not work if FSDP or DeepSpeed divides weights or gradients
             between processes.

@@ -48,8 +48,8 @@ class TrainingSettings(_EntryKeys):
 
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
-    Only the code of an optimizer, schedule or regulariser may read its keys, because the keys have no meaning
-    in a recipe that does not select it.
+    Read the keys of an optimizer, schedule or regulariser only in its own code. The keys have no meaning if
+    the recipe does not select the optimizer, schedule or regulariser.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -77,15 +77,16 @@ def _punctuation_of(tree: Tree) -> list[bool]:
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
     """Count the scored constituents of a tree by label, start and end. The start is the number of words
-    before the constituent. The end is the number of words up to the last word of the constituent. Neither
-    number counts punctuation.
+    before the constituent. The end is the start plus the number of words in the constituent. Neither number
+    counts punctuation.
     """
     # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
-    # is the number of words in the whole sentence that are not punctuation.
+    # is the number of all words of the sentence that are not punctuation.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
-        # Do not count wrappers, such as TOP, and constituents that consist only of punctuation.
+        # Count neither brackets with a label in `WRAPPERS`, such as TOP, nor constituents that consist only
+        # of punctuation.
         if label not in WRAPPERS and places[start] < places[end]:
             brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
     return brackets
@@ -106,8 +107,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Put the words of the gold tree into the predicted tree, because the parser reads other words:
-    # `Tree.sentence` has, for example, `(` in place of `-LRB-`.
+    # Replace the words of the predicted tree by the words of the gold tree, because the parser reads
+    # `Tree.sentence`. `Tree.sentence` has, for example, `(` in place of `-LRB-`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)

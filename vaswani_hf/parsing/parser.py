@@ -57,9 +57,9 @@ class WellFormedTrees(LogitsProcessor):
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
         num_words (sequence): The number of words in each of the B sentences.
-        limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. Each limit
-            must be at least the number of words plus `NUM_OTHER_SYMBOLS`.
-        device (torch.device): The device of the scores.
+        limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. The limit
+            of a tree must be at least the number of words in the sentence plus `NUM_OTHER_SYMBOLS`.
+        device (torch.device): The device of the model's scores.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # The token ids of the part-of-speech tags. The model writes a tag in place of each word of the
-        # sentence.
+        # The token ids of the part-of-speech tags. The model writes a part-of-speech tag in place of each
+        # word of the sentence.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)
@@ -170,7 +170,7 @@ class TreeBackend(PyTorchBackend):
             lengths["max_length_a"], lengths["max_length_b"] = PAPER_MAX_LENGTH
         fixed = [lengths["max_new_tokens"]]
         if lengths["max_length"] is not None:
-            # Subtract 1, because `max_length` includes the start token of the decoder.
+            # Subtract 1 from `max_length`, because `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
             # A tree can have as many symbols as the model has positions, because the decoder reads the start
@@ -213,7 +213,7 @@ class Parser(Translator):
         target_tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
         ensemble (sequence): More models with the same vocabulary. The parser averages the probabilities of
             all models.
-        **kwargs: The other arguments of `Translator`.
+        **kwargs: Keyword arguments of `Translator`.
     """
 
     backend: Any

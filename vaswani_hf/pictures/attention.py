@@ -2,7 +2,7 @@
 attention of a translation, or all heads of a layer, as heat maps.
 
 In shapes, N is the number of layers, H the number of heads, S the number of source tokens and T the number of
-target tokens. W is a number of words.
+target tokens. W is the number of words of the source sentence or of the target sentence.
 """
 
 import bisect
@@ -51,7 +51,7 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
     matches = list(_WORD.finditer(text))
     ends = [match.end() for match in matches]
     # For each token, the index in `matches` of the word to which the token belongs. A special token belongs
-    # to no match and gets the index `len(matches)`.
+    # to no word of the text and gets the index `len(matches)`.
     match_of_token = []
     for (start, _), is_special in zip(
         encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
@@ -64,8 +64,8 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
             word_of_match[index] = len(words)
             words.append(match[0])
         else:
-            # Join this match to the previous match, because one token contains both. For example, the token
-            # `."` contains the matches `.` and `"`.
+            # If one token contains two matches of `_WORD`, join the two matches to one word. For example, the
+            # token `."` contains two punctuation marks.
             words[-1] += match[0]
     word_of_token = []
     for token, index in zip(texts, match_of_token, strict=True):
@@ -79,9 +79,9 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
 class PairAttention:
     """The attention weights of one sentence pair.
 
-    Row t of `decoder` and of `cross` belongs to the position that predicts target token t. The columns of
-    `decoder` are the input tokens of the decoder: the start token, and the target tokens without the last
-    token.
+    Row t of `decoder` and of `cross` belongs to the position that predicts target token t. The columns of the
+    tensor `decoder` belong to the T input tokens of the decoder: the start token, and the target tokens
+    without the last token.
     """
 
     source: Tokens
@@ -140,8 +140,9 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
     """Translate a text, and draw the attention of the translation to the text.
 
     The picture is a heat map with one row for each token of the translation and one column for each token of
-    the text. Row t belongs to the position that predicts token t. A weight is the mean over the heads of the
-    last two decoder layers, as in the word alignment.
+    the text. Row t belongs to the position that predicts token t. Each weight in the heat map is the mean
+    over the cross-attention heads of the last two decoder layers. The word alignments of translations use the
+    same mean.
 
     Args:
         model (str or BaseTranslator): The name of a checkpoint, as in `Translator.from_pretrained`, or a
@@ -177,9 +178,9 @@ def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
     """Draw three pictures, each with all heads of one layer: the encoder self-attention, the decoder
     self-attention and the cross-attention.
 
-    `layer` is the number of the layer, counted from 1. If the encoder or the decoder has fewer layers, its
-    pictures show its last layer. If `layer` is None, each picture shows the last layer of the encoder or of
-    the decoder.
+    `layer` is the number of the layer, counted from 1. If the encoder or the decoder has fewer than `layer`
+    layers, its pictures show its last layer. If `layer` is None, each picture shows the last layer of the
+    encoder or of the decoder.
     """
     source, target = attention.source.texts, attention.target.texts
     kinds = (

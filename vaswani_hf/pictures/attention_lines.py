@@ -31,8 +31,9 @@ _LEAST_WEIGHT = 0.01
 
 
 class ModelStatistics(NamedTuple):
-    """A model, and the statistics of its heads on the two halves of the test set. The statistics `choice`
-    select the heads, and the statistics `measurement` give the numbers in the captions.
+    """A model, and the statistics of its heads on the two halves of the test set. The statistics of the first
+    half (`choice`) select the heads. The statistics of the second half (`measurement`) give the numbers in
+    the captions.
     """
 
     model: Any
@@ -41,10 +42,10 @@ class ModelStatistics(NamedTuple):
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Return the item of the candidate with the median measurement. A candidate is a tuple of a measurement
-    in a sentence, the number of words of the sentence, and an item. A measurement is, for example, an
-    attention weight, and an item is an `Occurrence`. Candidates with more than `_MOST_WORDS` words are
-    ignored if there is a shorter candidate.
+    """Choose an example sentence for a picture. Each candidate is a tuple: a number, such as an attention
+    weight in the sentence; the number of words of the sentence; and an object that describes the example,
+    such as an `Occurrence`. Return the object of the candidate whose first number is the median. Candidates
+    with more than `_MOST_WORDS` words are ignored if there is a shorter candidate.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -131,7 +132,7 @@ def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
     """Draw all weights of the two heads of one layer whose weights differ most from each other. The second
-    column shows the two most different heads of the untrained model.
+    column shows the untrained model, also with the two heads whose weights differ most from each other.
     """
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]

@@ -49,7 +49,7 @@ class RunRecord:
 
 def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
     """Return the record of the run that trained the checkpoint in `folder`. `training` is the section
-    `training` of its recipe. Return None if the checkpoint has no recipe or no log.
+    `training` of the checkpoint's recipe. Return None if the checkpoint has no recipe or no log.
     """
     recipe = recipe_file(folder)
     metrics = [] if recipe is None else read_metrics(recipe.parent / METRICS_FILE)
@@ -91,8 +91,8 @@ def draw_figures(
             `texts` with the median number of words.
         layer (int, optional): The layer for the pictures of all heads, counted from 1; the last layer by
             default.
-        record (RunRecord, optional): The record of the run. Without a record, the pictures of the learning rate
-            and of the training curve are left out.
+        record (RunRecord, optional): The log and the learning rates of the run that trained the model.
+            Without a record, the pictures of the learning rate and of the training curve are left out.
         report (callable): Receives one line of text for each picture, and for each picture that is left out.
 
     Returns:
@@ -211,7 +211,9 @@ def _sheets(translator: Translator, text: str, layer: int | None) -> list[Pictur
 
 @torch.no_grad()
 def _equations(model: Any) -> list[Picture]:
-    """Return the pictures of the position encodings and of the targets."""
+    """Return two pictures of position encodings (those of the paper and those of the model), and a picture of
+    the label-smoothed targets.
+    """
     positions = torch.arange(_NUM_POSITIONS)
     paper = draw_positions(
         "positions_paper",

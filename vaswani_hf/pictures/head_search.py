@@ -32,10 +32,10 @@ class Occurrence:
     key: int
     # For each head [N, H], the attention weight from the query to the key.
     weights: torch.Tensor
-    # For each head [N, H], True if the query gives its largest weight in the sentence to the key.
+    # For each head [N, H], True if no word of the sentence gets a larger weight from `query` than `key` gets.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean weight from word i to word j, over all words with j - i = `key` -
-    # `query`.
+    # For each head [N, H], the mean weight of all pairs of words with the same signed distance as (`query`,
+    # `key`).
     same_distance: torch.Tensor
 
 

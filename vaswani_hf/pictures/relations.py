@@ -1,8 +1,8 @@
-"""Finds pairs of related words in a sentence with word lists. The related words are a verb and its
+"""Uses word lists to find pairs of related words in a sentence. The related words are a verb and its
 complement, or a pronoun and its antecedent.
 
-The search does not parse the sentence. Therefore the search also finds two words that are unrelated in a
-sentence, if their distance is large enough.
+The search does not parse the sentence. Therefore the two words of a found pair can be unrelated in the
+sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from ..model.errors_vaswani import InvalidValueError
 
-# The default word lists of each language. In `_VERBS`, each key has the forms of a verb, and its value has
-# the possible complements of the verb. In `_PRONOUNS`, each key has the forms of a pronoun, and its value has
-# the possible antecedents of the pronoun. The lists have frequent words of image captions, such as the
-# captions of Multi30k, and the verb of Figure 3 of the paper.
+# The default word lists of each language. `_VERBS` maps the forms of each verb to the possible complements of
+# the verb. `_PRONOUNS` maps the forms of each pronoun to the possible antecedents of the pronoun. The lists
+# have frequent words of image captions, such as the captions of Multi30k, and the verb of Figure 3 of the
+# paper.
 _VERBS = {
     "en": {
         "wear wears wearing": (
@@ -72,9 +72,10 @@ _PRONOUNS = {
 class Relation:
     """A rule that finds pairs of related words.
 
-    `partners` has the possible partners of each word, in lower case. The partner of a word in a sentence is the
-    nearest possible partner before the word (`is_earlier`) or after the word, at least `least_distance` words
-    away.
+    `partners` maps each word, such as a verb, to its possible partners, such as complements. All words are in
+    lower case. The partner of a word in a sentence is the nearest word from `partners[word]`, at least
+    `least_distance` words away. The search looks only at earlier words if `is_earlier` is True, and else only
+    at later words.
     """
 
     partners: Mapping[str, frozenset[str]]
@@ -82,8 +83,8 @@ class Relation:
     least_distance: int
 
     def pairs(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """For each word that has a partner in the sentence, yield the index of the word and the index of the
-        partner.
+        """Yield two indices for each pair of related words in the sentence: the index of the verb or pronoun,
+        and the index of its complement or antecedent.
         """
         lower = [word.casefold() for word in words]
         for index, word in enumerate(lower):
@@ -98,7 +99,9 @@ class Relation:
 
 
 def default_verbs(language: str) -> dict[str, frozenset[str]] | None:
-    """Return the default verbs of a language with their complements; None for an unknown language."""
+    """Return a dict that maps each default verb of a language to its possible complements. Return None for an
+    unknown language.
+    """
     return _by_word(_VERBS[language]) if language in _VERBS else None
 
 

@@ -22,8 +22,8 @@ class CertificateRow(Record):
     library that runs an exported model.
 
     Attributes:
-        engine (str): The title of the export format, such as "CTranslate2". "vaswani_hf" for the checkpoint
-            itself.
+        engine (str): The title of the export format, such as "CTranslate2". The row of the checkpoint itself
+            has the engine "vaswani_hf".
         weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
         message (str): The reason why the engine was not measured, or the limit that a result of the engine
@@ -32,12 +32,14 @@ class CertificateRow(Record):
         length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
         largest_difference (float, optional): The largest difference (nats) between the log-probability that
             the engine gives a token and the log-probability that the checkpoint gives the same token, over
-            all tokens in the translations of the checkpoint. None for the checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint, without
-            those in `changed_at_length_limit`.
-        changed_at_length_limit (int): The number of different translations of those sentences for which the
-            checkpoint reached a length limit. At a length limit, the checkpoint stops the translation, or
-            cuts the source text into pieces. The engine has other length limits.
+            all tokens in the translations of the checkpoint. `largest_difference` is None in the row of the
+            checkpoint itself.
+        changed (int): The number of translations that differ from the translations of the checkpoint.
+            `changed` does not include the translations that `changed_at_length_limit` counts.
+        changed_at_length_limit (int): The number of translations that differ from the translations of the
+            checkpoint, counted only for sentences for which the checkpoint reached a length limit. At a
+            length limit, the checkpoint stops the translation, or cuts the source text into pieces. The
+            engine has other length limits.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.

@@ -182,8 +182,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """Download the newest commit. Return the folder in the cache that contains the commit, and a dict that
-    maps the name of each downloaded checkpoint to its step.
+    """Download the newest checkpoints from the newest commit. Return the folder of the downloaded files, and
+    a dict that maps the name of each downloaded checkpoint to its step.
     """
     api = HfApi()
     if "/" not in repo_id:

@@ -372,8 +372,8 @@ def _in_table(text: str) -> str:
 def _shape(config: dict[str, Any]) -> str:
     """Return a text about the layers, the sizes and the attention of a model."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # Read the encoder key of the config, or else the decoder key, because a language model has only an
-    # encoder or only a decoder.
+    # If the config has no field of the encoder, read the field of the decoder, because a language model has
+    # only one stack.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]

@@ -150,8 +150,8 @@ def send(
     tag. Return the address of the commit or of the pull request.
 
     If the files are equal, the function calls `find_differences` with the folder of the downloaded files.
-    `find_differences` returns the names of outputs that differ, such as logits. If there are no differences,
-    the function prints `checked`, for example "same files".
+    `find_differences` returns the names of the outputs, such as logits, that differ from the outputs before
+    the push. If there are no differences, the function prints `checked`, for example "same files".
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url

@@ -125,7 +125,7 @@ def _stage_handler(folder: Path, staged: Path) -> None:
 
 
 def _is_card_of_import(folder: Path) -> bool:
-    """Return True if README.md is the card that `vaswani import` wrote.
+    """Return True if README.md is the unchanged model card that `vaswani import` wrote.
 
     A push replaces the card of an import by a card for the repository, because the code examples in the card
     of an import load the local folder.

@@ -12,7 +12,7 @@ RESEARCH_ONLY = "research-only"
 # Matches the Hub's identifiers of licences that exclude commercial use, such as cc-by-nc-4.0,
 # fair-noncommercial-research-license and intel-research.
 _NON_COMMERCIAL = re.compile(r"-nc\b|noncommercial|research")
-# The Hub's identifiers that do not say whether a licence excludes commercial use.
+# The Hub's licence identifiers that do not say whether the licence excludes commercial use.
 _UNDECIDED = ("other", "unknown")
 
 

@@ -26,8 +26,8 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is empty if
-    # the user has named the file, and not empty if another recipe extends the file.
+    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is the empty
+    # string for a file that the user has named. Only an error in an extended file needs the name of the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -62,8 +62,8 @@ def load_recipe(
             recipe of the package.
         overrides (list, optional): Keys and values that override values of the file, such as `["--key",
             "value"]`. A key is `section.key`, or `key` if only one section has the key.
-        needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because
-            the plan of a run reads no data.
+        needs_data (bool): True if the recipe must name training data. `vaswani plan` passes
+            `needs_data=False`, because planning a run reads no data.
         is_record (bool): True if the file is a recipe.yaml that a run has written. If `is_record` is True,
             keys of other tasks are ignored, the tokenizer of BLEU may be missing on this machine, and the
             Python file of `model.code` is not executed.
@@ -113,7 +113,7 @@ def load_record(path: Path) -> Recipe:
 def readable_record(path: Path | None) -> Recipe | None:
     """Read the recipe.yaml that a run has written.
 
-    Return None without a file, or if this version of the package cannot read the file.
+    Return None if `path` is None, or if this version of the package cannot read the recipe.
     """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -124,8 +124,8 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """Return the keys of a recipe file, merged with the keys of the file that it extends.
 
-    `extending` lists the recipe files that led to `path`. Each file in `extending` extends the next file, and
-    the last file in `extending` extends the file `path`.
+    `extending` lists the recipe files that extend `path`, directly or through other files. Each file in
+    `extending` extends the next file, and the last file in `extending` extends the file `path`.
     """
     content = _read_recipe(path, extending[-1] if extending else None)
     if "extends" not in content:
@@ -149,7 +149,8 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
 def _read_recipe(path: Path, extending: Path | None) -> dict[str, Any]:
     """Return the content of one recipe file. Each section in the file is a dict.
 
-    The path of the Python file in `model.code` becomes absolute. `extending` is as in `read_mapping`.
+    The path of the Python file in `model.code` becomes absolute. `extending` is the recipe file that extends
+    `path`, or None.
     """
     content = read_mapping(path, extending)
     for section in SECTIONS:
@@ -211,8 +212,8 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
 
 
 def _key_types() -> dict[str, dict[str, Any]]:
-    """Return a nested dict. The outer dict maps each task to an inner dict. The inner dict maps each recipe
-    key of the task to the type of the value. A key in a section has the form `section.key`.
+    """Return a dict that maps each task to a dict of its recipe keys. The dict of a task maps each recipe key
+    to the type of the key's value. A key in a section has the form `section.key`.
     """
     types_of_tasks = {}
     for task, recipe in recipe_classes().items():
@@ -272,7 +273,7 @@ def _refuse_keys_of_other_tasks(content: dict[str, Any], task: str) -> None:
 
 
 def _without_keys_of_other_tasks(content: dict[str, Any], task: str) -> dict[str, Any]:
-    """Return the content of a recipe without the keys that recipes of the task do not have."""
+    """Return the content of a recipe without the section keys that belong only to other tasks."""
     known = _key_types()[task]
     kept: dict[str, Any] = {}
     for name, value in content.items():
@@ -293,8 +294,8 @@ def _unknown_key(place: str, value: Any, places: typing.Iterable[str]) -> str:
     if hint:
         hint = f"; write {hint}"
     else:
-        # Look for a synonym first, because the key of another toolkit, such as `training.lr`, may have a very
-        # different spelling.
+        # If `SYNONYMS` contains the unknown key, such as `lr` from another toolkit, do not look for a similar
+        # spelling in the section. The spelling of a synonym can be very different.
         section = place.rpartition(".")[0]
         candidates = [*places, *SECTIONS, "extends"]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
@@ -312,7 +313,7 @@ def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """Return all full names in `places` whose last part is `key`."""
+    """Return all keys in `places` (`section.key`) whose name without the section is `key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 

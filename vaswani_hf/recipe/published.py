@@ -1,8 +1,9 @@
 """Reads the recipe in the folder of a run, and converts a recipe to its published form.
 
-The published form names files without their folders, and does not name the repository to push to. The model
-card and the repository of a model contain the published form. A resumed run compares the published forms of
-its recipe and of the earlier recipe, because the same files may be in other folders on another machine.
+The published form of a recipe names files without their folders, and does not name the repository to push to.
+The model card and the repository of a model contain the recipe in its published form. A resumed run compares
+its recipe with the saved recipe. Both recipes are first converted to the published form, because the folders
+of the files can differ between machines.
 """
 
 import os
@@ -21,7 +22,7 @@ from .recipe import Recipe
 def is_folder_of_base(recorded: str) -> bool:
     """Return True if `model.init_from` of a saved recipe names a folder, and False if it names a repository
     of the Hub. A saved recipe contains the absolute path of a folder. The published form of a recipe contains
-    only the last part of the path.
+    only the name of the folder, without its path.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 

@@ -72,7 +72,8 @@ class Recipe(Settings):
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # Leave out sections without keys, except the section `model`.
+        # Leave out a section if the task defines no keys for it. Keep the section `model` even if it is
+        # empty.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")
@@ -142,7 +143,8 @@ def _sections_of(task: Task) -> dict[str, type[Settings]]:
 
 # The names of all sections. The recipes of all tasks have the same sections.
 SECTIONS = tuple(_sections_of(TASKS["translation"]))
-# A recipe must have these sections. If one of the other sections is missing, all its keys have their defaults.
+# A recipe must have these sections. A recipe can leave out any other section; then all keys of the section
+# have their defaults.
 _REQUIRED_SECTIONS = ("data", "training")
 
 

@@ -98,7 +98,7 @@ class Service:
         # Cache the translation options, because most requests have the same settings, and computing the
         # options takes about 0.5 ms.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
-        # Each thread handles the HTML documents of one request at a time. Therefore the number of threads
+        # A thread handles only one request with HTML documents at a time. Therefore the number of threads
         # limits the number of requests with HTML documents that the service handles at the same time. The
         # threads need little CPU time, because the threads mostly wait for the engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
@@ -380,7 +380,8 @@ async def _fields_of(request: Request) -> dict[str, Any]:
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
-    # `leaving` also ends when the answer has been sent, because `receive` then reports a disconnect.
+    # The future `leaving` ends if the client disconnects. `leaving` also ends after the answer has been sent,
+    # because `receive` then reports a disconnect.
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -545,8 +546,8 @@ async def _error_answer(request: Request, error: Exception) -> Response:
 
 
 class _BodyLimit:
-    """Refuses a request whose body is larger than `limit` bytes. If the header `Content-Length` announces a
-    larger body, the request is refused before the body arrives.
+    """Refuses a request whose body is larger than `limit` bytes. If the header `Content-Length` announces
+    more than `limit` bytes, the request is refused before its body arrives.
     """
 
     def __init__(self, app: ASGIApp, limit: int):

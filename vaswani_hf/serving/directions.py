@@ -128,7 +128,8 @@ class Directions:
             source (str): The source language, or "auto" to detect the language of `texts`.
             target (str, optional): The target language. The value may be None if only one target language
                 exists for the source language.
-            texts (sequence): The source texts. The function uses the texts only if `source` is "auto".
+            texts (sequence): The source texts. The function reads the texts only if `source` is "auto", to
+                detect their language.
 
         Raises:
             ValueError: If no model translates from `source` to `target`, if `target` is None and there are

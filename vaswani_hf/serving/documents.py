@@ -22,7 +22,7 @@ class DocumentsJob:
 
     Attributes:
         future (Future): The future receives the result: for each document, a list with one `Translation`. The
-            service cancels the future if the client closes the connection.
+            service cancels `future` if the client closes the connection.
     """
 
     def __init__(self, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):

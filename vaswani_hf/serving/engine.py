@@ -89,7 +89,7 @@ class Job:
             self.on_text(self.layouts[0][1][0])
 
     def may_share_batch(self, other: "Job") -> bool:
-        """Return True if segments of both jobs can be in one batch."""
+        """Return True if one batch can contain segments of this job and of the job `other`."""
         is_same = self.translator is other.translator and self.options == other.options
         return is_same and self.is_constrained == other.is_constrained
 
@@ -108,7 +108,9 @@ class Job:
         self.finish_if_complete()
 
     def result(self) -> list[list[Translation]]:
-        """Join the translations of the segments of each text. All segments must already have translations."""
+        """Join the translations of the segments of each text. Call `result` only after all segments have been
+        translated.
+        """
         found = []
         number = 0
         for request, (segments, separators) in zip(self.requests, self.layouts, strict=True):
@@ -172,9 +174,9 @@ class Engine:
         # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        # The number of jobs in the last batch. As soon as the queue contains this number of jobs again, the
-        # engine stops waiting for more jobs, and translates the next batch. Before the first batch, the
-        # number of clients is unknown.
+        # The number of jobs in the last batch. Before the next batch, the engine waits at most `batch_wait`
+        # seconds for as many jobs as the last batch had. Before the first batch, the number of clients is
+        # unknown.
         self._num_expected = limits.max_batch
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="translation", daemon=True)
@@ -277,8 +279,8 @@ class Engine:
             if job.waiting:
                 turns.append(job)
         with self._changed:
-            # Move all jobs that could be in this batch to the end of the queue, so that the next batch serves
-            # jobs with other options.
+            # Move all jobs with the options of `batch` to the end of the queue, so that jobs with other
+            # options come first.
             for job in sharing:
                 if job in self._jobs:
                     self._jobs.remove(job)

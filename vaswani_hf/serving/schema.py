@@ -27,7 +27,7 @@ class Wanted:
         source (str): The source language, or "auto".
         target (str, optional): The target language. May be None if only one target language is possible for
             the source language.
-        num_alternatives (int): The number of alternative translations of each text.
+        num_alternatives (int): The number of translations of each text in addition to the best translation.
         has_scores (bool): True if the answer must contain scores and the confidence of each word.
         has_alignments (bool): True if the answer must contain word alignments.
         target_prefix (str): The text that each translation must begin with.
@@ -135,8 +135,8 @@ class LibreTranslateRequest(DetectRequest):
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
-        """Return the answer in the format of LibreTranslate. If the field `q` of the request is a list of
-        texts, each entry of the answer is a list too.
+        """Return the answer in the format of LibreTranslate. If the field `q` is a list of texts, each field
+        of the answer is a list with one value per text.
         """
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],

@@ -53,9 +53,9 @@ def run_server(service: "Service", listening: socket.socket) -> None:
     """Answer requests until the process receives the signal SIGINT or SIGTERM. Print the address when the
     service accepts requests.
     """
-    # Import uvicorn and the application only in this function, because the import takes seconds. The command
-    # opens the port before it calls this function, so that an error about the port is reported before the
-    # import.
+    # Import uvicorn and the application only in this function, because the import takes seconds. `vaswani
+    # serve` opens the port before it calls `run_server`, so that an error about the port is reported before
+    # uvicorn is imported.
     import uvicorn
 
     from .app import make_app

@@ -117,8 +117,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
-        # Use the message unchanged, because a validator of a settings class raises errors with complete
-        # sentences.
+        # Return the message of the validator unchanged, because the validators of settings classes raise
+        # errors with complete sentences.
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))

@@ -40,12 +40,13 @@ class TokenizerSettings(Settings):
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
         """Return the tokenizer settings of a run that keeps the tokenizers of an earlier run.
 
-        `recorded` are the tokenizer settings of the earlier run.
+        `recorded` is the section `tokenizer` in the saved recipe of the earlier run.
         """
         return recorded
 
 
-# The parts of an encoder-decoder model. Each part can start from the weights of another model.
+# The parts of an encoder-decoder model. The encoder and the decoder can each start from the weights of
+# another model.
 STACKS = ("encoder", "decoder")
 # The fields of the config that are keys of the section `model` of a recipe.
 MODEL_FIELDS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
@@ -74,8 +75,8 @@ class InitFrom(Settings):
 
     def by_stack(self) -> dict[str, str]:
         """Return a dict with the keys "encoder" and "decoder". The values are the names of the models with
-        the initial weights of the encoder and of the decoder. A part that starts from random weights has no
-        key in the dict.
+        the initial weights of the encoder and of the decoder. If the encoder or the decoder starts from
+        random weights, the dict has no key for it.
         """
         return self.model_dump(exclude_none=True)
 

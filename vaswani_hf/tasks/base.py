@@ -20,7 +20,7 @@ from ..settings.data import DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
 
 BOTH_STACKS = ("encoder", "decoder")
-# The link to the paper in model cards.
+# The text with which model cards link to the paper "Attention Is All You Need".
 PAPER = "[Attention Is All You Need](https://arxiv.org/abs/1706.03762) (Vaswani et al. 2017)"
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 
@@ -57,8 +57,8 @@ class CardWords:
         is_translator: True if the pipeline returns translations.
         snippet: For a model without a pipeline, Python code that prints the output for `example`.
         snippet_note: A note about the code snippets of the model card.
-        use_after_generated_corpus: The text of the model card about the use of a model that was trained on a
-            corpus that this package generates, such as the number words.
+        use_after_generated_corpus: The text about the use of the model if its training corpus was generated
+            by this package (`data.corpus`), such as number words.
         work: A sentence about the inputs of the model, such as "The model translates sentence by sentence."
         warning: A warning about possible errors in outputs.
         scored: The size of the test set as text, such as "1,000 sentences".
@@ -110,7 +110,7 @@ class Task(Protocol):
         outputs_file: The name of the file to which a run writes the outputs for the test set; None if the
             task has no outputs.
         metrics: The names and titles of the scores, the most important score first. The model card shows the
-            scores of the test set. The training curve uses the titles as labels for the validation scores.
+            scores of the test set. The training curve labels a validation score with the title of the score.
         test_scores: The names of the scores that the model card shows together. If results.json contains the
             first score in `test_scores`, results.json must contain all scores in `test_scores`.
     """
@@ -191,8 +191,8 @@ class Task(Protocol):
         ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
-        """Return the examples of the model card, one for each text. The method of `Task` returns an empty
-        list, so that the card has no examples.
+        """Return the examples of the model card: each text in `texts` with the output of the model. The
+        method of `Task` returns an empty list, so that the card has no examples.
         """
         return []
 

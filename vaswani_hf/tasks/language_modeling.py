@@ -96,7 +96,8 @@ class TextTokenizer(TokenizerSettings):
 class TextCorpus(Corpus):
     """A corpus of texts. Source and target of each pair are the same text, and each text is encoded once."""
 
-    # Encodes texts for training. Differs from `source_tokenizer` for a causal language model.
+    # The tokenizer that encodes texts for training. For a causal language model, `text_tokenizer` also ends
+    # each text with `</s>`, and `source_tokenizer` does not.
     text_tokenizer: PreTrainedTokenizerFast
 
     @property
@@ -126,8 +127,8 @@ class LanguageModeling(Task):
     hub_name: str
     # The first sentence of the model card. `{language}` stands for the language.
     description: str
-    # The example inputs of model cards. A model of number words has the first example, and any other model
-    # the second.
+    # Two example inputs for model cards: the first for a model of number words (`data.corpus`), the second
+    # for any other model.
     examples: tuple[str, str]
     # A sentence of the model card about the tokens that the scores include.
     scored_how = ""
@@ -422,8 +423,8 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Yield batches of texts with similar lengths, each with the list of its texts. Leave out empty texts and
-    texts that are too long for the model.
+    """Group texts of similar lengths into batches. Yield the model inputs of each batch, and the list of the
+    texts in the batch. Leave out empty texts and texts that are too long for the model.
     """
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"

@@ -49,9 +49,9 @@ _AFTER_TAG = r" [^() ]+\)"
 class TreebankData(DataSettings):
     """The section `data` of a recipe for parsing: the trees of the splits.
 
-    Each split is a treebank, which a key such as `train_trees` names: files of trees in bracket notation, or
-    folders with .mrg files. A tree in a file is on one line, or on several lines as in the Penn Treebank.
-    `corpus: trees` generates trees from a small grammar.
+    Each split is a treebank. A key such as `train_trees` names the files of the treebank (trees in bracket
+    notation), or folders with .mrg files. A tree in a file is on one line, or on several lines as in the Penn
+    Treebank. `corpus: trees` generates trees from a small grammar.
     """
 
     file_kinds = ("trees",)
@@ -222,8 +222,9 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the sentence and the tree of each tree in the files. The library `datasets` caches the results,
-    and calls this function again if `cache_key` has changed.
+    """For each tree in the files, yield its sentence as `source` and the tree in bracket notation as
+    `target`. The library `datasets` caches the results, and calls this function again if `cache_key` has
+    changed.
     """
     for file in files:
         for tree in read_treebank(file):
@@ -243,8 +244,8 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Build the target tokenizer of a parser. The vocabulary contains the symbols of `trees`. Each item of
-    `trees` is a tree as one line of text.
+    """Build the target tokenizer of a parser. The vocabulary contains all labels and part-of-speech tags in
+    `trees`. Each item of `trees` is a tree as one line of text.
 
     The words of a tree are not tokens, because the words are known from the sentence. For example, the tokens
     of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`. An unknown

@@ -497,8 +497,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. A test split needs only one source with text and one
-    target with text. The source and the target can belong to different pairs.
+    """Raise an error if a split has no usable pairs. In a test split, at least one source and at least one
+    target must have text, but not necessarily in the same pair.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -562,9 +562,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the number words below 100. Group the translations below 100 and the translations of the test
-    split by the number of digits of the translated number. Return the exact match (percentage of exactly
-    correct translations) of each group.
+    """Translate the words of the numbers below 100. Group these translations and the translations of the test
+    split by the number of digits of the source number. For each number of digits, return the exact match: the
+    percentage of exactly correct translations.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

@@ -38,11 +38,11 @@ Runs = dict[str, list[Recipe]]
 # message of the error that ended the training.
 Outcomes = dict[str, dict[str, Any] | str]
 
-# The list of recipe keys that differ from the first run does not contain keys with these prefixes, because
-# their values depend on the output folder or the split.
+# The prefixes of the recipe keys that `changes` does not compare, because `vaswani ablate` itself sets these
+# keys.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# Stands for the value of a config field that comes from the model in `init_from`. The list of changed keys
-# does not contain config fields with the value `_OF_THE_BASE`.
+# Stands for the value of a config field that comes from the model in `init_from`. The function `changes` does
+# not list a config field that a run takes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -91,15 +91,16 @@ class AblationList(Settings):
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
     """Validate the YAML file of `vaswani ablate`, and return the recipes of each run. In the returned
-    recipes, the validation split replaces the test split.
+    recipes, the validation split is also the test split, so that the final scores are scores of the
+    validation split.
 
     Args:
         path (Path): The YAML file that lists the runs.
         output (Path): The output folder. Each run has its own folder in the output folder.
         overrides (list): Command-line arguments such as "--max_steps", "100". The arguments override keys in
             the section `all` of the YAML file.
-        seeds (int, optional): The number of trainings of each run; by default the value of `seeds` in the
-            YAML file.
+        seeds (int, optional): The number of seeds with which each run is trained; by default the value of
+            `seeds` in the YAML file.
 
     Returns:
         dict: Maps the name of each run to its recipes, one recipe for each seed.
@@ -164,14 +165,14 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe for one training of a run. Each training of a run has its own seed and its own output
-    folder. `number` is the index of the training, counted from 0. `folder` is the folder of the run.
+    """Return the recipe of a run for one of its seeds. A run is trained once for each seed, in a separate
+    output folder. `number` is the index of the seed, counted from 0. `folder` is the folder of the run.
     """
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
     if bases:
-        # Replace the names of earlier runs by the folders of these runs.
+        # In `init_from`, replace the name of an earlier run by the output folder of the earlier run.
         init_from: Any = recipe.model.init_from
         if isinstance(init_from, InitFrom):
             stacks = {part: bases[base] for part, base in init_from.by_stack().items()}
@@ -287,8 +288,7 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
-    """Compare the runs of an ablation. Leave out a run if none of its trainings has ended. A failed training
-    counts as ended.
+    """Compare the runs of an ablation. Leave out a run if none of its trainings has finished or failed.
 
     Args:
         runs (dict): The result of `plan_runs`.
@@ -350,7 +350,8 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     # "encoder" and "decoder".
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
-        # Write the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
+        # If `init_from` contains the folder OUTPUT/NAME/seed_N of an earlier run, list only NAME, the name of
+        # the run.
         key: _name_of_base(value) if value and key.startswith("model.init_from") else value
         for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)

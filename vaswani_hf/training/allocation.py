@@ -29,8 +29,9 @@ def limit_primitive_cache() -> None:
     shape.
 
     By default, oneDNN caches 1,024 primitives. The batches of a training have many different shapes.
-    Therefore a primitive for one batch is usually useless for the next batch. In bfloat16, the cache let a
-    small training grow from 0.9 GiB to 4.5 GiB (scripts/benchmarks/training.md). oneDNN reads the environment
-    variable when it prepares its first primitive. If the user has set the variable, its value stays.
+    Therefore oneDNN can rarely use a cached primitive again in the next batch. Without the limit, the memory
+    of a small bfloat16 training grew from 0.9 GiB to 4.5 GiB (scripts/benchmarks/training.md). oneDNN reads
+    `ONEDNN_PRIMITIVE_CACHE_CAPACITY` when it prepares its first primitive. If the user has set this
+    environment variable, the function does not change its value.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))

@@ -23,10 +23,10 @@ from .processes import say
 from .trainer import VaswaniTrainer
 
 # `DivergenceDetector` computes mean losses over `NUM_STEPS` steps. The run ends if the loss is above the
-# second limit of `DivergenceDetector` for `NUM_STEPS` consecutive steps.
+# upper limit of `DivergenceDetector` for `NUM_STEPS` consecutive steps.
 NUM_STEPS = 10
-# If the loss stays above the first limit of `DivergenceDetector`, the run ends after a tenth of its steps,
-# but at the latest after `MOST_STEPS` steps.
+# If the loss stays above the lower limit of `DivergenceDetector`, the run ends at the latest after
+# `MOST_STEPS` consecutive steps.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
@@ -151,15 +151,15 @@ class DivergenceDetector:
     A uniform guess gives each of the V tokens in the vocabulary the probability 1 / V. The loss of a uniform
     guess is log V nats per token, with and without label smoothing.
 
-    - The first limit applies if the model has learned something. The first limit is the mean of the lowest
-      loss so far and the loss of a uniform guess. The loss has exploded if the loss is above the first limit
-      for N consecutive steps. N is a tenth of the number of steps of the run, but at least 10 and at most
-      100.
+    - The lower limit of the loss applies after the model has learned something. The lower limit is the mean
+      of two losses: the lowest mean loss so far, and the loss of a uniform guess. The loss has exploded if it
+      is above the lower limit for N consecutive steps. N is a tenth of the number of steps of the run, but at
+      least 10 and at most 100.
 
-    - The second limit applies to all models. The second limit is twice the loss of a uniform guess, or twice
-      the first loss if the first loss is larger. After a bad initialization, the first loss may be larger
-      than the loss of a uniform guess. The loss has exploded if the loss is above the second limit for 10
-      consecutive steps.
+    - The upper limit of the loss applies to all models. The upper limit is twice the larger of two losses:
+      the first loss of the run, and the loss of a uniform guess. After a bad initialization, the first loss
+      may be larger than the loss of a uniform guess. The loss has exploded if it is above the upper limit for
+      10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. In a resumed run, `earlier` lists the mean losses that the run
@@ -172,9 +172,9 @@ class DivergenceDetector:
         self.first = earlier[0] if earlier else None
         # The lowest mean loss of 10 consecutive steps so far.
         self.lowest = min(earlier, default=math.inf)
-        # The step since which each loss has been too high; None if the latest loss is not too high. A loss is
-        # too high if it is above the first limit, or above the second limit if the model has not learned
-        # anything.
+        # The step since which each loss has been too high; None if the latest loss is not too high. After the
+        # model has learned something, a loss above the lower limit is too high. Before the model has learned
+        # something, only a loss above the upper limit is too high.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -214,18 +214,18 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes make the same decision, because the callback sums the losses and signals over all processes.
-    On a GPU, the callback reads the sums of a step at the end of the next step, because an earlier read would
-    make the CPU wait for the GPU. Before a save, a validation or a log line, the callback reads all sums
-    immediately.
+    All processes end the training at the same step, because each process reads the sums of the losses and
+    signals over all processes. On a GPU, the callback reads the sums of a step at the end of the next step,
+    because an earlier read would make the CPU wait for the GPU. Before a save, a validation or a log line,
+    the callback reads the sums of all steps so far immediately.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The steps whose sums over all processes are still unread. Each entry contains a step, a tensor [3]
-        # with the three sums, and a CUDA event. The CUDA event marks the end of the copy of the sums to the
-        # CPU, and is None without CUDA.
+        # The steps whose losses and signals, summed over all processes, have not been read yet. Each entry
+        # contains a step, the tensor [3] that `_send` computes for the step, and a CUDA event. The CUDA event
+        # marks the end of the copy of the sums to the CPU, and is None without CUDA.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -290,7 +290,7 @@ class StopCallback(TrainerCallback):
 
     def _send(self, step: int) -> None:
         """Sum the losses of a step and the numbers of the received operating-system signals (0 without a
-        signal) over all processes. Start to copy the sums to the CPU.
+        signal) over all processes. Start the copy of the three sums from the GPU to the CPU.
         """
         losses = self.trainer.take_losses()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)

@@ -116,8 +116,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
 
 
 def delete_between(folder: Path, first: int, last: int) -> None:
-    """Delete the checkpoints of the steps `first` to `last`. A run calls this function if the loss exploded
-    in these steps.
+    """Delete the checkpoints of the steps `first` to `last`. A run calls `delete_between` if the training
+    diverged in the steps from `first` to `last`.
     """
     _delete(
         folder,

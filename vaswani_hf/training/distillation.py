@@ -28,8 +28,8 @@ from ..tasks import TASKS
 from ..tasks.translation import TranslationData
 from ..translation.ctranslate2_files import CTranslate2Files
 
-# The file of the training pairs begins with these bytes. `--resume` refuses a file that begins with other
-# bytes.
+# The output file of `vaswani distill` begins with the bytes `_BEGINNING`. `--resume` refuses a file that does
+# not begin with `_BEGINNING`.
 _BEGINNING = b'{"distillation": '
 
 
@@ -106,8 +106,9 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
 
 
 def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | None) -> tuple[Any, str | None]:
-    """Return the training pairs of a recipe, and the commit of the dataset. If an earlier run was
-    interrupted, `record` is the value of the key `distillation` in its output file, else None.
+    """Return the training pairs of a recipe, and the commit of the dataset. `record` is the value of the key
+    `distillation` in the output file of an earlier, interrupted run. `record` is None if no run was
+    interrupted.
     """
     earlier = None
     if record is not None:
@@ -150,8 +151,8 @@ def _without_unused_corpora(data: Any) -> Any:
 class FinishedPart(NamedTuple):
     """The part of an output file that a resumed run keeps.
 
-    The last training pair in the file is not part of it, because an interrupted run may have written only some
-    lines of this pair.
+    The finished part ends before the last training pair in the file, because the lines of the last pair are
+    perhaps incomplete.
     """
 
     num_pairs: int
@@ -191,8 +192,8 @@ def record_of_distillation(
     """Return the value of the key `distillation` in the first line of the output: the teachers, the search
     settings, the languages that the user gives, and the commit of the dataset.
 
-    If a teacher is a local folder, the value contains only the last part of its path, because the output may
-    be published.
+    If a teacher is a local folder, record only the name of the folder, because the user can publish the
+    output file.
     """
     names = []
     for teacher in teachers:

@@ -82,8 +82,8 @@ def write_final_record(folder: Path, recipe: str, results: str, training_pairs: 
 
 
 def read_final_record(folder: Path) -> FinalRecord | None:
-    """Read the record from the manifest of a finished run. Return None if the manifest is missing or damaged,
-    or if the run has not finished.
+    """Read the `FinalRecord` of a finished run from the manifest of the output folder. Return None if the
+    manifest is missing or damaged, or if the run has not finished.
     """
     try:
         recorded = read_manifest(folder)
@@ -165,7 +165,8 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: T
     lost if the scoring is interrupted.
     """
     staging = stage_model(model, corpus, folder)
-    # Remove the scores from results.json, because the scores belong to earlier final weights.
+    # Remove the scores from results.json, because the scores belong to the weights that the folder contained
+    # before.
     if recorded is not None:
         training = recorded.model_copy(update={"averaged_steps": None})
         write_results(folder, Results(training=training, asked=None))

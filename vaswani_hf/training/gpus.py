@@ -28,8 +28,8 @@ class Gpu:
         fp32: The peak speed in float32 (TFLOPS) without tensor cores, because PyTorch does not use TF32 by
             default.
         source: The source of the speeds: the data sheet of the manufacturer.
-        price: The price in US dollars per hour, from the page that `PRICES` names. None if the page lists no
-            machine with a single GPU of this type.
+        price: The price in US dollars per hour, from the price list that `PRICES` names. None if the price
+            list has no machine with a single GPU of this type.
         flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this model; None if
             there is no such machine.
         memory: The memory of the GPU in GiB, for GPU models that have a `flavor`.

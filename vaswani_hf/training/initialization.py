@@ -35,8 +35,8 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# Config fields that a run copies from the models in `init_from` only if both its encoder and its decoder
-# start from encoder-decoder models.
+# A run copies the config fields in `_OF_WHOLE_MODELS` from the models in `init_from` only if its encoder and
+# decoder start from encoder-decoder models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
@@ -52,7 +52,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     """Return a dict that maps "encoder" and "decoder" to the models from which the stacks of a run start. The
     dict is empty if the recipe has no `init_from`.
 
-    `find_bases` downloads models on the Hub.
+    `find_bases` downloads the models in `init_from` that are on the Hub.
     """
     given = model.init_from
     if given is None:
@@ -107,8 +107,9 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` for a resumed run. Copy `init_from`, and the config fields that the section
-    lacks, from the saved recipe.
+    """Return the section `model` of the recipe for a resumed run. Take `init_from` from `recorded`, the
+    section `model` in the recipe of the earlier run. Also take the config fields that `model` does not set
+    from `recorded`.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
@@ -209,10 +210,10 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # The recipe of the run can extend the recipe of the model in `init_from`. Therefore accept the
-    # `vocab_size` that the recipe of the model contains. Also accept the actual number of tokens in the
-    # vocabulary. The actual number is smaller than `vocab_size` if the corpus was small, and may be larger by
-    # one because of `<mask>`.
+    # Accept the `vocab_size` in the recipe of the model in `init_from`, because the recipe of the run can
+    # extend the recipe of the model. As `vocab_size`, also accept the number of tokens in the vocabulary of
+    # the model. The vocabulary has fewer tokens than `vocab_size` if the corpus was small. `<mask>` can add
+    # one token to the vocabulary.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -293,7 +294,7 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
     """Return the encoder or the decoder of a model.
 
-    A language model has only one stack, and the function returns this stack.
+    If the model is not an encoder-decoder model, return its only stack of layers.
     """
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 

@@ -73,8 +73,8 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # Multiply the mean time of a part by the number of parts in an optimizer step, and add the time of the
-    # optimizer.
+    # Multiply the mean time of a forward and backward pass by the number of passes in a step. Add the time of
+    # the optimizer.
     step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
     step_seconds = step_tokens / part_tokens * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware
@@ -83,8 +83,8 @@ def measure_speed(
 def _random_batch(
     config: VaswaniConfig, training: AnyTraining, length: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return a batch of random token ids without padding. On a CPU, the batch is only one part of a large
-    batch, because a training step on a CPU computes a large batch as several smaller batches.
+    """Return a batch of random token ids without padding. On a CPU, the function returns a smaller batch,
+    because the trainer divides a large batch into smaller batches.
     """
     source_tokens = training.source_tokens_per_batch
     target_tokens = training.target_tokens_per_batch

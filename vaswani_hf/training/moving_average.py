@@ -82,12 +82,13 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
 
 class OptimizerAverage(WeightAverage):
-    """An average of the weights that the optimizer itself computes, for example Schedule-Free AdamW.
+    """Uses the averaged weights of an optimizer that averages the weights itself, for example Schedule-Free
+    AdamW.
 
     `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the trained
     weights again, but with rounding errors. Therefore this class copies the trained weights before
-    `optimizer.eval()`, and restores the copies after `optimizer.train()`. Without the copies, each validation
-    and each checkpoint would change the training.
+    `optimizer.eval()`, and restores the copies after `optimizer.train()`. Without the copies of the trained
+    weights, the rounding errors of each validation and each checkpoint would change the training.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

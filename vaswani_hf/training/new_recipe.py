@@ -28,8 +28,9 @@ SAMPLE_SIZE = 20_000
 # Refuse a corpus with fewer than `FEWEST_PAIRS` pairs, because the corpus must be divided into a training, a
 # validation and a test split.
 FEWEST_PAIRS = 100
-# The new recipe has a vocabulary with one entry for each 320 bytes of training text. With the recipe for
-# Multi30k, the training text has 80 tokens for each entry of the vocabulary, and a token has about 4 bytes.
+# `vaswani init` chooses a vocabulary with one entry for each 320 bytes of the corpus, within limits. With the
+# recipe for Multi30k, the training text has 80 tokens for each entry of the vocabulary, and a token has about
+# 4 bytes.
 _BYTES_PER_ENTRY = 320
 # Comments in the new recipe begin in the column `_COLUMN`.
 _COLUMN = 38
@@ -315,8 +316,8 @@ def _learning_rate(size: _Size, tokens_per_batch: int) -> str:
     comment = "the highest learning rate, at the end of the warm-up"
     if tokens_per_batch < size.tokens_per_batch:
         comment = "the highest learning rate; lower than in the recipe of the model, because the batches are smaller"
-    # Smaller batches have noisier gradients. Therefore multiply the learning rate of `size` by
-    # sqrt(tokens_per_batch / size.tokens_per_batch).
+    # Multiply the learning rate by sqrt(tokens_per_batch / size.tokens_per_batch), because smaller batches
+    # have noisier gradients. `size.learning_rate` is for batches of `size.tokens_per_batch` tokens.
     rate = float(f"{size.learning_rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
     return f"  learning_rate: {rate}\t# {comment}\n"
 

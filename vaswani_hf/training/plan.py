@@ -47,7 +47,7 @@ _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
 class PlanSettings:
     """What a plan assumes about the speed, the price and the sentences of a run.
 
-    At most one of `hardware`, `tokens_per_second` and `measure` is given.
+    The caller must set at most one of `hardware`, `tokens_per_second` and `measure`.
 
     Attributes:
         hardware: The name of a GPU in gpus.py.
@@ -154,7 +154,9 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the cost of a batch on a CPU. On a CPU, the trainer divides a large batch into parts."""
+    """Return the cost of a batch on a CPU. If the trainer divides the batch into smaller batches, return the
+    cost of one smaller batch.
+    """
     largest = largest_part(training, config.d_model)
     if largest is not None:
         # A part of a batch has room for the longest sentence, because the trainer never divides a sentence.
@@ -245,11 +247,11 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side with the
-    larger number, the function assumes sentences of `length` tokens. On the side with the smaller number, the
-    function assumes proportionally shorter sentences. If the trainer divides a batch into parts,
-    `largest_part` is the largest number of source positions (and of target positions) in a part. If
-    `largest_part` is given, the function returns the cost of one part.
+    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side (source or
+    target) with more tokens per batch, the function assumes sentences of `length` tokens. On the side with
+    fewer tokens per batch, the function assumes proportionally shorter sentences. If the trainer divides a
+    batch into parts, `largest_part` is the largest number of source positions (and of target positions) in a
+    part. If `largest_part` is not None, the function returns the cost of one part of the batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -318,8 +320,8 @@ def paper_seconds(flops: float, length: int) -> float:
     s).
 
     The estimate assumes the FLOPs per second that the paper reached with its base model or with its big
-    model. Of these two models, the function chooses the model whose counted FLOPs per step are nearer to
-    `flops`. `flops` must be counted for sentences of `length` tokens.
+    model. The function chooses the model (base or big) whose FLOPs per step are nearer to `flops`. `flops`
+    must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

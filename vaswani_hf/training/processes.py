@@ -34,7 +34,8 @@ def say(line: str, *, is_result: bool = False) -> None:
     """Print a line immediately. If the output goes to a program that has ended, such as `head`, continue
     without output.
 
-    With the option `--quiet` (log level ERROR), the function prints the line only if `is_result` is True.
+    With the option `--quiet` (log level ERROR), `say` prints the line only if the caller passes
+    `is_result=True`.
     """
     if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
         return
@@ -145,9 +146,9 @@ class Processes:
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes.
 
-        The later processes can read the files that the function wrote in the first process. If a run uses
-        several machines, one process of each machine calls the function before the remaining processes of the
-        machine, because a machine may not have access to the files of the first process.
+        Before another process calls the function, the first process has written all files of the function. If
+        a run uses several machines, one process of each machine calls the function before the remaining
+        processes of the machine, because a machine may not have access to the files of the first process.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -173,8 +174,8 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. Return a list with its result in the first process, and an
-        empty list in other processes.
+        """Call a function in the first process. In the first process, return a list with the result of the
+        function. In other processes, return an empty list.
 
         If `share` is true, every process returns a list with the result of the first process.
         """

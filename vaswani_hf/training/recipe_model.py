@@ -24,8 +24,8 @@ LEAST_TOKENS_PER_ENTRY = 25
 # data. The layers of the paper's parser for the Wall Street Journal (Section 6.3) have about 30 parameters
 # for each token of the training data.
 MOST_PARAMETERS_PER_TOKEN = 40
-# Do not check the size of a vocabulary with at most `SMALL_VOCABULARY` tokens, because 256 tokens of each
-# vocabulary are single bytes.
+# `size_warnings` does not warn about a vocabulary with at most `SMALL_VOCABULARY` tokens, because each
+# vocabulary needs 256 tokens for the single bytes.
 SMALL_VOCABULARY = 1000
 # Maps a text that occurs in parameter names to the part of a layer to which the parameters belong.
 PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
@@ -114,8 +114,8 @@ def size_warnings(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = corpus.count_train_tokens()
-    # Map the recipe key of each vocabulary to the size of the vocabulary and to its number of tokens in the
-    # training data.
+    # Map the recipe key of each vocabulary to the size of the vocabulary and to the number of training tokens
+    # that use the vocabulary.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)

@@ -27,7 +27,8 @@ from .processes import say
 
 # The recipe keys that may have other values in a resumed run, because the keys do not change the result of a
 # training step. `gradient_accumulation_steps` may change together with the number of processes.
-# `_refuse_other_batches` checks that the product of the two numbers stays the same.
+# `_refuse_other_batches` checks that the product of `gradient_accumulation_steps` and the number of processes
+# stays the same.
 FREE_TO_CHANGE = """
     output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
@@ -54,7 +55,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
     # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
-    # finished run. If `asked` is null, the scoring was interrupted, and the run is not finished.
+    # finished run. If `asked` is null in results.json, the run was interrupted before the end of the scoring,
+    # and is not finished.
     if results.average_of is not None or results.asked is None:
         return False
     before = recorded | results.asked
@@ -89,8 +91,8 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Check `task` and `model.init_from` first, so that the error message names the cause. A change of `task`
-    # or `init_from` also changes many other keys.
+    # Check `task` and `model.init_from` first, so that the error message names the key that the user changed.
+    # A change of `task` or `init_from` also changes many other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )

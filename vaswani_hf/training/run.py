@@ -89,8 +89,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
         InterruptedRunError: If a signal ended the run early.
         InUseError: If another run is using the output folder.
     """
-    # Normalise the path of the output folder first, because a path such as `a/../b` changes its meaning once
-    # `a` exists.
+    # Normalise the path of the output folder first, because a path such as `a/../b` cannot be opened while
+    # the folder `a` does not exist.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
     processes = Processes()
@@ -485,9 +485,8 @@ def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the checkpoints whose average is the final
-    weights. The list is empty if the recipe averages no checkpoints. The list is also empty if the output
-    folder contains undamaged final weights, because the function then loads the final weights instead of the
-    checkpoints.
+    weights. The list of steps is empty if the recipe averages no checkpoints. If a finished run has undamaged
+    final weights in the output folder, return the final weights and an empty list of steps.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training

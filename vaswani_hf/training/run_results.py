@@ -67,8 +67,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" instead of "validation", because only the validation loss leaves out the
-            # removed pairs. The validation BLEU includes all pairs.
+            # Before the numbers of validation pairs, print "validation loss", because the validation loss
+            # ignores the removed pairs. The validation BLEU includes all pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:
@@ -81,7 +81,7 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
     """Return the record of the training, such as its time, from results.json. Return None if results.json has
-    no valid record, or if the run has trained more steps since then.
+    no valid training record, or if the training record has another number of steps than the run.
     """
     try:
         training = read_results(folder).training
@@ -184,8 +184,8 @@ def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
 
 
 def say_counts_of_stream(corpus: Corpus) -> None:
-    """Print the numbers of kept and removed pairs of a streamed corpus. The numbers include the pairs of all
-    epochs, because the run counts the pairs while the run reads the stream.
+    """Print the numbers of kept and removed pairs of a streamed corpus. The numbers of pairs are sums over
+    all epochs, because the run counts the pairs while the run reads the stream.
     """
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
         say(f"train, as far as the stream was read: {corpus.reports['train']}")

@@ -19,7 +19,7 @@ from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
 # DeepSpeed stores its state in a subfolder of the checkpoint. The file `latest` contains the name of the
-# subfolder.
+# subfolder with the state of DeepSpeed.
 ZERO_STEP_FILE = "latest"
 
 
@@ -44,13 +44,14 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         return
     if plugin.fsdp_version != 2:
         raise InvalidValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. Remove the
-    # settings of the previous state dict type first, because `set_state_dict_type` keeps settings that exist.
+    # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. First set
+    # `state_dict_config` and `optim_state_dict_config` to None, because `set_state_dict_type` does not
+    # replace other values.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy for FSDP2, because the policy would also round LayerNorm
-    # weights and sums of gradients to bfloat16. Without the policy, a run with `training.bf16` uses autocast,
-    # and the weights and gradients stay in float32, as in a run with one process.
+    # weights and sums of gradients to bfloat16. Without accelerate's mixed-precision policy, a run with
+    # `training.bf16` uses autocast. The weights and gradients stay in float32, as in a run with one process.
     plugin.mixed_precision_policy = None
 
 
@@ -104,7 +105,8 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
     """Return an autocast context for a model that FSDP2 has sharded, and an empty context for other models.
 
-    Other models need no autocast context, because accelerate already wraps their `forward` in autocast.
+    Models without FSDP2 need no autocast context, because accelerate already wraps their `forward` in
+    autocast.
     """
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 

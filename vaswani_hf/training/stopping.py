@@ -67,7 +67,7 @@ class LostProcessError(RunError):
 
 class GracefulShutdown:
     """Receives SIGINT and SIGTERM in a process of a run, and forwards the signal to the other processes of
-    the run. Kills its process if the process does not end in time.
+    the run. If the process has not ended some seconds after the signal, `GracefulShutdown` kills the process.
     """
 
     def __init__(self) -> None:
@@ -113,13 +113,13 @@ class GracefulShutdown:
             self._raises = False
             if self.received and self._peers:
                 # Wait until the other processes have forwarded the signal too. A forwarded signal that
-                # arrives later would end this process before it has printed its message.
+                # arrives after `restore` would end this process before this process has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # Call `shutdown` to end the thread. `close` does not end the thread while child processes, such
-            # as data workers, have copies of the socket.
+            # Call `shutdown` to end the thread `watcher`. `close` does not end `watcher` if a child process,
+            # such as a data worker, has an open copy of the socket `writer`.
             writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
             writer.close()
@@ -130,8 +130,8 @@ class GracefulShutdown:
         """Context manager that raises ShutdownRequested in the main thread if a signal arrives or has already
         arrived.
 
-        `sentence` is a function that returns the message to print if the process does not end in time and is
-        killed.
+        `sentence` is a function that returns the message to print before `GracefulShutdown` kills the
+        process.
         """
         earlier_sentence, earlier_raises = self.sentence, self._raises
         self.sentence = sentence
@@ -230,7 +230,7 @@ def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # If this process has received a signal, the same signal has probably ended the other process.
+            # If this process has received a signal, the same signal has probably ended the lost process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "
@@ -246,8 +246,8 @@ def interruption_message(folder: Path) -> str:
 
 
 def _machine() -> str:
-    """Return an id of the machine or container. The host name is not enough, because two machines can have
-    equal host names.
+    """Return an id of the machine or container in which this process runs. The host name is not enough,
+    because two machines can have equal host names.
     """
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):

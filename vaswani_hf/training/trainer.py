@@ -1,8 +1,9 @@
 """`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-run.py builds the trainer. The methods between the encoded corpus and the loss are: `_train_batches` and
-`get_train_dataloader` make batches with data/batching.py; `training_step` computes a batch; `compute_loss`
-calls the model; and `forward` of the model (model/modeling_vaswani.py) returns the loss.
+run.py builds the trainer. The methods `_train_batches` and `get_train_dataloader` make batches from the
+encoded corpus with data/batching.py. `training_step` computes the loss and the gradients of a batch with
+`compute_loss`. `compute_loss` calls `forward` of the model (model/modeling_vaswani.py), and `forward` returns
+the loss.
 """
 
 import contextlib
@@ -55,10 +56,10 @@ from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, RunError, ShutdownRequested
 from .training_step import enable_gradient_checkpointing
 
-# On a CPU, the trainer divides a large batch into smaller batches, the parts. `MAX_PART_SIZE` is the largest
-# size of a part: the number of source positions (or of target positions) times `d_model`. If a batch is
-# divided into smaller parts, the batch needs less padding and less memory, but each additional forward and
-# backward pass costs time.
+# On a CPU, the trainer divides a large batch into smaller batches, called parts. `MAX_PART_SIZE` limits the
+# size of a part: the number of source positions (or target positions) times `d_model`. If a batch is divided
+# into smaller parts, the batch needs less padding and less memory, but each additional forward and backward
+# pass costs time.
 MAX_PART_SIZE = 2**19
 
 # Register the device "cpu:0", because `torch.load` does not know "cpu:0". If several processes train on a
@@ -81,8 +82,8 @@ class DivergedRunError(RunError):
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of source positions (and of target positions) in a part of a batch on a CPU.
-    Return None if the trainer does not divide batches.
+    """Return the largest number of source positions, and also of target positions, in a part of a batch on a
+    CPU (see `MAX_PART_SIZE`). Return None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
@@ -127,7 +128,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.task = task
         self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
-        # The number of batches that this process has computed in all steps.
+        # The number of batches per process since the start of the run, including the steps before a resumed
+        # checkpoint.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
         # The target tokens, the loss and the gradient norms of a step stay tensors on the device, because
         # converting a tensor to a Python number forces a CUDA synchronisation.
@@ -166,7 +168,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def last_step(self) -> int:
-        """The last step that was trained. If no step was trained, the step of the checkpoint."""
+        """The last step that was trained. If no step was trained, the step of the resumed checkpoint, or 0
+        without a checkpoint.
+        """
         return self.state.global_step or self.start_step
 
     @property
@@ -258,10 +262,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of source positions (and of target positions) in a part of a batch; None if the
-        trainer does not divide batches. The size of a part does not depend on the number of processes,
-        because the dropout masks depend on the sizes of the parts. With DeepSpeed, the trainer does not
-        divide batches, because DeepSpeed would take an optimizer step after each part.
+        """The largest number of source positions, and also of target positions, in a part of a batch. None if
+        the trainer does not divide batches into parts. The division of a batch does not depend on the number
+        of processes, because another division would change the dropout masks. With DeepSpeed, the trainer
+        does not divide batches, because DeepSpeed would take an optimizer step after each part of a batch.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -272,7 +276,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         run.
 
         Therefore the random masks of dropout and SimCut depend only on the batch. Neither the number of
-        processes nor an interruption changes the masks.
+        processes nor an interruption of the run changes the masks of dropout and SimCut.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
@@ -324,9 +328,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return a tensor [2] on the device that summarises all batches since the last call of `take_losses`.
-        The first number is 1.0 if a loss or gradient was not finite, and otherwise 0.0. The second number is
-        the sum of the losses.
+        """Return a tensor [2] (float32) about all batches since the last call of `take_losses`. The tensor is
+        on the device of the trainer. The first number is 1.0 if a loss or gradient was not finite, and
+        otherwise 0.0. The second number is the sum of the losses of the batches.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -363,8 +367,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.processes.run_on_main(self._complete_checkpoint, folder)
         except Exception:
             # If the failed save was replacing an earlier checkpoint of the same step, restore the earlier
-            # checkpoint. Delete the incomplete checkpoint, because it takes disk space. Ignore errors of this
-            # cleanup, because the output folder may have been deleted.
+            # checkpoint. Delete the incomplete checkpoint, because it takes disk space. Ignore errors while
+            # checkpoints are restored and deleted, because the output folder has perhaps been deleted.
             with contextlib.suppress(OSError):
                 # Do not change a folder that is no longer the folder of this run.
                 refuse_vanished_folder(folder)
@@ -430,8 +434,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validate(self) -> dict[str, float]:
         """Return the validation scores of the current weights, or an empty dict if a signal arrived."""
-        # Use the model without its wrapper for several processes, because the processes may have different
-        # numbers of validation batches.
+        # Use the model without DistributedDataParallel, because `forward` of DistributedDataParallel can wait
+        # for the other processes. The processes can have different numbers of validation batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
             shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
@@ -484,7 +488,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
         """Compute the outputs for this process's part of the validation split. Return each output with the
-        index of its row.
+        index of its sentence in `pairs`.
         """
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)

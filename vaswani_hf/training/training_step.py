@@ -1,5 +1,5 @@
-"""Parts of a training step without the Trainer and without a corpus. step_cost.py counts the cost of such a
-step, and measure.py measures its time.
+"""Defines functions for a training step without the Trainer and without a corpus. step_cost.py counts the
+cost of the training step, and measure.py measures the time of the training step.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
     of reading stored activations.
     """
     # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`. Call
-    # the method by the name that exists.
+    # the method by the name that exists in the installed version of transformers.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)()
 

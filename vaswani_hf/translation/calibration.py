@@ -1,5 +1,5 @@
-"""Defines the calibration of a checkpoint. A calibration estimates from the token probabilities of a
-translation the probability that the translation is good.
+"""Defines the calibration of a checkpoint. A calibration estimates the probability that a translation is
+good. The estimate uses the token probabilities of the translation.
 """
 
 import json

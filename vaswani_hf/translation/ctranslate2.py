@@ -1,5 +1,5 @@
-"""The CTranslate2 backend of `Translator`. The backend loads a folder that `vaswani export --format
-ctranslate2` wrote.
+"""The CTranslate2 backend of `Translator`. The CTranslate2 backend loads a model from a folder that `vaswani
+export --format ctranslate2` wrote.
 
 The file convert/ctranslate2.py writes the folder. The backend for PyTorch models is `PyTorchBackend` in
 model/backend_vaswani.py. The search settings have the same names and meanings as in `generate`. The search of
@@ -12,17 +12,18 @@ CTranslate2 differs from the search of this package in these points:
   search of this package, but are slower than CTranslate2's own search.
 
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
-  With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
-  translations differ if a better translation would finish after CTranslate2 has stopped. The larger
-  `length_penalty` is, the more often the translations differ. The two searches were compared on 300 Multi30k
-  sentences with 5 beams and a model after a short training. With `length_penalty` 0.6, the two searches found
-  the same translation for every sentence. With `length_penalty` 1.4, 52 of the 300 translations differed. For
-  5 of the 52 sentences, the scores of both translations were compared. The translation from the search of
+  With the length penalty `gnmt`, the search of this package stops when no better translation is possible.
+  CTranslate2 misses a better translation that would finish after CTranslate2 has stopped. The larger
+  `length_penalty` is, the more often CTranslate2 misses the best translation. The search of CTranslate2 was
+  compared with the search of this package on 300 Multi30k sentences. The comparison used 5 beams and a model
+  after a short training. With `length_penalty` 0.6, the two searches found the same translation for every
+  sentence. With `length_penalty` 1.4, 52 of the 300 translations differed. For 5 of the 52 sentences with
+  different translations, the scores of the two translations were compared. The translation from the search of
   this package had the higher score in all 5 cases.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
-  log-probabilities of the translations from the scores, and ranks the translations with the length penalty
-  and the coverage penalty of this package.
+  log-probabilities of the translations from CTranslate2's scores. The backend ranks the translations with the
+  length penalty and the coverage penalty of this package.
 
 - CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
   length limit of the sentences. If a translation is longer than the limit of its own sentence, the backend
@@ -243,14 +244,14 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a length limit (target tokens) to the indices of the sentences whose next search has this
-        # length limit.
+        # Maps a length limit (target tokens) to the indices of the sentences that must still be searched up
+        # to the length limit.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
-            # In the exact search (`early_stopping="never"`), the first length limit of a sentence is at most
-            # the own limit of the sentence. In all other searches, every sentence begins with the largest
-            # limit.
+            # In the exact search (`early_stopping="never"`), the first search of a sentence has at most the
+            # length limit of the sentence. If the search is not exact, the first search of each sentence has
+            # the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -311,8 +312,8 @@ class CTranslate2Backend:
     def log_probs(
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """Return the log-probabilities [B][T] of all tokens of given translations. The last value of a row is
-        the log-probability of `</s>`.
+        """Return the log-probabilities [B][T] of all tokens of given translations. The last value for each
+        translation is the log-probability of `</s>`.
 
         Args:
             source_ids (sequence): [B][S] token ids with `</s>` at the end.
@@ -427,9 +428,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) for the next search of the sentence. Return None if no
-        other search is necessary, because the search with the length limit `limit` has found the best
-        translations.
+        """Return the length limit (target tokens) for the next search of the sentence. Return None if the
+        search with the length limit `limit` has already found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -452,8 +452,8 @@ class CTranslate2Backend:
             # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
-        # The length penalty counts the first `num_counted` tokens of the prefix, and all tokens after the
-        # prefix.
+        # Of the prefix, the length penalty counts only the first `num_counted` tokens: the language token.
+        # The length penalty counts all tokens after the prefix.
         num_left_out = len(sentence.prefix) - sentence.num_counted
         length = len(unfinished[0][0].token_ids) - num_left_out
         longest = sentence.limit - num_left_out
@@ -492,8 +492,9 @@ class CTranslate2Backend:
             "min_decoding_length": 0,
         }
         if config.num_beams > 1:
-            # At most `num_beams` translations of each length can finish. Therefore, with `patience=longest`,
-            # CTranslate2 does not stop before `max_decoding_length`.
+            # At most `num_beams` translations of each length can finish. Therefore, if `patience` is the
+            # largest length limit of the sentences (`longest`), CTranslate2 does not stop before
+            # `max_decoding_length`.
             patience = 1 if config.early_stopping is True else _PATIENCE
             if _is_exact(config):
                 patience = longest

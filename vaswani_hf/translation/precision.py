@@ -23,8 +23,8 @@ logger = transformers_logging.get_logger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # To choose the dtype, `choose_dtype` compares the translations of at most `NUM_COMPARED` texts in float32 and
 # in bfloat16. A few texts are enough to detect a model for which bfloat16 is not precise enough. A single
-# different translation rejects bfloat16. With 100 texts, rounding would change at least one translation even
-# for suitable models, because two hypotheses can have almost the same score.
+# different translation rejects bfloat16. A comparison of 100 texts would reject even suitable models, because
+# rounding changes a translation if two hypotheses have almost the same score.
 NUM_COMPARED = 8
 # Only one thread chooses the dtype of a translator, because several threads may use the translator.
 _DECIDING = threading.Lock()
@@ -84,7 +84,7 @@ def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
     """Translate requests with the float32 translator and with the bfloat16 translator, without sampling.
-    Return the number of equal translations.
+    Return the number of requests with equal translations in float32 and bfloat16.
     """
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
@@ -103,8 +103,9 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # If a translation raises an error, use float32. If float32 raises the same error, the user sees
-            # the error when the texts are translated again.
+            # If a translation raises an error, use float32. If the error also occurs in float32, the user
+            # sees the error later, because the translator translates the same texts again after
+            # `choose_dtype`.
             return 0
     return sum(map(str.__eq__, expected, found))
 

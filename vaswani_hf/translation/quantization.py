@@ -23,8 +23,8 @@ from ..processor import capability
 from ..version import install_command
 
 # An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`.
-# The methods in `_HARMLESS` do not read values. An `Int8Weight` does not support the attributes in `_VIEWS`,
-# because the attributes in `_VIEWS` return values.
+# The methods in `_HARMLESS` do not read the values of the weight. An `Int8Weight` does not support the
+# attributes in `_VIEWS`, because the attributes would return tensors with the values of the weight.
 _HARMLESS = {
     "dim",
     "size",
@@ -48,9 +48,9 @@ class Int8Weight(nn.Parameter):
     """The int8 weight [O, I] of a linear layer.
 
     The attribute `product` is a function that computes the output of the layer from the states and the bias.
-    All other operations that need the values of the weight raise an error. Therefore an `Int8Weight` cannot
-    be saved, moved, copied or trained. A layer with an `Int8Weight` is still an `nn.Linear`, because the fast
-    code paths of this package expect an `nn.Linear`.
+    Except for `nn.functional.linear`, all operations that need the values of the weight raise an error.
+    Therefore an `Int8Weight` cannot be saved, moved, copied or trained. A layer with an `Int8Weight` is still
+    an `nn.Linear`, because the fast code paths of this package expect an `nn.Linear`.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -117,8 +117,8 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. If neither function works,
-    return None, so that torchao computes the products.
+    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. If neither function works on
+    this processor, return None, so that torchao computes the linear layers.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
@@ -136,9 +136,9 @@ def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool
     """Return True if a kernel adds two products in a 16-bit integer, so that the sum of the largest products
     overflows.
 
-    The function tests the kernel with a multiplication of the largest values. The function does not read the
-    list of processor instructions, because environment variables such as ONEDNN_MAX_CPU_ISA can turn off
-    listed instructions.
+    The function multiplies the largest int8 weights by the largest inputs with the kernel, and checks the
+    sums. The function does not read the list of processor instructions, because environment variables such as
+    ONEDNN_MAX_CPU_ISA can turn off listed instructions.
     """
     weight = torch.full((16, 64), 127, dtype=torch.int8)
     multiply = kernel(weight, torch.full((16,), 1 / 127))
@@ -147,8 +147,8 @@ def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool
 
 
 def _in_int8(weight: torch.Tensor, kernel: Callable | None, reduce_range: bool) -> nn.Parameter:
-    """Return the int8 weight of a layer with the float32 weight `weight`. With `reduce_range`, the weight has
-    7 bits instead of 8 bits.
+    """Return the int8 weight of a layer with the float32 weight `weight`. With `reduce_range`, each value of
+    the int8 weight uses 7 bits instead of 8 bits.
     """
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, PerRow, quantize_
 
@@ -201,10 +201,10 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass 1.0 as the scale of the rows, and multiply the scales of the weight by the scale of the rows instead.
-    # With two scales, some kernels of oneDNN multiply the sum by one scale after the other, and other kernels by
-    # the product of the scales. The kernel depends on the number of rows, so the rounding of a row would depend
-    # on the number of rows.
+    # Pass 1.0 to oneDNN as the scale of the rows, and include the scale of the rows in the scales of the
+    # weight. If oneDNN gets two scales, some kernels multiply an integer sum by one scale and then by the
+    # other scale. Other kernels multiply the integer sum by the product of the scales. oneDNN chooses a
+    # kernel for the number of rows, so the rounding errors of a row would depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

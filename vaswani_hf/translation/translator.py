@@ -37,8 +37,8 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True in the class `Parser`, because `Parser` loads only parsing models. False in `Translator`, because
-    # `Translator` loads only translation models.
+    # `makes_trees` is True in the class `Parser`, because `Parser` loads only parsing models. `makes_trees`
+    # is False in `Translator`, because `Translator` loads only translation models.
     makes_trees = False
     # True if the dtype is "auto", and the translator has not yet chosen between float32 and bfloat16.
     is_undecided = False
@@ -125,7 +125,9 @@ class Translator(BaseTranslator):
             choose_dtype(self, requests, options)
 
     def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """If the dtype is "auto", choose the dtype. Then return an iterator over the unchanged requests."""
+        """If the dtype is "auto", choose the dtype. Return an iterator over all requests, including the
+        requests that were read to choose the dtype.
+        """
         requests = iter(requests)
         first: list[Any] = []
         # If all texts so far are blank, read `options.window` more requests, because the choice of the dtype

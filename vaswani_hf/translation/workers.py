@@ -22,9 +22,9 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# At most `_WINDOWS_PER_WORKER` windows of requests per worker process are in progress: sent to a worker
-# process, but not yet yielded. `_WINDOWS_PER_WORKER` is above 1, so that a worker process is not idle while
-# the iterator waits for an earlier window.
+# A window is a group of requests. For each worker process, at most `_WINDOWS_PER_WORKER` windows have been
+# sent to a worker process and have not yet been yielded. `_WINDOWS_PER_WORKER` is above 1, so that a worker
+# process is not idle while another worker process translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -39,9 +39,10 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
-    A window is a group of requests that are read and sorted together; `options.window` is the size of a
-    window. If the remaining requests fit into one window, this process translates the requests, because
-    starting worker processes would take longer than the translation.
+    A window is a group of requests that are read and sorted together. The size of a window is
+    `options.window`. With several processes and no seed, the size is divided by the number of processes. If
+    the remaining requests fit into one window, the calling process translates the requests, because starting
+    worker processes would take longer than the translation.
 
     The caller must close the generator to end the worker processes.
 
@@ -57,9 +58,9 @@ def translate_remaining(
     window = options.window
     if num_workers > 1 and options.seed is None:
         window = -(-window // num_workers)
-    # If a seed is given, the window size must not depend on the number of processes, because the sampled
-    # tokens depend on the window size. A resumed run translates a whole window again, because the rounding
-    # errors of a sentence depend on the other sentences of its batch.
+    # With a seed, do not divide the window size by the number of processes, because the sampled tokens depend
+    # on the window size. A resumed run translates a whole window again, because the rounding errors of a
+    # sentence depend on the other sentences of its batch.
     begin = done - done % window
     translator = None
     if num_workers == 1 or dtype == "auto":
@@ -71,8 +72,8 @@ def translate_remaining(
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
     if num_workers > 1:
-        # Read `window + 1` requests to find out whether the input is longer than one window. Worker processes
-        # are started only for such an input.
+        # Read `window + 1` requests to find out whether the input is longer than one window. Start worker
+        # processes only if the input is longer than one window.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
@@ -108,8 +109,8 @@ def translate_in_processes(
     because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Read the first windows before the worker processes start. If there are fewer windows than `num_workers`,
-    # start fewer worker processes.
+    # Read the first `num_workers` windows (groups of requests) before the worker processes start. If there
+    # are fewer windows than `num_workers`, start fewer worker processes.
     first = list(islice(windows, num_workers))
     if not first:
         return
@@ -137,8 +138,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the worker's end of the pipe in the main process, because otherwise the main process would
-            # not notice the end of the worker process.
+            # Close the worker's connection `of_worker` in the main process. Otherwise, the main process would
+            # not notice that the worker process has ended.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -167,8 +168,8 @@ def _work(
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # If a request fails, send the translations of the earlier requests in the window together with the
-        # error.
+        # If a request fails, send the error together with the translations of the requests before the failed
+        # request.
         done, failure = [], None
         try:
             translator = translator or load()
@@ -185,7 +186,7 @@ def _work(
 
 def _picklable(error: Exception) -> Exception:
     """Return `error` if `error` can be pickled and sent to the main process. Otherwise, return a
-    `ChildProcessError` with the same message.
+    `ChildProcessError` that contains the type and the message of `error`.
     """
     try:
         pickle.loads(pickle.dumps(error))

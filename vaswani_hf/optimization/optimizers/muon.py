@@ -124,7 +124,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of Muon and of AdamW."""
+        """Return the optimizer states of Muon and of AdamW."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

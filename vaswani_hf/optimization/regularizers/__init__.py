@@ -25,8 +25,8 @@ def regularizer_of(training: Any) -> Regularizer | None:
 
 
 def num_passes(training: Any) -> int:
-    """Return the number of forward passes over each batch. A run computes these passes together, as one
-    larger batch.
+    """Return the number of forward passes over each batch. A run computes all forward passes over a batch
+    together, as one larger batch.
     """
     regularizer = regularizer_of(training)
     return 1 if regularizer is None else regularizer.num_passes

@@ -30,7 +30,7 @@ class SimCutLoss(TwoPassLoss):
     second pass.
 
     Attributes:
-        cut_rate (float): The probability with which the second pass leaves out a token.
+        cut_rate (float): The probability with which the second pass replaces a token embedding by zeros.
     """
 
     cut_rate: float = SimCutSettings.model_fields["simcut_p"].default

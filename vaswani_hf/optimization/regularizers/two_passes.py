@@ -122,8 +122,8 @@ class _ChunkedDivergence(torch.autograd.Function):
     """Computes the divergence between the token probabilities of the two passes, summed over N tokens.
 
     To save memory, the forward pass computes the logits of one chunk of tokens at a time. The forward pass
-    also computes the gradients of the divergence. The backward pass only multiplies these gradients by the
-    gradient of the loss.
+    also computes the gradients of the divergence. The backward pass only multiplies the stored gradients of
+    the divergence by `grad_output`.
     """
 
     @staticmethod
@@ -167,11 +167,13 @@ class _ChunkedDivergence(torch.autograd.Function):
 def _divergence_and_gradients(
     first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the divergence between two passes, summed over N tokens, and its two gradients.
+    """Return the divergence between two passes, summed over N tokens, and its gradients with respect to the
+    logits `first` and `second`.
 
     `first` and `second` are the logits [N, V] of the two passes, and p and q are the softmax of these logits.
-    The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The gradients
-    [N, V] are the derivatives with respect to `first` and `second`.
+    The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The factor is
+    1/4, because R-Drop has the factor 1/2, and `RDropLoss` halves the loss of R-Drop. The gradients have the
+    shape [N, V].
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
