@@ -200,9 +200,9 @@ class SearchRecord:
         limit (int): The maximum length of a hypothesis, in generated tokens.
         num_counted (int): The number of best finished hypotheses that count as results of the search. The
             search compares the best unfinished beam with the worst of these hypotheses.
-        considers_all_lengths (bool): True if the search considers all possible lengths of the best unfinished beam, up to
-            `limit`, when the search decides whether to stop. If `considers_all_lengths` is False, the search
-            considers only the current length of the beam.
+        considers_all_lengths (bool): True if the search considers all possible lengths of the best unfinished
+            beam, up to `limit`, when the search decides whether to stop. If `considers_all_lengths` is False,
+            the search considers only the current length of the beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of candidates of each step: the search considers only this number of
             the best continuations of all beams. `num_candidates` is at least `2 * num_beams`.

@@ -55,9 +55,10 @@ class Node:
         source_start (int): For a pair of tags, the index of the first source unit (such as a word) between
             the tags. For a single tag or an unchangeable part, the index of the next source unit.
         source_end (int): For a pair of tags, the index of the first source unit (such as a word) after the
-            closing tag. start (int): The index of the first unit of the translation after the opening tag,
-            the single tag or the unchangeable part. end (int): The index of the first unit of the translation
-            after the node.
+            closing tag.
+        start (int): The index of the first unit of the translation after the opening tag, the single tag or
+            the unchangeable part.
+        end (int): The index of the first unit of the translation after the node.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
