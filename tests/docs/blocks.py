@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 # A line of this form directly above a block excludes the block from the test. Readers see the line.
 MARK = re.compile(
-    r"\*Needs (a GPU|the network|several machines|another toolkit|data that you have|minutes or hours)\.\*"
+    r"\*Needs (a GPU|the network|several machines|another toolkit|your own data files|minutes or hours)\.\*"
 )
 # Blocks of these languages run. Blocks of "text" show output or a sketch and do not run.
 RUNNABLE = ("bash", "python", "yaml")

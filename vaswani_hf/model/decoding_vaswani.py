@@ -192,7 +192,7 @@ class TreeKVCache:
                 entries = None if kept is None else kept[:, None, :, None]
                 store[layer_idx] = old.new_empty(
                     *old.shape[:2], capacity, old.shape[3]
-                )  # [N, H, capacity, K]
+                )  # [N, H, capacity, d_k or d_v]
                 store[layer_idx][:, :, :length] = _entries(old, entries, 2, length)
         if self.visible is not None:
             entries = None if kept is None else kept[:, None]
@@ -266,15 +266,15 @@ class AttentionStep:
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
         """Return the output [N * beams, D] for the states [N * beams, D]. `shape` is (N, beams)."""
-        query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
+        query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, d_k]
         if self.is_cross:
             layer = self.source_layers[self.layer_idx]
-            key = layer.keys  # [N, H, S, K]
+            key = layer.keys  # [N, H, S, d_k]
             value = layer.values  # [N, H, S, d_v]
         else:
             key = self.k_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)
             value = self.v_proj(states).view(*shape, -1, self.d_v).transpose(1, 2)
-            key, value = self.own_cache.update(key, value, self.layer_idx)  # [N, H, M, K], [N, H, M, d_v]
+            key, value = self.own_cache.update(key, value, self.layer_idx)  # [N, H, M, d_k], [N, H, M, d_v]
         if self.is_fused and recorder is None:
             output = self.attention.attend_fused(query, key, value, mask)  # [N, beams, H, d_v]
         else:
