@@ -1,6 +1,6 @@
 """Compares the beam search of this package with MarianMT and CTranslate2 on the same sentences.
 
-    python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
+    python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200 --early_stopping]
 
 All engines use the same weights. The script prints a table with one row for each engine. The column "seconds"
 shows the median time. The column "same" shows how many translations are equal to the translations of
@@ -35,8 +35,8 @@ from vaswani_hf.model.translator_vaswani import batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# All searches use these settings. Use `early_stopping="never"`, so that the searches of MarianMT and of this
-# package stop only when no better translation is possible.
+# All searches use these settings. With `early_stopping="never"`, a search stops only when no better translation is
+# possible. The option `--early_stopping` replaces this value.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -187,12 +187,12 @@ def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str
     return run
 
 
-def by_ctranslate2(folder: str) -> Engine:
+def by_ctranslate2(folder: str, settings: dict[str, Any]) -> Engine:
     """Return an engine that calls CTranslate2 on batches of similar lengths."""
     from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
 
     backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
-    settings = {**SETTINGS, "max_length_a": None, "max_length_b": None, "max_length": None}
+    settings = {**settings, "max_length_a": None, "max_length_b": None, "max_length": None}
 
     def run(ids: Ids) -> Ids:
         results: Ids = [[]] * len(ids)
@@ -212,7 +212,11 @@ class Benchmark:
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
-        self.settings = {**SETTINGS, "max_new_tokens": arguments.max_new_tokens}
+        self.settings = {
+            **SETTINGS,
+            "max_new_tokens": arguments.max_new_tokens,
+            "early_stopping": arguments.early_stopping or "never",
+        }
         translator = Translator.from_pretrained(arguments.checkpoint, arguments.device)
         self.tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
         self.pad = translator.model.config.pad_token_id
@@ -221,6 +225,8 @@ class Benchmark:
         # Remove the length limits of the checkpoint, because the settings of each engine limit the length.
         for name in ("max_length", "max_length_a", "max_length_b"):
             setattr(self.model.generation_config, name, None)
+        # Divide scores by a power of the length, because MarianMT has no other length penalty.
+        self.model.generation_config.length_penalty_type = "power"
         self.model.to(arguments.device, torch.bfloat16 if arguments.bf16 else torch.float32)
         lines = [line.strip() for line in read_lines(arguments.source)]
         self.ids = translator.source_tokenizer(lines[: arguments.sentences])["input_ids"]
@@ -260,7 +266,7 @@ class Benchmark:
 
             folder = str(Path(tempfile.mkdtemp()) / "model")
             to_ctranslate2(self.model, self.tokenizers, folder, "int8" if "int8" in name else None)
-            return by_ctranslate2(folder)
+            return by_ctranslate2(folder, self.settings)
         model = self.model_of(name)
         settings = PAPER if "paper" in name else self.settings
         if "one" in name or "file" in name:
@@ -332,6 +338,11 @@ def main(words: list[str] | None = None) -> None:
         help="translate only this number of sentences, from the beginning of the file",
     )
     parser.add_argument("--max_new_tokens", type=int, default=100)
+    parser.add_argument(
+        "--early_stopping",
+        action="store_true",
+        help="end a search as soon as `num_beams` translations have finished",
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--bf16", action="store_true", help="run all PyTorch engines in bfloat16")

@@ -13,7 +13,8 @@ from vaswani_hf.serving.directions import Directions, language_name, load_direct
 
 
 def model(*tags: str) -> SimpleNamespace:
-    return SimpleNamespace(backend=None, tags=tags_of(tiny_tokenizer(vocab_size=290, tags=tags)))
+    tokenizer = SimpleNamespace(tags=tags_of(tiny_tokenizer(vocab_size=290, tags=tags)))
+    return SimpleNamespace(backend=None, segment_tokenizer=tokenizer)
 
 
 def pairs(directions: Directions) -> list[tuple]:
