@@ -145,9 +145,9 @@ class Node:
             did not extend the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
             by `coverage_penalty`. The coverage term includes the attention weights with which the model
-            predicts the children of this node. If a child ends the hypothesis, the score of the hypothesis
-            contains the coverage term. `coverage` is None if the search did not extend the hypothesis that
-            ends with this node, or if the search has no coverage penalty.
+            predicts the children of this node. If a hypothesis ends at a child of this tree node, the score
+            of the hypothesis contains the coverage term. `coverage` is None if the search did not extend the
+            hypothesis that ends with this node, or if the search has no coverage penalty.
     """
 
     parent: int
@@ -202,7 +202,7 @@ class SearchRecord:
             search compares the best unfinished beam with the worst of these hypotheses.
         considers_all_lengths (bool): True if the search considers all possible lengths of the best unfinished
             beam, up to `limit`, when the search decides whether to stop. If `considers_all_lengths` is False,
-            the search considers only the current length of the beam.
+            the decision to stop uses only the current length of this beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of candidates of each step: the search considers only this number of
             the best continuations of all beams. `num_candidates` is at least `2 * num_beams`.

@@ -383,8 +383,9 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# `vaswani evaluate` uses the first kind of evaluation in this dictionary whose option the user gives. If the
-# user gives none of these options, the kind is `model`: the command scores one model or one file.
+# `vaswani evaluate` uses the first kind in this dictionary that the user gives as an option, such as
+# `--trees`. If the user gives none of these options, the kind is `model`: the command scores one model or one
+# file.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

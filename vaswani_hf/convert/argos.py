@@ -8,8 +8,8 @@ archive with one folder. The folder in the archive contains:
 
 - sentencepiece.model: the SentencePiece model that tokenizes source texts and decodes translations. Argos
   Translate has only one SentencePiece model for both languages. Therefore the SentencePiece model also
-  contains the target tokens. The type of the target tokens in the SentencePiece model is "unused", so that
-  source texts are not split into target tokens.
+  contains the tokens of the target language. The type of the target tokens in the SentencePiece model is
+  "unused", so that source texts are not split into target tokens.
 
 - metadata.json: the codes and the names of the two languages.
 

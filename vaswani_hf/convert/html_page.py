@@ -338,10 +338,10 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
     texts = [target.decode(row, skip_special_tokens=True) for row in rows]
     if engine.run("decode", token_ids=rows) != texts:
         raise ValueError(
-            "The page decodes a translation in another way than the checkpoint; nothing was written."
+            "The page decodes a translation to another text than the checkpoint; nothing was written."
         )
     if engine.run("encode", texts=texts) != source(texts)["input_ids"]:
-        raise ValueError("The page encodes a text in another way than the checkpoint; nothing was written.")
+        raise ValueError("The page encodes a text to other tokens than the checkpoint; nothing was written.")
 
 
 def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:

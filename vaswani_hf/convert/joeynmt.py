@@ -276,9 +276,9 @@ def _without_alpha(
     In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k, where alpha is
     the factor of JoeyNMT's residual connections. Therefore the hidden states after the k-th sub-layer are
     JoeyNMT's hidden states divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the
-    effect of the epsilon. The outputs of a pre-norm encoder with n sub-layers and without a final LayerNorm
-    are JoeyNMT's outputs divided by alpha^n. Therefore the import multiplies the weights of the key and value
-    projections in the cross-attention by alpha^n, where n is the number of encoder sub-layers.
+    effect of the epsilon. Without a final LayerNorm, the outputs of an imported pre-norm encoder with n
+    sub-layers are JoeyNMT's outputs divided by alpha^n. Therefore the import multiplies the weights of the
+    key and value projections in the cross-attention by alpha^n, where n is the number of encoder sub-layers.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():

@@ -8,13 +8,13 @@ by their ids.
 
 A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. With
 one vocabulary file, the source tokenizer and the target tokenizer contain the pieces of both models. Each
-tokenizer must split texts only into pieces of its own SentencePiece model. Therefore the conversion writes
-the character `_FOREIGN` before each piece that the tokenizer's own model does not contain. `_FOREIGN` does
-not occur in texts, and the decoder of the tokenizer removes `_FOREIGN`. The conversion never writes
-`_FOREIGN` before a single character, or before a piece whose characters are all missing in the tokenizer's
-own SentencePiece model. The tokenizer must be able to use pieces of unknown characters. The reason is that
-SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
-vocabulary.
+tokenizer must split texts only into pieces of its own SentencePiece model. To disable each piece that is not
+in the SentencePiece model of the tokenizer, the conversion writes the character `_FOREIGN` before the piece.
+`_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes `_FOREIGN`. The conversion never
+writes `_FOREIGN` before a single character, or before a piece whose characters are all missing in the
+tokenizer's own SentencePiece model. The tokenizer must be able to use pieces of unknown characters. The
+reason is that SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined
+piece in the vocabulary.
 """
 
 import base64
@@ -313,8 +313,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
     }
     for splitter in splitters[1:]:
         # Add a piece for each character that is a piece of the original SentencePiece model and has no id in
-        # the vocabulary. `_pre_tokenizer` has written the characters without an id into the pattern of the
-        # splitter.
+        # the vocabulary. The pattern of the splitter contains the characters that have no id, see
+        # `_pre_tokenizer`.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():

@@ -1,9 +1,9 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
 `torch.nn.Transformer` contains only the encoder layers and decoder layers. A translation model also needs
-embeddings, positions and an output projection. The author of the model adds the embeddings, positions and
-output projection under arbitrary weight names. The user must write these weight names, the kind of positions
-and the number of heads into a file, and name the file with the option `--config`.
+embeddings, positions and an output projection. The author of the model implements the embeddings, positions
+and output projection, and chooses the names of their weights. The user must write these weight names, the
+kind of positions and the number of heads into a file, and name the file with the option `--config`.
 
 Models with a `torch.nn.Transformer` differ from the paper in two points: the attention has biases; a
 LayerNorm follows the last layer of each stack, even in post-norm models. PyTorch stores the projections of

@@ -70,7 +70,8 @@ def header_of(path: Path) -> bytes:
 
 def _is_unreadable(error: Exception) -> bool:
     """Return True if the operating system cannot read a file. Return False for the error "invalid argument",
-    because a library can cause the error with a negative seek position in a damaged zip file.
+    because this error can mean that the file is damaged: a damaged zip file can make a library seek to a
+    negative position.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 

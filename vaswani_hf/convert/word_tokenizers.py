@@ -108,8 +108,8 @@ def tokenizer_pair(
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # Record whether the source and the target tokenizer have the same token ids. Training and the export to
-    # transformers.js read `SHARED_IDS_MARK` in `target.init_kwargs`, because two separate tokenizer objects
-    # can have the same token ids.
+    # Record whether the source and the target tokenizer have the same token ids. `SHARED_IDS_MARK` tells
+    # training and the export to transformers.js whether two separate tokenizer objects have the same token
+    # ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     return source, target

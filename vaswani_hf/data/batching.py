@@ -189,8 +189,9 @@ def _evenly_full_bounds(
     def bounds(total: int, count: int) -> np.ndarray:
         # Return the batch bounds: the positions at which the batches begin. The token budgets of the first
         # `count` batches add up to `total`. If `total` is not divisible by `count`, the last batches get a
-        # budget that is larger by one token. Do not give all batches the same token budget: if the common
-        # budget were one token smaller, every batch could contain one sentence pair less.
+        # budget that is larger by one token. If all batches had the same token budget, the last batch could
+        # be almost empty. Even one token less in this budget could remove one sentence pair from every batch,
+        # so that more batches are needed.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 

@@ -287,9 +287,9 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
     """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
 
-    A tokenizer that was imported from another library supports only the text form `SENTENCE`. If `form` is
-    `SENTENCE`, `with_form` returns an imported tokenizer unchanged. If `form` is not `SENTENCE`, `with_form`
-    raises a ValueError for an imported tokenizer.
+    A tokenizer that was imported from another library supports only the `TextForm` `SENTENCE` (`</s>` at the
+    end of a text, and no `<mask>`). If `form` is `SENTENCE`, `with_form` returns an imported tokenizer
+    unchanged. If `form` is not `SENTENCE`, `with_form` raises a ValueError for an imported tokenizer.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:

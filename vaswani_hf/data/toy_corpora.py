@@ -295,9 +295,9 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
     For every seed, a number belongs to the same split ("train", "validation" or "test"). The splits
     "validation" and "test" have about 5 % of the numbers each. The split "train" has the remaining numbers
-    and all numbers below 100. Only the split "train" repeats numbers. A number is repeated only after all
-    numbers with the same two digit counts (of the thousands and of the remainder) have been drawn. A larger
-    `num_pairs` only adds pairs at the end of the list.
+    and all numbers below 100. A number can occur more than once only in the split "train". A number occurs
+    again only after all numbers with the same two digit counts (of the thousands and of the remainder) have
+    been drawn. A larger `num_pairs` only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -329,9 +329,9 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers from 0 to 999,999, whatever their split is. If `is_endless` is True, a number is
-    repeated after all numbers with the same two digit counts (of the thousands and of the remainder) have
-    been drawn.
+    """Yield random numbers from 0 to 999,999, whatever their split is. If `is_endless` is True, a number can
+    occur again, but only after all numbers with the same two digit counts (of the thousands and of the
+    remainder) have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)

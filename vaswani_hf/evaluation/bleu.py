@@ -140,8 +140,8 @@ def exact_match_by(
 ) -> dict[Any, dict[str, float]]:
     """Compute the exact match in percent and the number of sentences for each group of predictions.
 
-    `groups` contains one key for each prediction, such as the number of digits. Predictions with equal keys
-    form a group. The groups in the result are sorted.
+    `groups[i]` is the group of prediction i, for example the number of digits of the source number. The keys
+    of the returned dict are the groups in ascending order.
     """
     results = {}
     for group in sorted(set(groups)):

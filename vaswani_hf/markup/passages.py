@@ -380,8 +380,8 @@ def _target_units(
             start = end
         space = " " if units else separator
     if units and source and not units[-1].is_word and not source[-1].is_word:
-        # Align the punctuation at the end of the translation with the punctuation at the end of the source
-        # sentence.
+        # Record that the punctuation at the end of the translation is aligned with the punctuation at the end
+        # of the source sentence.
         units[-1].source = first_source + len(source) - 1
     return units
 

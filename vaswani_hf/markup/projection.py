@@ -117,8 +117,8 @@ def _place_pairs(
     sentences: Sequence[Bounds],
 ) -> None:
     """For each pair of tags directly inside `parent`, choose the words of the translation between the two
-    tags. First place each pair of tags for which `_aligned_range` finds words in every sentence. Place all
-    other pairs of tags afterwards, around words that are not yet inside a pair.
+    tags. First place each pair of tags for which `_aligned_range` finds target words for every sentence
+    inside the pair. Place all other pairs of tags afterwards, around words that are not yet inside a pair.
     """
     free = [True] * len(target)
     unsure = []

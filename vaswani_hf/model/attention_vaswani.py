@@ -410,8 +410,8 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """Computes the score w_q q + w_k k of a query q and a key k. `score_query` [H, K] contains w_q, and
-    `score_key` [H, K] contains w_k.
+    """Computes the score w_q q + w_k k of a query q and a key k. `score_query` [H, K] contains the vector w_q
+    of each head for the queries. `score_key` [H, K] contains the vector w_k of each head for the keys.
     """
 
     def score_parameters(self):

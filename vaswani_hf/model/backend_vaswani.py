@@ -119,9 +119,9 @@ class Backend(Protocol):
         """Search for translations of B segments that have similar lengths. Return the hypotheses of each
         segment, best first.
 
-        `settings` are arguments of `generate`. With `with_attention`, a backend whose method `score` cannot
-        compute attention stores the attention in each hypothesis. If a text cannot be translated, `search`
-        raises a `SentenceError` that contains the text.
+        `settings` are arguments of `generate`. With `with_attention`, `search` stores its attention weights
+        in each hypothesis if the method `score` of the backend cannot compute attention. If a text cannot be
+        translated, `search` raises a `SentenceError` that contains the text.
         """
         ...
 

@@ -96,8 +96,8 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the scores [...] of translations. `log_probs` [...] are the summed log-probabilities of the
-        translations (nats).
+        """Return the scores of translations, a tensor with the shape of `log_probs`. `log_probs` [...], with
+        any shape, are the summed log-probabilities of the translations (nats).
 
         `length` is the number of new tokens, including `</s>`. `coverage` [...] is the result of
         `coverage_score`, or None without a coverage penalty.
@@ -215,7 +215,8 @@ class BeamSearch:
         sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
         rows_per_sentence: The number of rows per sentence in each call of a logits processor or a stopping
             criterion. A row is a beam for a logits processor, and a candidate for a stopping criterion. By
-            default, each call receives all beams or all candidates of a sentence.
+            default, each call of a logits processor receives all beams of each sentence, and each call of a
+            stopping criterion receives all candidates of each sentence.
     """
 
     def __init__(
@@ -368,8 +369,8 @@ class BeamSearch:
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Check token 0. If token 0 is the excluded token, check token 1, because the log-probability of the
-        # excluded token is overwritten below.
+        # Choose token 0 for the check for NaN. If token 0 is the excluded token, choose token 1, because
+        # `fill_` overwrites the log-probability of the excluded token.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(
@@ -601,8 +602,8 @@ class FinishedTranslations:
         self.paths[sentences] = gather_beams(both_paths, kept)
 
     def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
-        """Replace the translations of the sentences for which `sentences` [B] is True by the translations of
-        an earlier search with at most K beams.
+        """Copy the translations of an earlier search for the sentences that are True in `sentences` [B]. The
+        earlier search has at most K beams.
         """
         beams = slice(earlier.scores.shape[1])
         length = max(earlier.paths.shape[2], self.paths.shape[2])

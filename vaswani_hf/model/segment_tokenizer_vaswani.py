@@ -1,5 +1,5 @@
-"""Tokenizes source texts to segments. `SegmentTokenizer` adds the task prefix, language tags and language
-tokens, and finds for each token the word that contains the token.
+"""Tokenizes source texts to segments (sentences, or parts of long sentences). `SegmentTokenizer` adds the
+task prefix, language tags and language tokens, and finds for each token the word that contains the token.
 
 This file is saved with every checkpoint because the translator tokenizes texts with this file.
 """

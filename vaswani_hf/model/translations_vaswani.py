@@ -131,7 +131,9 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the generation config with the settings of a call that determine scores."""
+    """Return a copy of the generation config. The settings of a call replace the fields that change the
+    scores of translations, such as `length_penalty`.
+    """
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))

@@ -222,7 +222,7 @@ class BaseTranslator:
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
         """Return a copy of the options with defaults for missing search settings. The methods `layouts`,
-        `translate_segments` and `join` require the copy that `complete` returns.
+        `translate_segments` and `join` require options that `complete` has returned.
 
         Raises:
             ValueError: If `num_return_sequences` is larger than the search permits, if `min_confidence` is

@@ -110,9 +110,10 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None if the folder has neither checkpoints nor a
-    finished model. Print a line for each damaged checkpoint that is newer than the returned checkpoint. Raise
-    an error if all checkpoints are damaged, or if the folder has a finished model and no checkpoints.
+    """Return the newest undamaged checkpoint of a run. Return None for a new run, whose folder has neither
+    checkpoints nor a finished model. Print a line for each damaged checkpoint that is newer than the returned
+    checkpoint. Raise an error if all checkpoints are damaged, or if the folder has a finished model and no
+    checkpoints.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):

@@ -45,8 +45,8 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     if plugin.fsdp_version != 2:
         raise InvalidValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
     # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. First set
-    # `state_dict_config` and `optim_state_dict_config` to None, because `set_state_dict_type` does not
-    # replace other values.
+    # `state_dict_config` and `optim_state_dict_config` to None, because `set_state_dict_type` changes the two
+    # configs only if they are None.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy for FSDP2, because the policy would also round LayerNorm

@@ -168,8 +168,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def last_step(self) -> int:
-        """The last step that was trained. If no step was trained, the step of the resumed checkpoint, or 0
-        without a checkpoint.
+        """The last step that was trained. If no step was trained, `last_step` is the step of the resumed
+        checkpoint, or 0 without a checkpoint.
         """
         return self.state.global_step or self.start_step
 

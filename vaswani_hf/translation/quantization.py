@@ -203,8 +203,9 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     scale, zero = _ROW_SCALE
     # Pass 1.0 to oneDNN as the scale of the rows, and include the scale of the rows in the scales of the
     # weight. If oneDNN gets two scales, some kernels multiply an integer sum by one scale and then by the
-    # other scale. Other kernels multiply the integer sum by the product of the scales. oneDNN chooses a
-    # kernel for the number of rows, so the rounding errors of a row would depend on the number of rows.
+    # other scale. Other oneDNN kernels multiply the integer sum by the product of the two scales. oneDNN
+    # chooses the kernel by the number of rows, so with two scales the rounding errors of a row would depend
+    # on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

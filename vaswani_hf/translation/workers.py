@@ -40,9 +40,9 @@ def translate_remaining(
     """Yield the translations of all requests after the first `done` requests.
 
     A window is a group of requests that are read and sorted together. The size of a window is
-    `options.window`. With several processes and no seed, the size is divided by the number of processes. If
-    the remaining requests fit into one window, the calling process translates the requests, because starting
-    worker processes would take longer than the translation.
+    `options.window`. With several processes and no random seed, the window size is divided by the number of
+    processes. If the remaining requests fit into one window, the calling process translates the requests,
+    because starting worker processes would take longer than the translation.
 
     The caller must close the generator to end the worker processes.
 
