@@ -14,6 +14,7 @@ from vaswani_hf.cli import main
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
 from vaswani_hf.convert.formats import Expressible, Format, TranslatorEngine, one_of, sample_batch
+from vaswani_hf.convert.html_page import HTML
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
@@ -114,7 +115,9 @@ def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, na
 
 
 @pytest.mark.parametrize(
-    "expressible", [MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title
+    "expressible",
+    [MARIAN, MARIAN_NPZ, CTRANSLATE2, HTML.expressible, ONNX.expressible],
+    ids=lambda limits: limits.title,
 )
 def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monkeypatch, expressible):
     config = tiny_config()

@@ -38,7 +38,6 @@ from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_SEARCH
 from .formats import (
-    ALL_FIELDS,
     Expressible,
     Format,
     Limit,
@@ -120,7 +119,7 @@ def export_html(
     source, target = tokenizers
     settings = {
         "name": "{{model}}",
-        "config": {name: getattr(model.config, name) for name in sorted(ALL_FIELDS)},
+        "config": {name: getattr(model.config, name) for name in sorted(_FIELDS | _LIMITS.keys())},
         "generation": generation,
         "start_token_id": decoder_start_token_id(model.config),
         "end_token_ids": eos_token_ids(model.config),
@@ -412,9 +411,19 @@ _LIMITS: dict[str, Limit] = {
     "decoder_start_token_id": needs_start_token,
     "eos_token_id": needs_end_token,
 }
+# The config fields that the JavaScript module computes with all values.
+_FIELDS = frozenset(
+    """
+    vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
+    decoder_attention_heads encoder_ffn_dim decoder_ffn_dim d_k d_v norm_position norm_position_of_decoder
+    final_norm layer_norm_eps position_timescales position_offset max_position_embeddings scale_embedding
+    share_encoder_decoder_embeddings tie_word_embeddings lm_head_bias zero_start_embedding attention_bias
+    use_cache bos_token_id pad_token_id
+    """.split()
+)
 HTML = Format(
     name="html",
-    expressible=Expressible(_TITLE, ALL_FIELDS, _LIMITS),
+    expressible=Expressible(_TITLE, _FIELDS, _LIMITS),
     export=export_html,
     quantizations=("int8", "float32"),
     needs_tokenizers=True,

@@ -125,8 +125,8 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
             return checkpoint
         faults.append(f"'{checkpoint}' is damaged: {fault}")
     if faults:
-        raise InvalidValueError(
-            f"`output_dir` '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); "
+        raise ValueError(
+            f"The folder '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); "
             "choose another `--output_dir`."
         )
     if (folder / WEIGHTS_FILE).exists():
