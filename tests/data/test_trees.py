@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 from factories import tiny_tokenizer
-from sentences import refused, rows
+from sentences import refused
 
 from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
 from vaswani_hf.data.trees import (
@@ -77,23 +77,39 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
         tree_from_symbols(["dog"], symbols.split())
 
 
-# A text, and the message without the name of the file; "\n" is written as ⏎.
-NO_TREES = """
-(S (NN a))⏎(S (NP (NN b))⏎(S (NN c)) | line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add a closing bracket, or indent the lines that continue a tree.
-(S (NN a))⏎( (S⏎  (NP (NN b)) | line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add 2 closing brackets, or indent the lines that continue a tree.
-(S (NN a))) | line 1: a closing bracket has no opening bracket; remove the closing bracket, or add the opening bracket.
-⏎(S (NP the dog)) | line 2: the word 'the' has no tag of its own; write each word as (TAG word).
-(S (NP (NN a) b)) | line 1: the word 'b' has no tag of its own; write each word as (TAG word).
-(S (NN a (NN b))) | line 1: the word 'a' has no tag of its own; write each word as (TAG word).
-(S (NP) (NN a)) | line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove the bracket.
-the dog | line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets.
-"""
+NO_TREES = [
+    (
+        "(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
+        "line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add a closing bracket, or "
+        "indent the lines that continue a tree.",
+    ),
+    (
+        "(S (NN a))\n( (S\n  (NP (NN b))",
+        "line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add 2 closing brackets, or indent the "
+        "lines that continue a tree.",
+    ),
+    (
+        "(S (NN a)))",
+        "line 1: a closing bracket has no opening bracket; remove the closing bracket, or add the opening bracket.",
+    ),
+    ("\n(S (NP the dog))", "line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NP (NN a) b))", "line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NN a (NN b)))", "line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
+    (
+        "(S (NP) (NN a))",
+        "line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove the bracket.",
+    ),
+    (
+        "the dog",
+        "line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets.",
+    ),
+]
 
 
-@pytest.mark.parametrize(("text", "message"), rows(NO_TREES))
+@pytest.mark.parametrize(("text", "message"), NO_TREES)
 def test_text_that_is_no_tree_is_named_with_file_and_line(text, message):
     with refused(f"x.mrg, {message}"):
-        list(read_trees(text.split("⏎"), "x.mrg"))
+        list(read_trees(text.split("\n"), "x.mrg"))
 
 
 def test_depth_is_no_problem():
