@@ -182,7 +182,7 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
 
 
 def require_known(field: str, value: Any, known: Collection[Any]) -> None:
-    """Raise an `UnsupportedError` if the value of a field is none of the known values."""
+    """Raise an `UnsupportedError` if `value`, the value of the field `field`, is not in `known`."""
     if value not in known:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 

@@ -509,8 +509,8 @@ class Beams:
         parents: For each beam, the index of the beam of the previous step that the beam extends, [N, K]
             int64. The first step of the search sets `parents`.
         is_improvable: True for each sentence whose results may still change, [N] bool.
-        is_open: True for each sentence whose search goes on, [N] bool. `is_open` is False for a sentence with
-            enough finished translations (`StoppingRule.is_full`), even if `is_improvable` is True.
+        is_open: True for each sentence whose search continues, [N] bool. The search also ends for a sentence
+            that has enough finished translations (`StoppingRule.is_full`).
     """
 
     def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):

@@ -45,7 +45,7 @@ _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """What a plan assumes about the speed, the price and the sentences of a run.
+    """The assumptions of a plan: the speed and the price of the hardware, and the mean sentence length.
 
     The caller must set at most one of `hardware`, `tokens_per_second` and `measure`.
 
