@@ -172,7 +172,12 @@ def loses_checkpoint(client, checkpoint):
 @pytest.mark.parametrize("misbehave", [never_reads, never_ends, leaves, loses_checkpoint])
 def test_other_clients_are_served(client, checkpoint, misbehave):
     connections = misbehave(client, checkpoint)
-    assert translate(client, "Öl").json() == {"translatedText": "Öl"}
+    deadline = time.monotonic() + 60
+    # The requests of `misbehave` can fill the queue for a moment. A client then sends its request again.
+    while (answer := translate(client, "Öl")).status_code == 429:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert answer.json() == {"translatedText": "Öl"}
     for connection in connections:
         connection.close()
 
