@@ -1,12 +1,22 @@
 """`vaswani demo` serves a page that translates, shows confidences and alignments, and explains translations."""
 
+import socket
+
 import pytest
 
 from vaswani_hf.cli import demo
+from vaswani_hf.demo.models import load_models
 
-pytest.importorskip("gradio", reason="the extra `demo` is not installed")
+gradio = pytest.importorskip("gradio", reason="the extra `demo` is not installed")
 
-from vaswani_hf.demo.interface import alignment_as_html, translations_as_html, words_as_html  # noqa: E402
+from vaswani_hf.demo.interface import (  # noqa: E402
+    LONGEST_TEXT,
+    Direction,
+    _Actions,
+    alignment_as_html,
+    translations_as_html,
+    words_as_html,
+)
 
 
 def test_a_reader_translates_and_opens_the_attention(hub, vaswani, launched, browser_page, both_directions):
@@ -45,6 +55,24 @@ def test_a_missing_library_and_a_model_twice_are_one_sentence(vaswani, copier_ch
     assert code == 2 and sentence.startswith(
         "`vaswani demo` needs more libraries; install them with `pip install"
     )
+
+
+def test_a_port_in_use_is_one_sentence(vaswani, copier_checkpoint):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        code, _, sentence = vaswani("demo", copier_checkpoint, "--port", port)
+    assert code == 2 and sentence.startswith(f"`--port` must be a free port, but {port} cannot be used")
+
+
+def test_every_sentence_of_a_text_is_translated(copier_checkpoint):
+    [model] = load_models([copier_checkpoint], "cpu")
+    actions = _Actions([Direction(**vars(model))])
+    text = "der Hund läuft\n\nzwei, nein\nÖl"
+    assert actions.translate(model.label, text, 4, 1)[0] == text
+    with pytest.raises(
+        gradio.Error, match=f"at most {LONGEST_TEXT:,} characters, but has {LONGEST_TEXT + 1:,}"
+    ):
+        actions.translate(model.label, "a" * (LONGEST_TEXT + 1), 4, 1)
 
 
 def test_texts_are_not_read_as_html():

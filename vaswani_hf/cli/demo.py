@@ -36,7 +36,12 @@ def run(options: DemoOptions) -> None:
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )
     from ..demo.models import load_models
+    from ..serving.server import listening_socket
 
+    # gradio opens the port itself. Open the port once before the models are loaded, so that an error about the
+    # port is reported immediately.
+    with listening_socket(options.host, options.port) as listening:
+        port = listening.getsockname()[1]
     models = load_models(options.models, options.device)
     # Import gradio after the models have been loaded, because the import takes seconds and an error about a
     # model must be reported early.
@@ -46,15 +51,7 @@ def run(options: DemoOptions) -> None:
         [Direction(**vars(model)) for model in models],
         " and ".join(Path(name).name for name in options.models),
         server_name=options.host,
-        server_port=options.port or _free_port(options.host),
+        server_port=port,
         inbrowser=options.open_browser,
         show_error=True,
     )
-
-
-def _free_port(host: str) -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]

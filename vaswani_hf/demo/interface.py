@@ -17,6 +17,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
 
+# The maximum number of characters of a text. The search for a longer text would occupy a public page too long.
 LONGEST_TEXT = 2000
 # Use the fonts of the user's computer, because the default fonts of gradio are downloaded from another
 # computer.
@@ -90,7 +91,17 @@ class _Actions:
         """
         if not text.strip():
             return "", "", "", "", ""
-        settings = {"num_beams": max(num_beams, number), "num_return_sequences": number}
+        if len(text) > LONGEST_TEXT:
+            raise gr.Error(
+                f"The text must have at most {LONGEST_TEXT:,} characters, but has {len(text):,}; divide the text.",
+                print_exception=False,
+            )
+        settings = {
+            "num_beams": max(num_beams, number),
+            "num_return_sequences": number,
+            "split_sentences": True,
+            "repetition_guard": True,
+        }
         translate = self.directions[label].translate
         found = _checked(translate, text, return_scores=True, return_alignments=True, **settings)
         best = found[0]
@@ -128,9 +139,7 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
             swap_button = gr.Button("⇄ Swap the languages", visible=len(labels) == 2, scale=1)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(
-                    label="Text", lines=3, elem_id="text", max_length=LONGEST_TEXT, autofocus=True
-                )
+                text = gr.Textbox(label="Text", lines=3, elem_id="text", autofocus=True)
                 with gr.Row():
                     num_beams = gr.Slider(1, 12, value=directions[0].num_beams, step=1, label="Beams")
                     number = gr.Slider(1, 5, value=1, step=1, label="Translations")
