@@ -23,6 +23,10 @@ IMPORTED_MARK = "is_imported"
 # target tokenizer give each token the same id.
 SHARED_IDS_MARK = "shared_vocabulary"
 
+# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
+# the target tokenizer are the same object.
+Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
+
 
 def save_tokenizers(
     source_tokenizer: PreTrainedTokenizerFast,
@@ -41,7 +45,7 @@ def save_tokenizers(
 
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
-) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+) -> Tokenizers:
     """Load the source tokenizer and the target tokenizer of a checkpoint. If the checkpoint has one tokenizer
     for source and target, return the same object twice.
     """

@@ -3,7 +3,7 @@ not be installed.
 """
 
 from ..model.extension_vaswani import POSITION_ENCODINGS
-from .formats import Expressible, Limit, needs_end_token, needs_start_token, one_of
+from .export_formats import Expressible, Limit, needs_end_token, needs_start_token, one_of
 from .simplify import SCALED_DOT_LIMITS
 
 # Maps the name of each activation in transformers to its name in CTranslate2.

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,

@@ -30,10 +30,9 @@ from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
 from ..checkpoint.loading import load_faults, load_with_report
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
-from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .marian import SINUSOIDS
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece

@@ -32,24 +32,21 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..browser.page import fill_page, json_in_script, view_script, view_style
 from ..checkpoint.files import write_whole
-from ..checkpoint.tokenizers import is_tree_tokenizer
+from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer
 from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_SEARCH
-from .formats import (
+from ..settings.names import alternatives
+from .comparison import report, sample_batch, without_padding
+from .export_formats import (
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
     NotExpressibleError,
-    Tokenizers,
-    alternatives,
     needs_end_token,
     needs_start_token,
     one_of,
-    report,
-    sample_batch,
-    without_padding,
     write_card,
 )
 from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
@@ -421,7 +418,7 @@ _FIELDS = frozenset(
     use_cache bos_token_id pad_token_id
     """.split()
 )
-HTML = Format(
+HTML = ExportFormat(
     name="html",
     expressible=Expressible(_TITLE, _FIELDS, _LIMITS),
     export=export_html,

@@ -16,11 +16,10 @@ import yaml
 from transformers import GenerationConfig
 
 from ..checkpoint.files import CONFIG_FILE
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
-from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
 # A function that computes the logits [B, T, V] (float32) with the library of the imported checkpoint. The

@@ -22,11 +22,12 @@ from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
-from ..version import install_command
+from ..settings.names import alternatives
+from ..version import are_installed, install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
+from .comparison import TOLERANCE, largest_difference, sample_batch
 from .eole import EOLE
 from .fairseq import FAIRSEQ
-from .formats import TOLERANCE, alternatives, are_installed, largest_difference, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions, UnsupportedError
 from .joeynmt import JOEYNMT

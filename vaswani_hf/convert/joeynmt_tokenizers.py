@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .formats import Tokenizers
+from ..checkpoint.tokenizers import Tokenizers
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
 from .word_tokenizers import (
     END_OF_WORD,

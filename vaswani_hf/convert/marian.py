@@ -24,24 +24,21 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.tokenizers import load_tokenizers, read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM, sinusoids
 from ..model.translator_vaswani import BaseTranslator
-from .formats import (
+from .comparison import largest_difference, report, sample_batch
+from .export_formats import (
     SCORE_PER_TOKEN,
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
-    Tokenizers,
     TranslatorEngine,
-    largest_difference,
     needs_start_token,
     one_of,
-    report,
-    sample_batch,
 )
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
@@ -378,7 +375,7 @@ class MarianEngine(TranslatorEngine):
         return list(self.translator.translate(texts, num_beams=num_beams, **settings))
 
 
-MARIAN = Format(
+MARIAN = ExportFormat(
     name="marian",
     main_file=WEIGHTS_FILE,
     library_name="transformers",

@@ -39,23 +39,20 @@ import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import (
+from .comparison import largest_difference, report, sample_batch
+from .export_formats import (
     SCORE_PER_TOKEN,
     Engine,
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
-    Tokenizers,
-    largest_difference,
     needs_start_token,
     one_of,
-    report,
-    sample_batch,
 )
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
@@ -470,7 +467,7 @@ class MarianNpzEngine(Engine):
         ]
 
 
-MARIAN_NPZ = Format(
+MARIAN_NPZ = ExportFormat(
     name="marian_npz",
     main_file="*.npz",
     library_name="marian",

@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,

@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..version import install_command
-from .formats import NotExpressibleError
+from .export_formats import NotExpressibleError
 from .word_tokenizers import imported_tokenizer
 
 _FOREIGN = "\ue000"

@@ -8,12 +8,13 @@ import math
 import torch
 from transformers import PreTrainedModel
 
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.attention_vaswani import GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import PAPER_MAX_LENGTH
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import Limit, Tokenizers, one_of
+from .export_formats import Limit, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]

@@ -19,11 +19,10 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import first_line_of
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,

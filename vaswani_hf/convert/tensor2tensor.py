@@ -25,11 +25,11 @@ import torch
 import yaml
 from pydantic import Field
 
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
-from .formats import Tokenizers, alternatives
+from ..settings.names import alternatives
 from .import_formats import (
     Imported,
     ImportFormat,
