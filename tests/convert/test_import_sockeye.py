@@ -154,7 +154,7 @@ DAMAGES = [
         lambda content: content[: content.index(b"config_encoder")],
         "must contain the section `config_encoder`, but does not",
     ),
-    ("config", lambda content: b"!ModelConfig {", "`config` of 'sockeye' cannot be read"),
+    ("config", lambda content: b"!ModelConfig {", "config of 'sockeye' cannot be read"),
 ]
 
 

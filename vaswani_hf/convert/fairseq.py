@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..checkpoint.files import DamagedFileError
 from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from .import_formats import (
@@ -368,15 +369,13 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"The vocabulary file '{path.name}' cannot be read ({error}); copy or download the file again."
-        ) from None
+        raise DamagedFileError(f"The vocabulary file '{path.name}' cannot be read ({error})") from None
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
-            raise ValueError(
+            raise DamagedFileError(
                 f"Line {number:,} of '{path.name}' must contain a new token and its frequency, but is "
-                f"{line[:50]!r}; copy or download the file again."
+                f"{line[:50]!r}"
             )
         ids.setdefault(token, len(ids))
     return ids

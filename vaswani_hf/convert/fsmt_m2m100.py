@@ -28,8 +28,8 @@ from transformers import (
 )
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.loading import load_faults, load_with_report
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE, DamagedFileError
+from ..checkpoint.loading import load_with_report, refuse_load_faults
 from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
@@ -121,9 +121,9 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
     except ValueError:
         merges = []
     if not merges:
-        raise ValueError(
-            f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has another "
-            "line; copy or download it again."
+        raise DamagedFileError(
+            f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has "
+            "another line"
         )
     return merges
 
@@ -213,13 +213,8 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*SINUSOIDS, _OUTPUT}
-    faults = load_faults({**report, "missing_keys": missing - optional})
-    if faults:
-        # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random
-        # values.
-        raise ValueError(
-            f"The weights do not fit {CONFIG_FILE}: {faults}; copy or download the checkpoint again."
-        )
+    # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random values.
+    refuse_load_faults({**report, "missing_keys": missing - optional}, path)
     return model.eval(), missing & optional
 
 

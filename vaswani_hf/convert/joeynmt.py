@@ -22,6 +22,7 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
+from ..checkpoint.files import DamagedFileError
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import first_line_of
 from .import_formats import (
@@ -178,9 +179,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         settings = yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = first_line_of(error)
-        raise ValueError(
-            f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason}); copy or download the file again."
-        ) from None
+        raise DamagedFileError(f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason})") from None
     for section, parts in {"data": ("src", "trg"), "model": ("encoder", "decoder")}.items():
         for part in parts:
             values = settings.get(section) if isinstance(settings, dict) else None
@@ -230,9 +229,7 @@ def _read_vocabulary(
     try:
         lines = files[0].read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"The vocabulary '{files[0].name}' cannot be read ({error}); copy or download the file again."
-        ) from None
+        raise DamagedFileError(f"The vocabulary '{files[0].name}' cannot be read ({error})") from None
     tokens = [*(specials[name] for name in _SPECIAL_TOKENS), *specials["lang_tags"], *lines]
     return list(dict.fromkeys(tokens))
 

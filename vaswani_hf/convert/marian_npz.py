@@ -33,6 +33,7 @@ import torch
 import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from ..checkpoint.files import DamagedFileError
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.base import first_line_of
@@ -219,9 +220,8 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             entries = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         reason = first_line_of(error)
-        raise ValueError(
-            f"'{path.name}' must be a model of Marian, but cannot be read ({reason}); copy or download the "
-            "file again."
+        raise DamagedFileError(
+            f"'{path.name}' must be a model of Marian, but cannot be read ({reason})"
         ) from None
     text = entries.pop(OPTIONS_ENTRY, None)
     if text is None:
@@ -239,14 +239,10 @@ def _load_yaml(text: str, name: str) -> dict[str, Any]:
         options = yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = first_line_of(error)
-        raise ValueError(
-            f"The options of '{name}' must be YAML text, but are not ({reason}); copy or download the file "
-            "again."
-        ) from None
+        raise DamagedFileError(f"The options of '{name}' must be YAML text, but are not ({reason})") from None
     if not isinstance(options, dict):
-        raise ValueError(
-            f"The options of '{name}' must be YAML text with keys and values, but have no keys; copy or "
-            "download the file again."
+        raise DamagedFileError(
+            f"The options of '{name}' must be YAML text with keys and values, but have no keys"
         )
     return options
 
@@ -526,9 +522,8 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
         next((token for token in tokens if token in ids), None) for tokens in (_END_TOKENS, _UNKNOWN_TOKENS)
     )
     if end is None or unknown is None:
-        raise ValueError(
-            f"The vocabulary '{path.name}' must contain the tokens </s> and <unk>, but does not; copy or "
-            "download the file again."
+        raise DamagedFileError(
+            f"The vocabulary '{path.name}' must contain the tokens </s> and <unk>, but does not"
         )
     return _Vocabulary(ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None)
 
@@ -544,9 +539,8 @@ def _read_ids(path: Path) -> dict[str, int]:
         return {token: int(number) for token, number in values.items()}
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = first_line_of(error)
-        raise ValueError(
-            f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason}); "
-            "copy or download the file again."
+        raise DamagedFileError(
+            f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason})"
         ) from None
 
 

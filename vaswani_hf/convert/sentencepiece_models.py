@@ -28,6 +28,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.files import DamagedFileError
 from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..version import install_command
 from .export_formats import NotExpressibleError
@@ -108,10 +109,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         model.Clear()
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if not model.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
-        raise ValueError(
-            f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not; copy or download "
-            "the file again."
-        )
+        raise DamagedFileError(f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not")
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
             f"'{path.name}' cannot be imported, because its option `treat_whitespace_as_suffix` is True, "

@@ -19,9 +19,9 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
+from ..checkpoint.files import DamagedFileError
 from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import first_line_of
 from .import_formats import (
     Imported,
@@ -201,9 +201,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         settings = yaml.load(text, Loader=_ConfigLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = first_line_of(error)
-        raise InvalidValueError(
-            f"`{_CONFIG_FILE}` of '{folder.name}' cannot be read ({reason}); copy or download the file again."
-        ) from None
+        raise DamagedFileError(f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason})") from None
     for section in (
         "config_data",
         "config_embed_source",
@@ -212,9 +210,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         "config_decoder",
     ):
         if not isinstance(settings, dict) or not isinstance(settings.get(section), dict):
-            raise InvalidValueError(
-                f"`{_CONFIG_FILE}` of '{folder.name}' must contain the section `{section}`, but does not; "
-                "copy or download the file again."
+            raise DamagedFileError(
+                f"{_CONFIG_FILE} of '{folder.name}' must contain the section `{section}`, but does not"
             )
     return settings
 
@@ -258,9 +255,9 @@ def _norm_position(stack: Mapping[str, Any]) -> str:
 def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:
     ids = read_json_object(folder, file, folder.name)
     if [ids.get(token) for token in ("<pad>", "<unk>", "<s>", "</s>")] != [_PAD, _UNK, _BOS, _EOS]:
-        raise ValueError(
+        raise DamagedFileError(
             f"In {file} of '{folder.name}', <pad>, <unk>, <s> and </s> must have the ids 0 to 3, but have "
-            "other ids; copy or download the file again."
+            "other ids"
         )
     return ids
 

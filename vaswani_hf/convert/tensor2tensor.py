@@ -25,6 +25,7 @@ import torch
 import yaml
 from pydantic import Field
 
+from ..checkpoint.files import DamagedFileError
 from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
@@ -321,9 +322,7 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
     except Exception as error:
         # Catch all exceptions, because a damaged file can raise any kind of exception.
         reason = first_line_of(error)
-        raise ValueError(
-            f"The checkpoint '{Path(prefix).name}' cannot be read ({reason}); copy or download the files again."
-        ) from None
+        raise DamagedFileError(f"The checkpoint '{Path(prefix).name}' cannot be read ({reason})") from None
 
 
 def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
