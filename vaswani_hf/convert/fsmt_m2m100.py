@@ -45,12 +45,12 @@ _SAME_FIELDS = """
     bos_token_id pad_token_id eos_token_id decoder_start_token_id max_position_embeddings
 """.split()
 
-_VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
+_FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 _MERGES_FILE = "merges.txt"
 _SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
-_VOCABULARY_FILE = "vocab.json"
+_M2M100_VOCABULARY = "vocab.json"
 _SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unknown": "<unk>"}
-_TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
+_FSMT_TOKENIZER_FILES = (*_FSMT_VOCABULARIES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
 # FSMT, M2M100 and this package use the same names for the weights of a layer: the names of fairseq.
 _LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
@@ -98,11 +98,11 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     The tokenizer of FSMT runs Moses before the BPE merges, and the Moses detokenizer after decoding. The
     returned tokenizers do not run Moses, because fast tokenizers do not support Moses.
     """
-    missing = [name for name in _TOKENIZER_FILES if not (path / name).is_file()]
+    missing = [name for name in _FSMT_TOKENIZER_FILES if not (path / name).is_file()]
     if missing:
         return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
     merges = _read_merges(path)
-    vocabularies = [read_json_object(path, name, path) for name in _VOCABULARY_FILES]
+    vocabularies = [read_json_object(path, name, path) for name in _FSMT_VOCABULARIES]
     source, target = (merging_tokenizer(ids, merges) for ids in vocabularies)
     if source is None or target is None:
         reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
@@ -178,18 +178,18 @@ def _nllb_tokenizer(
 
 
 def _m2m100_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
-    missing = [name for name in (_SENTENCEPIECE_FILE, _VOCABULARY_FILE) if not (path / name).is_file()]
+    missing = [name for name in (_SENTENCEPIECE_FILE, _M2M100_VOCABULARY) if not (path / name).is_file()]
     if missing:
         return None, [f"The original lacks {' and '.join(missing)}, so no tokenizers were written."]
     model = read_sentencepiece(path / _SENTENCEPIECE_FILE)
     # Check the vocabulary here, because the error of transformers does not name the file.
-    read_json_object(path, _VOCABULARY_FILE, path)
+    read_json_object(path, _M2M100_VOCABULARY, path)
     # Import the class here, because the class needs the library sentencepiece.
     from transformers import M2M100Tokenizer
 
     original = M2M100Tokenizer.from_pretrained(path)
     if lacks_pieces(original.encoder, model):
-        reason = f"{_VOCABULARY_FILE} lacks pieces of {_SENTENCEPIECE_FILE}"
+        reason = f"{_M2M100_VOCABULARY} lacks pieces of {_SENTENCEPIECE_FILE}"
         return None, [f"No tokenizers were written, because {reason}."]
     tokens = {language: original.get_lang_token(language) for language in original.lang_code_to_id}
     ids = {**original.encoder, **original.lang_token_to_id}
@@ -267,7 +267,7 @@ FSMT = ImportFormat(
     title="FSMT of transformers",
     recognise=has_model_type("fsmt"),
     read=read_fsmt,
-    files=(*_FILES, *_TOKENIZER_FILES),
+    files=(*_FILES, *_FSMT_TOKENIZER_FILES),
     peer="FSMT of transformers",
     keeps=(
         "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of "
@@ -284,7 +284,7 @@ M2M100 = ImportFormat(
     title="M2M100 of transformers",
     recognise=has_model_type("m2m_100"),
     read=read_m2m100,
-    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _VOCABULARY_FILE),
+    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _M2M100_VOCABULARY),
     peer="M2M100 of transformers",
     keeps=(
         "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "
