@@ -24,20 +24,25 @@ from .import_formats import (
     Imported,
     ImportFormat,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require,
+    require_all,
     require_known,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
+    POSITION_TABLES,
     WeightNames,
     equal_weights,
     joint_names,
     norm_fields,
+    require_vocabulary_sizes,
     same_names,
     shared_weights,
+    sizes,
     stack_names,
     to_interleaved,
 )
@@ -90,9 +95,7 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Maps each setting to the only value that can be imported, and to the reason why other values cannot be
-# imported.
-_REQUIRED = {
+_REQUIRED: Requirements = {
     "adaptive_input": (False, "all embeddings must have the same width"),
     "adaptive_softmax_cutoff": (None, "the output projection must be a single matrix"),
     "layernorm_embedding": (False, "there must be no LayerNorm after the embeddings"),
@@ -223,10 +226,8 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         refuse(
             "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
         )
-    for name, (value, reason) in _REQUIRED.items():
-        # A missing setting is allowed, because files of old fairseq versions lack the settings of newer
-        # versions.
-        require(name, settings.get(name, value) or value, value, f"in a model of this package, {reason}")
+    # Ignore settings without a value, because files of old fairseq versions lack the settings of newer versions.
+    require_all({name: value for name, value in settings.items() if value}, _REQUIRED)
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
         require(
@@ -245,11 +246,11 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     """Return the config of the model. Add a shared embedding to `state` if the source embedding equals the
     target embedding.
     """
-    missing = [name for name in _SIZES if settings.get(name) is None]
-    if missing:
-        raise ValueError(
-            f"The settings in the file lack `{missing[0]}`; use a file that fairseq-train has written."
-        )
+    for name in ("encoder_attention_heads", "decoder_attention_heads"):
+        if settings.get(name) is None:
+            raise ValueError(
+                f"The settings in the file lack `{name}`; use a file that fairseq-train has written."
+            )
     weight_fields = shared_weights(state, *equal_weights(state))
     of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
@@ -262,15 +263,9 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         position_embedding = "learned"
         num_positions = len(state["model.encoder.embed_positions.weight"]) - _PAD - 1
     return VaswaniConfig(
-        vocab_size=len(state["model.encoder.embed_tokens.weight"]),
-        decoder_vocab_size=len(state["model.decoder.embed_tokens.weight"]),
-        d_model=state["model.encoder.embed_tokens.weight"].shape[1],
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
+        **sizes(state, "fairseq"),
         encoder_attention_heads=settings["encoder_attention_heads"],
         decoder_attention_heads=settings["decoder_attention_heads"],
-        encoder_ffn_dim=settings["encoder_ffn_embed_dim"],
-        decoder_ffn_dim=settings["decoder_ffn_embed_dim"],
         dropout=settings.get("dropout", 0.1),
         attention_dropout=settings.get("attention_dropout", 0.0),
         activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
@@ -290,16 +285,6 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     )
 
 
-_SIZES = (
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_embed_dim",
-    "decoder_ffn_embed_dim",
-)
-
-
 def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> dict[str, torch.Tensor]:
     """Adapt the positions: reorder the features if the model has sinusoids, or cut the tables of learned
     positions.
@@ -307,15 +292,14 @@ def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> di
     if config.position_embedding == "sinusoidal":
         return to_interleaved(state, config.d_model)
     if config.position_embedding == "learned":
-        tables = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
-        lengths = [len(state[name]) - _PAD - 1 for name in tables]
+        lengths = [len(state[name]) - _PAD - 1 for name in POSITION_TABLES]
         require(
             "max_target_positions",
             lengths[1],
             lengths[0],
             "the position tables of the encoder and the decoder must have the same length",
         )
-        for name in tables:
+        for name in POSITION_TABLES:
             # Leave out the first two rows of the position table, because the first token of a text has the
             # position 2.
             state[name] = state[name][_PAD + 1 :]
@@ -340,13 +324,12 @@ def _tokenizers(
         names = " and ".join(sorted({file.name for file in files}))
         return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
-    sizes = (config.vocab_size, config.decoder_vocab_size)
     vocabularies = [_read_vocabulary(file) for file in files]
+    # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file also
+    # lists such tokens.
+    require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     tokenizers = []
-    for file, ids, size in zip(files, vocabularies, sizes, strict=True):
-        # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
-        # also lists such tokens.
-        require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
+    for ids in vocabularies:
         tokenizer = word_tokenizer(ids)
         if len(models) == 1:
             pieces = read_sentencepiece(models[0])

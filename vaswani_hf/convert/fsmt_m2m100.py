@@ -34,9 +34,8 @@ from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
-from .marian import SINUSOIDS
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
-from .weights import WeightNames, equal_weights, same_names, to_interleaved
+from .weights import EMBEDDINGS, POSITION_TABLES, WeightNames, equal_weights, same_names, to_interleaved
 from .word_tokenizers import imported_tokenizer, merging_tokenizer, tokenizer_pair
 
 _SAME_FIELDS = """
@@ -54,12 +53,11 @@ _FSMT_TOKENIZER_FILES = (*_FSMT_VOCABULARIES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
 # FSMT, M2M100 and this package use the same names for the weights of a layer: the names of fairseq.
 _LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
-_EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
-    {**_LAYERS, **{name: name for name in _EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=SINUSOIDS
+    {**_LAYERS, **{name: name for name in EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=POSITION_TABLES
 )
 _M2M100_OTHERS = ("model.shared.weight", "lm_head.weight")
-M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, *_M2M100_OTHERS)}})
+M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*EMBEDDINGS, *_M2M100_OTHERS)}})
 
 
 def read_fsmt(path: Path, options: ReadOptions) -> Imported:
@@ -212,7 +210,7 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     """Return the model, and the names of the optional weights that are missing in the file."""
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
-    optional = {*SINUSOIDS, _OUTPUT}
+    optional = {*POSITION_TABLES, _OUTPUT}
     # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random values.
     refuse_load_faults({**report, "missing_keys": missing - optional}, path)
     return model.eval(), missing & optional

@@ -186,22 +186,18 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
-def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, str]]) -> None:
-    """Raise an `UnsupportedError` if a field of the settings does not have the required value. `required`
-    maps each field to a pair: the required value, and the reason why other values are not supported. The
-    settings can lack a field.
-    """
-    for name, (value, reason) in required.items():
-        require(name, settings.get(name, value), value, reason)
+# Maps settings of a checkpoint to pairs: the value that can be imported, or a tuple of several such values, and
+# the reason why other values cannot be imported.
+Requirements = Mapping[str, tuple[Any, str]]
 
 
-def require_allowed(settings: Mapping[str, Any], allowed: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
-    """Raise an `UnsupportedError` if a field of the settings has another value than the allowed values.
-    `allowed` maps each field to a pair: the allowed values, and the reason why other values are not
-    supported. The settings can lack a field.
+def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
+    """Raise an `UnsupportedError` if a setting does not have a required value. The settings may lack a setting
+    of the requirements.
     """
-    for name, (values, reason) in allowed.items():
-        if name in settings and settings[name] not in values:
+    for name, (value, reason) in requirements.items():
+        allowed = value if isinstance(value, tuple) else (value,)
+        if name in settings and settings[name] not in allowed:
             refuse(name, settings[name], reason)
 
 

@@ -130,12 +130,10 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     own = NAMES.to_ours(state, _TITLE)
     # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
     weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
-    size_fields = sizes(own, _TITLE)
-    require_vocabulary_sizes(_VOCABULARY_FILES.values(), vocabularies, size_fields)
     encoder = model["encoder"]
     dropout = encoder.get("dropout", 0.1)
     config = VaswaniConfig(
-        **size_fields,
+        **sizes(own, _TITLE),
         **weight_fields,
         **norm_fields(
             own,
@@ -156,6 +154,7 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
         eos_token_id=_EOS,
         decoder_start_token_id=_BOS,
     )
+    require_vocabulary_sizes(_VOCABULARY_FILES.values(), vocabularies, config)
     own = _without_alpha(own, model, config)
     tokenizers, notes = joeynmt_tokenizers(folder, (data["src"], data["trg"]), vocabularies)
     return Imported(
@@ -258,7 +257,7 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
         raise ValueError(
             f"'{file.name}' has no entry `model_state`, so it is no checkpoint of JoeyNMT; name another file."
         )
-    return {name: tensor.float() for name, tensor in loaded["model_state"].items()}
+    return loaded["model_state"]
 
 
 def _without_alpha(

@@ -43,7 +43,7 @@ from .export_formats import (
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
-from .weights import WeightNames, same_names, to_halves, to_interleaved
+from .weights import POSITION_TABLES, WeightNames, same_names, to_halves, to_interleaved
 from .word_tokenizers import tokenizer_pair
 
 logger = logging.get_logger(__name__)
@@ -106,7 +106,6 @@ EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS])
 
 _SOURCE_SPM, _TARGET_SPM = "source.spm", "target.spm"
 
-SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # MarianMT and this package have the same weight names, except for the name of the output bias.
 NAMES = WeightNames(
     {
@@ -118,7 +117,7 @@ NAMES = WeightNames(
         "lm_head.weight": "lm_head.weight",
         "final_logits_bias": "lm_head.bias",
     },
-    ignored=SINUSOIDS,
+    ignored=POSITION_TABLES,
 )
 
 

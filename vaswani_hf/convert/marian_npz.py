@@ -41,6 +41,7 @@ from .import_formats import (
     Imported,
     ImportFormat,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require_all,
@@ -48,7 +49,7 @@ from .import_formats import (
 )
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
-from .weights import WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
+from .weights import EMBEDDINGS, WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
 from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
@@ -79,7 +80,7 @@ _UNKNOWN_TOKENS = ("<unk>", "UNK")
 _START_TOKENS = ("<pad>", "<start>")
 
 # Maps each option to Marian's default, and to the reason why only models with the default can be imported.
-REQUIRED: dict[str, tuple[Any, str]] = {
+REQUIRED: Requirements = {
     "transformer-decoder-autoreg": (
         "self-attention",
         "the decoder must use self-attention over the previous tokens",
@@ -279,10 +280,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         own["model.decoder.embed_tokens.weight"] = own["model.encoder.embed_tokens.weight"]
     if is_tied:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
-    num_tokens = (
-        len(own["model.encoder.embed_tokens.weight"]),
-        len(own["model.decoder.embed_tokens.weight"]),
-    )
+    num_source, num_target = (len(own[name]) for name in EMBEDDINGS)
     norm_position = _norm_position(settings)
     pad = _add_start_token(own)
     if not _is_any(own, "_proj.bias"):
@@ -316,7 +314,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         generation_config=_generation_config(search, vocabularies[-1], config),
         tokenizers=tokenizers,
         notes=_notes(search, vocabularies, config),
-        compare=_comparison(file, vocabularies, num_tokens, config),
+        compare=_comparison(file, vocabularies, (num_source, num_target), config),
     )
 
 
@@ -448,12 +446,11 @@ def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     padded with rows without tokens, before the row of the start token. If the target vocabulary is smaller,
     the rows without tokens get a very low output bias, so that the search never chooses these rows.
     """
-    embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
-    num_target = len(own[embeddings[1]])
-    pad = max(len(own[name]) for name in embeddings)
+    num_target = len(own[EMBEDDINGS[1]])
+    pad = max(len(own[name]) for name in EMBEDDINGS)
     if pad > num_target:
         own.setdefault("lm_head.bias", torch.zeros(num_target))
-    for name in {*embeddings, "lm_head.weight"}:
+    for name in {*EMBEDDINGS, "lm_head.weight"}:
         own[name] = _padded(own[name], pad + 1)
     if "lm_head.bias" in own:
         own["lm_head.bias"] = _padded(own["lm_head.bias"], pad + 1)

@@ -27,10 +27,11 @@ from .import_formats import (
     ImportFormat,
     Logits,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require,
-    require_allowed,
+    require_all,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
@@ -52,34 +53,32 @@ ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
-# Maps each option of OpenNMT-py to the values that can be imported, and to the reason why other values cannot
-# be imported.
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "model_task": (("seq2seq",), "only translation models, with an encoder and a decoder, can be imported"),
-    "encoder_type": (("transformer",), "only Transformer models can be imported"),
-    "decoder_type": (("transformer",), "only Transformer models can be imported"),
+_REQUIRED: Requirements = {
+    "model_task": ("seq2seq", "only translation models, with an encoder and a decoder, can be imported"),
+    "encoder_type": ("transformer", "only Transformer models can be imported"),
+    "decoder_type": ("transformer", "only Transformer models can be imported"),
     "self_attn_type": (
         ("scaled-dot", "scaled-dot-flash"),
         "only models with scaled dot-product self-attention can be imported",
     ),
-    "max_relative_positions": ((0,), "only models with absolute positions can be imported"),
-    "relative_positions_buckets": ((0,), "only models with absolute positions can be imported"),
-    "copy_attn": ((False,), "this package does not support a copy mechanism"),
-    "generator_function": (("softmax",), "only models with a softmax over the vocabulary can be imported"),
-    "layer_norm": (("standard",), "only LayerNorm can be imported"),
+    "max_relative_positions": (0, "only models with absolute positions can be imported"),
+    "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
+    "copy_attn": (False, "this package does not support a copy mechanism"),
+    "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
+    "layer_norm": ("standard", "only LayerNorm can be imported"),
     "parallel_residual": (
-        (False,),
+        False,
         "this package does not compute attention and feed-forward network in parallel",
     ),
     "pos_ffn_activation_fn": (
         ACTIVATIONS,
         "this package does not support this activation or gates in the feed-forward network",
     ),
-    "sliding_window": ((0,), "the sliding window is not the same as `attention_window` in this package"),
-    "num_experts": ((0,), "this package does not support several feed-forward networks (experts) in a layer"),
-    "lora_layers": (([],), "the adapters must be merged into the weights first"),
-    "lora_embedding": ((False,), "the adapters must be merged into the weights first"),
-    "quant_layers": (([],), "the weights must not be quantized"),
+    "sliding_window": (0, "the sliding window is not the same as `attention_window` in this package"),
+    "num_experts": (0, "this package does not support several feed-forward networks (experts) in a layer"),
+    "lora_layers": ([], "the adapters must be merged into the weights first"),
+    "lora_embedding": (False, "the adapters must be merged into the weights first"),
+    "quant_layers": ([], "the weights must not be quantized"),
 }
 
 
@@ -139,7 +138,7 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     path = weight_file(path)
     checkpoint = load_weights(path, ["argparse.Namespace"])
     opt = vars(checkpoint["opt"])
-    require_allowed(opt, _ALLOWED)
+    require_all(opt, _REQUIRED)
     if opt.get("num_kv", 0) not in (0, opt["heads"]):
         refuse("num_kv", opt["num_kv"], "this package does not support heads that share keys and values")
     vocabularies = checkpoint["vocab"]
@@ -222,7 +221,7 @@ def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the float32 weights, from the `.pt` file or from the `.safetensors` files."""
+    """Return the weights from the `.pt` file or from the `.safetensors` files."""
     state: dict[str, torch.Tensor] = {}
     if "model" in checkpoint:
         state.update(checkpoint["model"])
@@ -241,7 +240,7 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
             )
         for file in files:
             state.update(load_file(file))
-    return {name: tensor.float() for name, tensor in state.items()}
+    return state
 
 
 def with_sinusoids(

@@ -28,6 +28,7 @@ from .import_formats import (
     ImportFormat,
     Logits,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require,
@@ -37,6 +38,7 @@ from .import_formats import (
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import load_weights
 from .weights import (
+    POSITION_TABLES,
     WeightNames,
     norm_fields,
     require_vocabulary_sizes,
@@ -57,13 +59,11 @@ _PAD, _UNK, _BOS, _EOS = range(4)
 # Maps the name of each activation in Sockeye to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
 _POSITIONS = {"fixed": "sinusoidal", "learned": "learned"}
-# Maps each config field to the only value that can be imported, and to the reason why other values cannot be
-# imported.
-_REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
+_REQUIRED_OF_MODEL: Requirements = {
     "lhuc": (False, "this package does not support factors of hidden units"),
     "neural_vocab_selection": (None, "the output projection must contain all tokens of the vocabulary"),
 }
-_REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
+_REQUIRED_OF_STACK: Requirements = {
     "decoder_type": ("transformer", "each decoder layer must have self-attention"),
     "use_lhuc": (False, "this package does not support factors of hidden units"),
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
@@ -161,7 +161,6 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     tying = settings.get("weight_tying_type", "src_trg_softmax")
     weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
     size_fields = sizes(own, _TITLE)
-    require_vocabulary_sizes(_VOCABULARY_FILES, vocabularies, size_fields)
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own, num_positions = _with_positions(own, positions, size_fields["d_model"])
     config = VaswaniConfig(
@@ -182,6 +181,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         eos_token_id=_EOS,
         decoder_start_token_id=_BOS,
     )
+    require_vocabulary_sizes(_VOCABULARY_FILES, vocabularies, config)
     tokenizers, notes = _tokenizers(vocabularies, options.vocabularies)
     return Imported(
         config=config,
@@ -280,7 +280,7 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
     # versions of Sockeye write. Ignore the network that predicts the length of a translation, because this
     # network has no effect on the probabilities of tokens.
     return {
-        name: tensor.float()
+        name: tensor
         for name, tensor in state.items()
         if "traced" not in name and "cached" not in name and not name.startswith("length_ratio.")
     }
@@ -317,12 +317,11 @@ def _with_positions(
     """Reorder the features of the weights if the model has sinusoids. Return the weights and the number of
     learned positions.
     """
-    names = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
-    tables = [state.pop(name) for name in names if name in state]
+    tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
         return to_interleaved(state, d_model), VaswaniConfig.max_position_embeddings
     longest = max(len(table) for table in tables)
-    for name, table in zip(names, tables, strict=True):
+    for name, table in zip(POSITION_TABLES, tables, strict=True):
         # Extend the shorter position table with copies of its last row, because Sockeye uses the last
         # position for all later tokens too.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))

@@ -35,13 +35,23 @@ from .import_formats import (
     Imported,
     ImportFormat,
     ReadOptions,
+    Requirements,
     generation_config,
     load_facts,
     refuse,
-    require_allowed,
+    require_all,
 )
 from .tensor2tensor_tokenizers import subword_tokenizer
-from .weights import WeightNames, equal_weights, shared_weights, sizes, to_interleaved
+from .weights import (
+    EMBEDDINGS,
+    Names,
+    WeightNames,
+    equal_weights,
+    shared_weights,
+    sizes,
+    stack_names,
+    to_interleaved,
+)
 
 _TITLE = "tensor2tensor"
 _HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
@@ -73,36 +83,30 @@ _PAD, _END = 0, 1
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
-# Maps each hyperparameter to the values that can be imported, and to the reason why models with other values
-# cannot be imported.
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "norm_type": (("layer",), "only models with LayerNorm can be imported"),
+_REQUIRED: Requirements = {
+    "norm_type": ("layer", "only models with LayerNorm can be imported"),
     "self_attention_type": (
-        ("dot_product",),
+        "dot_product",
         "only models with scaled dot-product self-attention can be imported",
     ),
     "ffn_layer": (
         ("dense_relu_dense", "conv_hidden_relu"),
         "the feed-forward network must have two matrices",
     ),
-    "pos": (("timing",), "positions must be sinusoids"),
-    "proximity_bias": ((False,), "attention scores must not depend on the distance between tokens"),
-    "unidirectional_encoder": ((False,), "the encoder must attend to the whole source"),
-    "causal_decoder_self_attention": ((True,), "the decoder must attend only to earlier tokens"),
-    "prepend_mode": (("none",), "the target must not contain the source"),
-    "num_area_layers": ((0,), "this package does not support area attention"),
-    "hard_attention_k": ((0,), "this package does not support hard attention"),
+    "pos": ("timing", "positions must be sinusoids"),
+    "proximity_bias": (False, "attention scores must not depend on the distance between tokens"),
+    "unidirectional_encoder": (False, "the encoder must attend to the whole source"),
+    "causal_decoder_self_attention": (True, "the decoder must attend only to earlier tokens"),
+    "prepend_mode": ("none", "the target must not contain the source"),
+    "num_area_layers": (0, "this package does not support area attention"),
+    "hard_attention_k": (0, "this package does not support hard attention"),
     "multiply_embedding_mode": (
-        ("sqrt_depth",),
+        "sqrt_depth",
         "embeddings must be multiplied by the square root of their width",
     ),
 }
-_PARTS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
-_ATTENTIONS = {
-    "encoder": {"self_attention": "self_attn"},
-    "decoder": {"self_attention": "self_attn", "encdec_attention": "encoder_attn"},
-}
-_NORM_KINDS = {"layer_norm_scale": "weight", "layer_norm_bias": "bias"}
+_PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
+_FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2"}
 
 
 class Tensor2TensorFacts(Settings):
@@ -123,33 +127,57 @@ class Tensor2TensorFacts(Settings):
     """
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {}
-    for stack, attentions in _ATTENTIONS.items():
-        theirs = f"{stack}.layer.{{}}"
-        ours = f"model.{stack}.layers.{{}}"
-        norms = {attention: f"{own}_layer_norm" for attention, own in attentions.items()}
-        norms["ffn"] = "final_layer_norm"
-        for attention, own in attentions.items():
-            for part, own_part in _PARTS.items():
-                names[f"{theirs}.{attention}.multihead_attention.{part}.kernel"] = (
-                    f"{ours}.{own}.{own_part}.weight"
-                )
-        for number in (1, 2):
-            names[f"{theirs}.ffn.conv{number}.kernel"] = f"{ours}.fc{number}.weight"
-            names[f"{theirs}.ffn.conv{number}.bias"] = f"{ours}.fc{number}.bias"
-        for kind, own_kind in _NORM_KINDS.items():
-            for module, own in norms.items():
-                # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`,
-                # depending on the norm position.
-                for position in ("layer_prepostprocess", "layer_postprocess"):
-                    names[f"{theirs}.{module}.{position}.layer_norm.{kind}"] = f"{ours}.{own}.{own_kind}"
-            norm = f"{stack}.layer_prepostprocess.layer_norm.{kind}"
-            names[norm] = f"model.{stack}.layer_norm.{own_kind}"
-    return names
+def _norm_names(stack: str, modules: Mapping[str, str]) -> Names:
+    """Map the names of the LayerNorms to the names of this package. The LayerNorm of a sub-layer has the name
+    `layer_prepostprocess` or `layer_postprocess`, depending on the norm position.
+    """
+    norms = {
+        f"{module}.{position}.layer_norm": own
+        for module, own in modules.items()
+        for position in ("layer_prepostprocess", "layer_postprocess")
+    }
+    return stack_names(
+        stack,
+        f"{stack}.layer.{{}}",
+        norms,
+        norm=f"{stack}.layer_prepostprocess.layer_norm",
+        weight="layer_norm_scale",
+        bias="layer_norm_bias",
+    )
 
 
-NAMES = WeightNames(_names())
+NAMES = WeightNames(
+    {
+        **stack_names(
+            "encoder",
+            "encoder.layer.{}",
+            _FEED_FORWARD,
+            {"self_attention.multihead_attention": "self_attn"},
+            _PROJECTIONS,
+            weight="kernel",
+        ),
+        **_norm_names("encoder", {"self_attention": "self_attn_layer_norm", "ffn": "final_layer_norm"}),
+        **stack_names(
+            "decoder",
+            "decoder.layer.{}",
+            _FEED_FORWARD,
+            {
+                "self_attention.multihead_attention": "self_attn",
+                "encdec_attention.multihead_attention": "encoder_attn",
+            },
+            _PROJECTIONS,
+            weight="kernel",
+        ),
+        **_norm_names(
+            "decoder",
+            {
+                "self_attention": "self_attn_layer_norm",
+                "encdec_attention": "encoder_attn_layer_norm",
+                "ffn": "final_layer_norm",
+            },
+        ),
+    }
+)
 
 
 def recognise_tensor2tensor(path: Path) -> bool:
@@ -173,9 +201,8 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
         )
     norm_position = "pre" if _is_pre_norm(facts) else "post"
     weights = _read_weights(path, facts)
-    size_fields = sizes(weights, _TITLE)
     config = VaswaniConfig(
-        **size_fields,
+        **sizes(weights, _TITLE),
         **shared_weights(weights, *equal_weights(weights)),
         encoder_attention_heads=facts.num_heads,
         decoder_attention_heads=facts.num_heads,
@@ -219,7 +246,7 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     # zeros. Set the output projection's row of `<pad>` to zero too, so that tied weights stay equal. The
     # output projection's row of `<pad>` has no effect on the outputs, because this package gives `<pad>` the
     # probability 0.
-    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
+    for name in (*EMBEDDINGS, "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
     return weights
@@ -257,7 +284,7 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
         hparams = _read_flags(folder / _FLAGS_FILE, config)
     else:
         return load_facts(config, Tensor2TensorFacts, _TITLE)
-    require_allowed(hparams, _ALLOWED)
+    require_all(hparams, _REQUIRED)
     known = {name: value for name, value in hparams.items() if name in Tensor2TensorFacts.model_fields}
     if config is not None:
         known |= load_facts(config, Tensor2TensorFacts, _TITLE).model_dump(exclude_unset=True)
