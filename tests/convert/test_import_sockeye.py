@@ -107,7 +107,7 @@ use_glu: false | use_glu: true | `use_glu` True
 factor_configs: null | factor_configs: [!FactorConfig {vocab_size: 9}] | `num_source_factors` 2
 neural_vocab_selection: null | neural_vocab_selection: logit_max | `neural_vocab_selection` 'logit_max'
 block_prepended_cross_attention: false | block_prepended_cross_attention: true | `block_prepended_cross_attention` True
-postprocess_sequence: dr | postprocess_sequence: drn | `postprocess_sequence` 'n:drn'
+postprocess_sequence: dr | postprocess_sequence: drn | `postprocess_sequence` 'drn'
 act_type: relu | act_type: tanh | `act_type` 'tanh'
 embedding_type: fixed | embedding_type: none | `positional_embedding_type` 'none'
 attention_heads: 4 | attention_heads: 5 | `attention_heads` 5

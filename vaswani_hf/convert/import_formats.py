@@ -201,6 +201,28 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
             refuse(name, settings[name], reason)
 
 
+def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
+    """Return the config field `norm_position` ("pre" or "post") of a model whose settings `before` and `after`
+    list the operations before and after each sub-layer. Raise an `UnsupportedError` for any other order of
+    operations.
+
+    Each letter is an operation: "n" is LayerNorm, "d" is dropout, and `residual` adds the input of the
+    sub-layer. "none" means no operation. Ignore dropout, because dropout has no effect on a trained model.
+    """
+    sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
+    operations = [sequence.replace("d", "") for sequence in sequences]
+    if operations == ["n", residual]:
+        return "pre"
+    if operations == ["", f"{residual}n"]:
+        return "post"
+    refuse(
+        after,
+        sequences[1],
+        f'`{before}` is {sequences[0]!r}, and only pre-norm ("n" and "d{residual}") and post-norm ("" and '
+        f'"d{residual}n") models can be imported',
+    )
+
+
 def generation_config(config: VaswaniConfig, **search: Any) -> GenerationConfig:
     """Return a generation config with the special tokens of `config` and the given search options."""
     return GenerationConfig(

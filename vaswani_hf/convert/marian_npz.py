@@ -43,6 +43,7 @@ from .import_formats import (
     ReadOptions,
     Requirements,
     generation_config,
+    read_norm_position,
     refuse,
     require_all,
     require_known,
@@ -268,6 +269,9 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     search = _search_options(file)
     weights, settings = read_npz(file)
     _refuse_others(settings, search)
+    norm_position = read_norm_position(
+        {"transformer-postprocess": "dan", **settings}, "transformer-preprocess", "transformer-postprocess"
+    )
     vocabularies = _read_vocabularies(file, search, options)
     own = _own_weights(weights, settings)
     is_learned = "model.encoder.embed_positions.weight" in own
@@ -281,7 +285,6 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     if is_tied:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
     num_source, num_target = (len(own[name]) for name in EMBEDDINGS)
-    norm_position = _norm_position(settings)
     pad = _add_start_token(own)
     if not _is_any(own, "_proj.bias"):
         own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
@@ -369,27 +372,10 @@ def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> No
     top = settings.get("transformer-postprocess-top", "")
     if top.replace("d", "") not in ("", "n"):
         refuse("transformer-postprocess-top", top, "only a LayerNorm can follow the last layer")
-    _norm_position(settings)
     if search.get("output-approx-knn"):
         refuse(
             "output-approx-knn", search["output-approx-knn"], "the output must be a softmax over all tokens"
         )
-
-
-def _norm_position(settings: Mapping[str, Any]) -> str:
-    """Return "post" or "pre". Each letter in Marian's options is an operation before or after a sub-layer:
-    "d" is dropout, "a" adds the residual, and "n" is LayerNorm.
-    """
-    before = (settings.get("transformer-preprocess") or "").replace("d", "")
-    after = settings.get("transformer-postprocess", "dan").replace("d", "")
-    positions = {("", "an"): "post", ("n", "a"): "pre"}
-    if (before, after) not in positions:
-        refuse(
-            "transformer-preprocess, transformer-postprocess",
-            (settings.get("transformer-preprocess") or "", settings.get("transformer-postprocess", "dan")),
-            'only post-norm ("" and "dan") and pre-norm ("n" and "da") models can be imported',
-        )
-    return positions[before, after]
 
 
 def _activation(settings: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from .import_formats import (
     ReadOptions,
     Requirements,
     generation_config,
+    read_norm_position,
     refuse,
     require,
     require_all,
@@ -161,6 +162,10 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     tying = settings.get("weight_tying_type", "src_trg_softmax")
     weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
     size_fields = sizes(own, _TITLE)
+    norm_position, norm_position_of_decoder = (
+        read_norm_position(stack, "preprocess_sequence", "postprocess_sequence", residual="r")
+        for stack in (encoder, decoder)
+    )
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own, num_positions = _with_positions(own, positions, size_fields["d_model"])
     config = VaswaniConfig(
@@ -172,7 +177,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         attention_dropout=encoder.get("dropout_attention", 0.1),
         activation_dropout=encoder.get("dropout_act", 0.1),
         activation_function=_ACTIVATIONS[encoder["act_type"]],
-        **norm_fields(own, _norm_position(encoder), _norm_position(decoder), field="final_process"),
+        **norm_fields(own, norm_position, norm_position_of_decoder, field="final_process"),
         layer_norm_eps=_LAYER_NORM_EPS,
         position_embedding=positions,
         max_position_embeddings=num_positions,
@@ -233,23 +238,6 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         refuse(
             "dtype", "int8", "quantized weights cannot be imported; import the model before its quantization"
         )
-
-
-def _norm_position(stack: Mapping[str, Any]) -> str:
-    """Return the config field `norm_position` ("pre" or "post") for a Sockeye model. Ignore dropout ("d"),
-    because dropout has no effect on a trained model.
-    """
-    before = stack["preprocess_sequence"].replace("d", "")
-    after = stack["postprocess_sequence"].replace("d", "")
-    if (before, after) == ("n", "r"):
-        return "pre"
-    if (before, after) != ("", "rn"):
-        refuse(
-            "postprocess_sequence",
-            f"{stack['preprocess_sequence']}:{stack['postprocess_sequence']}",
-            "LayerNorm must come before each sub-layer (n:dr) or after each residual addition (:drn)",
-        )
-    return "post"
 
 
 def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:

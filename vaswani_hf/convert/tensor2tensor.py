@@ -38,6 +38,7 @@ from .import_formats import (
     Requirements,
     generation_config,
     load_facts,
+    read_norm_position,
     refuse,
     require_all,
 )
@@ -199,7 +200,9 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
             f"No tokenizers were written, because the folder does not contain exactly one file {_VOCABULARIES}; "
             "name the files with `--vocabularies`."
         )
-    norm_position = "pre" if _is_pre_norm(facts) else "post"
+    norm_position = read_norm_position(
+        facts.model_dump(), "layer_preprocess_sequence", "layer_postprocess_sequence"
+    )
     weights = _read_weights(path, facts)
     config = VaswaniConfig(
         **sizes(weights, _TITLE),
@@ -307,22 +310,6 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
         )
     changes = re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", flags.get("hparams", ""))
     return _HPARAMS_SETS.get(name, {}) | {key: yaml.safe_load(value) for key, value in changes}
-
-
-def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
-    """Return True for a pre-norm model. Ignore the letter "d" (dropout) in the hyperparameters, because
-    dropout has no effect on the outputs of a trained model.
-    """
-    before = facts.layer_preprocess_sequence.replace("none", "").replace("d", "")
-    after = facts.layer_postprocess_sequence.replace("none", "").replace("d", "")
-    if (before, after) not in (("n", "a"), ("", "an")):
-        refuse(
-            "layer_postprocess_sequence",
-            facts.layer_postprocess_sequence,
-            f"`layer_preprocess_sequence` is {facts.layer_preprocess_sequence!r}, and only pre-norm (n and "
-            "da) and post-norm (none and dan) models can be imported",
-        )
-    return before == "n"
 
 
 def _read_variables(path: Path) -> dict[str, torch.Tensor]:
