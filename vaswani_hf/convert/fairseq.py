@@ -32,6 +32,7 @@ from .import_formats import (
     require_known,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .text_files import read_lines
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
     POSITION_TABLES,
@@ -349,11 +350,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     frequency of the token.
     """
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DamagedFileError(f"The vocabulary file '{path.name}' cannot be read ({error})") from None
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+    for number, line in enumerate(read_lines(path), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
             raise DamagedFileError(

@@ -19,12 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import yaml
 from transformers import GenerationConfig
 
-from ..checkpoint.files import DamagedFileError
 from ..model.configuration_vaswani import VaswaniConfig
-from ..settings.base import first_line_of
 from .import_formats import (
     Imported,
     ImportFormat,
@@ -35,6 +32,7 @@ from .import_formats import (
     require_known,
 )
 from .joeynmt_tokenizers import joeynmt_tokenizers
+from .text_files import read_text, read_yaml
 from .unpickling import load_weights
 from .weights import (
     WeightNames,
@@ -47,6 +45,7 @@ from .weights import (
 
 _TITLE = "JoeyNMT"
 _CONFIG_FILE = "config.yaml"
+_SECTIONS = ("data.src", "data.trg", "model.encoder", "model.decoder")
 _WEIGHT_FILES = "*.ckpt"
 _VOCABULARY_FILES = {"src": "src_vocab.txt", "trg": "trg_vocab.txt"}
 _LAYER_NORM_EPS = 1e-6
@@ -120,7 +119,7 @@ def recognise_joeynmt(path: Path) -> bool:
 def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     """Read a JoeyNMT model from its folder."""
     folder = _folder_of(path)
-    settings = _read_settings(folder)
+    settings = read_yaml(folder / _CONFIG_FILE, sections=_SECTIONS, title="JoeyNMT 2")
     data = settings["data"]
     model = settings["model"]
     _refuse_others(data, model)
@@ -172,24 +171,6 @@ def _folder_of(path: Path) -> Path:
     return path.parent if path.is_file() else path
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Read config.yaml. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
-    try:
-        settings = yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = first_line_of(error)
-        raise DamagedFileError(f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason})") from None
-    for section, parts in {"data": ("src", "trg"), "model": ("encoder", "decoder")}.items():
-        for part in parts:
-            values = settings.get(section) if isinstance(settings, dict) else None
-            if not isinstance(values, dict) or not isinstance(values.get(part), dict):
-                raise ValueError(
-                    f"{_CONFIG_FILE} in '{folder.name}' must have the section `{section}.{part}`, but has "
-                    "not; use the file that JoeyNMT 2 has written."
-                )
-    return settings
-
-
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     encoder = model["encoder"]
     decoder = model["decoder"]
@@ -225,10 +206,7 @@ def _read_vocabulary(
             f"The folder '{folder.name}' must contain the vocabulary file {_VOCABULARY_FILES[side]}, but "
             "does not; copy the file to the folder."
         )
-    try:
-        lines = files[0].read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise DamagedFileError(f"The vocabulary '{files[0].name}' cannot be read ({error})") from None
+    lines = read_text(files[0]).splitlines()
     tokens = [*(specials[name] for name in _SPECIAL_TOKENS), *specials["lang_tags"], *lines]
     return list(dict.fromkeys(tokens))
 

@@ -50,6 +50,7 @@ from .import_formats import (
 )
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
+from .text_files import parse_yaml, read_lines, read_yaml
 from .weights import EMBEDDINGS, WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
 from .word_tokenizers import tokenizer_pair, word_tokenizer
 
@@ -232,21 +233,10 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             "that Marian has written, not the file with the state of the optimizer."
         )
     # The YAML text in a model file ends with NUL bytes.
-    options = _load_yaml(text.tobytes().rstrip(b"\0").decode(errors="replace"), path.name)
+    options = parse_yaml(
+        text.tobytes().rstrip(b"\0").decode(errors="replace"), f"{OPTIONS_ENTRY} of '{path.name}'"
+    )
     return entries, options
-
-
-def _load_yaml(text: str, name: str) -> dict[str, Any]:
-    try:
-        options = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = first_line_of(error)
-        raise DamagedFileError(f"The options of '{name}' must be YAML text, but are not ({reason})") from None
-    if not isinstance(options, dict):
-        raise DamagedFileError(
-            f"The options of '{name}' must be YAML text with keys and values, but have no keys"
-        )
-    return options
 
 
 def recognise_marian_npz(path: Path) -> bool:
@@ -349,7 +339,7 @@ def _search_options(model: Path) -> dict[str, Any]:
     for pattern in DECODER_FILES:
         file = model.parent / pattern.format(model.name)
         if file.is_file():
-            return _load_yaml(file.read_text(encoding="utf-8", errors="replace"), file.name)
+            return parse_yaml(file.read_text(encoding="utf-8", errors="replace"), f"'{file.name}'")
     return {}
 
 
@@ -513,17 +503,15 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
 
 def _read_ids(path: Path) -> dict[str, int]:
     """Read the token ids from a vocabulary file: YAML, JSON, or a text file with one token per line."""
+    if path.suffix not in (".yml", ".yaml", ".json"):
+        return {token: number for number, token in enumerate(read_lines(path))}
+    # Use `yaml.BaseLoader`, so that tokens such as "no" and "1" are read as strings.
+    ids = read_yaml(path, loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix not in (".yml", ".yaml", ".json"):
-            return {token: number for number, token in enumerate(text.removesuffix("\n").split("\n"))}
-        # Use `yaml.BaseLoader`, so that tokens such as "no" and "1" are read as strings.
-        values = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-        return {token: int(number) for token, number in values.items()}
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = first_line_of(error)
+        return {token: int(number) for token, number in ids.items()}
+    except (TypeError, ValueError):
         raise DamagedFileError(
-            f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason})"
+            f"The vocabulary '{path.name}' must map each token to an id, but does not"
         ) from None
 
 

@@ -22,7 +22,6 @@ from transformers import GenerationConfig
 from ..checkpoint.files import DamagedFileError
 from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..settings.base import first_line_of
 from .import_formats import (
     Imported,
     ImportFormat,
@@ -37,6 +36,7 @@ from .import_formats import (
     require_known,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .text_files import read_yaml
 from .unpickling import load_weights
 from .weights import (
     POSITION_TABLES,
@@ -52,6 +52,7 @@ from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 _TITLE = "Sockeye 3"
 _CONFIG_FILE = "config"
+_SECTIONS = ("config_data", "config_embed_source", "config_embed_target", "config_encoder", "config_decoder")
 _WEIGHT_FILE = "params.best"
 _VERSION_FILE = "version"
 _VOCABULARY_FILES = ("vocab.src.0.json", "vocab.trg.0.json")
@@ -152,7 +153,7 @@ def recognise_sockeye(path: Path) -> bool:
 
 def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     """Read a Sockeye model from its folder."""
-    settings = _read_settings(path)
+    settings = read_yaml(path / _CONFIG_FILE, loader=_ConfigLoader, sections=_SECTIONS, title=_TITLE)
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
     _refuse_others(settings)
@@ -198,29 +199,6 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     )
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Read the file `config`. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
-    try:
-        text = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
-        # `_ConfigLoader` is safe, because it creates only dicts, lists and plain values.
-        settings = yaml.load(text, Loader=_ConfigLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = first_line_of(error)
-        raise DamagedFileError(f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason})") from None
-    for section in (
-        "config_data",
-        "config_embed_source",
-        "config_embed_target",
-        "config_encoder",
-        "config_decoder",
-    ):
-        if not isinstance(settings, dict) or not isinstance(settings.get(section), dict):
-            raise DamagedFileError(
-                f"{_CONFIG_FILE} of '{folder.name}' must contain the section `{section}`, but does not"
-            )
-    return settings
-
-
 def _refuse_others(settings: Mapping[str, Any]) -> None:
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
@@ -253,10 +231,7 @@ def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:
 def _read_state(folder: Path) -> dict[str, torch.Tensor]:
     file = folder / _WEIGHT_FILE
     if not file.is_file():
-        raise ValueError(
-            f"The folder '{folder.name}' must contain the weight file {_WEIGHT_FILE}, but does not; copy "
-            "the file to the folder."
-        )
+        raise DamagedFileError(f"'{folder.name}' holds no whole checkpoint: it has no {_WEIGHT_FILE}")
     state = load_weights(file)
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         # A value that is not a tensor belongs to a quantized linear layer of PyTorch.

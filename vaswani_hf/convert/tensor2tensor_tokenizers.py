@@ -23,6 +23,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from .sentencepiece_models import empty_model
+from .text_files import read_lines
 from .word_tokenizers import imported_tokenizer
 
 # The normalizer marks positions in a text with these control characters. With the control character
@@ -67,13 +68,8 @@ def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
 
 def _read_tokens(path: Path) -> list[str]:
     """Read the tokens of a vocabulary file. Each line contains one token, with or without quotes."""
-    try:
-        # Divide the text only at line feeds, because tokens may contain other line separators.
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"The vocabulary '{path}' cannot be read ({error}); give another file.") from None
     tokens = []
-    for line in lines:
+    for line in read_lines(path):
         token = line.rstrip()
         is_quoted = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
         tokens.append(token[1:-1] if is_quoted else token)
