@@ -37,10 +37,11 @@ from .opennmt import (
     UNKNOWN,
     first_rate,
     load_into,
-    read_tokenizers,
+    opennmt_tokenizers,
     special_ids,
     with_sinusoids,
 )
+from .sentencepiece_models import NAME_THE_MODELS
 from .weights import WeightNames, add_biases, shared_weights, sizes, stack_names
 
 _TITLE = "Eole"
@@ -194,15 +195,12 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         max_position_embeddings=max_positions,
         scale_embedding=positions in _SINUSOIDS,
     )
-    tokenizers, notes = read_tokenizers(
-        vocabulary["src"], vocabulary["tgt"], files=options.vocabularies, **tokens
-    )
     return Imported(
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        tokenizers=tokenizers,
-        notes=notes,
+        tokenizers=opennmt_tokenizers((vocabulary["src"], vocabulary["tgt"]), options.vocabularies, **tokens),
+        notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_eole(path, model, vocabulary, state),
     )
 

@@ -31,7 +31,7 @@ from .import_formats import (
     require_all,
     require_known,
 )
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import source_and_target_tokenizers
 from .text_files import read_lines
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
@@ -47,7 +47,7 @@ from .weights import (
     stack_names,
     to_interleaved,
 )
-from .word_tokenizers import tokenizer_pair, word_tokenizer
+from .word_tokenizers import SPLITS_AT_SPACES
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
@@ -329,20 +329,9 @@ def _tokenizers(
     # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file also
     # lists such tokens.
     require_vocabulary_sizes([file.name for file in files], vocabularies, config)
-    tokenizers = []
-    for ids in vocabularies:
-        tokenizer = word_tokenizer(ids)
-        if len(models) == 1:
-            pieces = read_sentencepiece(models[0])
-            tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
-        tokenizers.append(tokenizer)
-    notes = []
     if len(models) != 1:
-        notes.append(
-            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-            "prepared the training data."
-        )
-    return tokenizer_pair(tokenizers, vocabularies), notes
+        return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]
+    return source_and_target_tokenizers(vocabularies, models), []
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

@@ -52,7 +52,7 @@ from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
 from .text_files import parse_yaml, read_lines, read_yaml
 from .weights import EMBEDDINGS, WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
-from .word_tokenizers import tokenizer_pair, word_tokenizer
+from .word_tokenizers import SPLITS_AT_SPACES, tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
 OPTIONS_ENTRY = "special:model.yml"
@@ -567,10 +567,7 @@ def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: V
             "truncated."
         )
     if any(vocabulary.segmenter is None for vocabulary in vocabularies):
-        notes.append(
-            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-            "prepared the training data."
-        )
+        notes.append(SPLITS_AT_SPACES)
     for field in ("word-penalty", "shortlist"):
         if search.get(field):
             notes.append(f"The search of this package ignores `{field}` {search[field]!r} of the original.")

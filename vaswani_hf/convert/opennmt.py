@@ -12,13 +12,12 @@ A checkpoint of OpenNMT-py contains its options under the key `opt` (an `argpars
 vocabularies (lists of tokens).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
@@ -33,7 +32,7 @@ from .import_formats import (
     require,
     require_all,
 )
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import NAME_THE_MODELS, source_and_target_tokenizers
 from .unpickling import header_of, load_weights, weight_file
 from .weights import (
     WeightNames,
@@ -44,7 +43,6 @@ from .weights import (
     timescales_of,
     to_interleaved,
 )
-from .word_tokenizers import imported_tokenizer, tokenizer_pair
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
@@ -174,13 +172,14 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         position_timescales=timescales,
         scale_embedding=has_positions,
     )
-    tokenizers, notes = read_tokenizers(vocabularies["src"], vocabularies["tgt"], start, options.vocabularies)
     return Imported(
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        tokenizers=tokenizers,
-        notes=notes,
+        tokenizers=opennmt_tokenizers(
+            (vocabularies["src"], vocabularies["tgt"]), options.vocabularies, start=start
+        ),
+        notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_opennmt(checkpoint, state),
     )
 
@@ -279,41 +278,28 @@ def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -
     }
 
 
-def read_tokenizers(
-    source: list[str],
-    target: list[str],
+def opennmt_tokenizers(
+    vocabularies: Sequence[list[str]],
+    model_files: Sequence[Path],
+    *,
     start: str,
-    files: tuple[Path, ...],
     end: str = END,
     pad: str = PAD,
     unknown: str = UNKNOWN,
-) -> tuple[Tokenizers, list[str]]:
-    """Create the source and the target tokenizer from two lists of tokens. Return the tokenizers, and notes
-    for the user. `files` are the SentencePiece models that segmented the training data. If `files` is empty,
-    the tokenizers split texts at spaces.
+) -> Tokenizers:
+    """Create the source tokenizer and the target tokenizer from two lists of tokens. The source tokenizer adds no
+    `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
     """
-    tokenizers = []
-    for number, tokens in enumerate((source, target)):
-        ids = {token: index for index, token in enumerate(tokens)}
-        if files:
-            model = read_sentencepiece(files[min(number, len(files) - 1)])
-            tokenizer = fast_tokenizer(model, ids, end=end, unknown=unknown, pad=pad, start=start)
-        else:
-            backend = Tokenizer(models.WordLevel(ids, unk_token=unknown))
-            backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-            tokenizer = imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
-        tokenizers.append(tokenizer)
-    # The source tokenizer must add no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
-    tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=["$A"], pair=["$A", "$B"]
+    return source_and_target_tokenizers(
+        [{token: index for index, token in enumerate(tokens)} for tokens in vocabularies],
+        model_files,
+        start=start,
+        end=end,
+        pad=pad,
+        unknown=unknown,
+        joiner=None,
+        source_has_end=False,
     )
-    notes = []
-    if not files:
-        notes.append(
-            "The tokenizers split texts only at spaces. If SentencePiece models segmented the training "
-            "data, name the models with `--vocabularies`."
-        )
-    return tokenizer_pair(tokenizers, (source, target)), notes
 
 
 def first_rate(value: Any) -> float:

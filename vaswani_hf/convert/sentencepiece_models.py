@@ -20,19 +20,19 @@ piece in the vocabulary.
 import base64
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import DamagedFileError
-from ..checkpoint.tokenizers import IMPORTED_MARK
+from ..checkpoint.tokenizers import IMPORTED_MARK, Tokenizers
 from ..version import install_command
 from .export_formats import NotExpressibleError
-from .word_tokenizers import imported_tokenizer
+from .word_tokenizers import SPLITS_AT_SPACES, imported_tokenizer, tokenizer_pair, word_tokenizer
 
 _FOREIGN = "\ue000"
 # The normalizer of an imported tokenizer can replace a sequence of unknown characters by `_UNKNOWN`, a
@@ -44,6 +44,11 @@ _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5
 _UNIGRAM, _BPE = 1, 2
 # The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
 _SPACES_AT_ENDS = {"Regex": "^ +| +$"}
+# The note for the user of a model without SentencePiece models, if the user can name SentencePiece models.
+NAME_THE_MODELS = (
+    f"{SPLITS_AT_SPACES} If SentencePiece models segmented the training data, name the models with "
+    "`--vocabularies`."
+)
 # A tag of a target language, such as ">>deu<<".
 TAG = re.compile(r">>\S+?<<")
 
@@ -189,6 +194,39 @@ def fast_tokenizer(
         unknown=unknown,
         model_max_length=model_max_length,
     )
+
+
+def source_and_target_tokenizers(
+    vocabularies: Sequence[Mapping[str, int]],
+    model_files: Sequence[Path],
+    *,
+    pad: str = "<pad>",
+    start: str = "<s>",
+    end: str = "</s>",
+    unknown: str = "<unk>",
+    joiner: str | None = "@@",
+    source_has_end: bool = True,
+) -> Tokenizers:
+    """Create the source tokenizer and the target tokenizer of an imported model. `vocabularies` are the source
+    vocabulary and the target vocabulary.
+
+    `model_files` are the SentencePiece models that segmented the training data: one joint model, or the source
+    model and the target model. Without SentencePiece models, the tokenizers split texts at spaces, and `joiner` is
+    the argument of `word_tokenizer`. `source_has_end` is False if the library adds no end token to source texts.
+    """
+    tokenizers = []
+    for number, ids in enumerate(vocabularies):
+        if model_files:
+            model = read_sentencepiece(model_files[min(number, len(model_files) - 1)])
+            tokenizer = fast_tokenizer(model, ids, pad=pad, start=start, end=end, unknown=unknown)
+        else:
+            tokenizer = word_tokenizer(ids, pad=pad, start=start, end=end, unknown=unknown, joiner=joiner)
+        tokenizers.append(tokenizer)
+    if not source_has_end:
+        tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=["$A"], pair=["$A", "$B"]
+        )
+    return tokenizer_pair(tokenizers, vocabularies)
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:

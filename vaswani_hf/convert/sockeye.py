@@ -20,7 +20,7 @@ import yaml
 from transformers import GenerationConfig
 
 from ..checkpoint.files import DamagedFileError
-from ..checkpoint.tokenizers import Tokenizers, read_json_object
+from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from .import_formats import (
     Imported,
@@ -35,7 +35,7 @@ from .import_formats import (
     require_all,
     require_known,
 )
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import NAME_THE_MODELS, source_and_target_tokenizers
 from .text_files import read_yaml
 from .unpickling import load_weights
 from .weights import (
@@ -48,7 +48,6 @@ from .weights import (
     stack_names,
     to_interleaved,
 )
-from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 _TITLE = "Sockeye 3"
 _CONFIG_FILE = "config"
@@ -188,13 +187,12 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         decoder_start_token_id=_BOS,
     )
     require_vocabulary_sizes(_VOCABULARY_FILES, vocabularies, config)
-    tokenizers, notes = _tokenizers(vocabularies, options.vocabularies)
     return Imported(
         config=config,
         state_dict=own,
         generation_config=_generation_config(settings, config),
-        tokenizers=tokenizers,
-        notes=notes,
+        tokenizers=source_and_target_tokenizers(vocabularies, options.vocabularies),
+        notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_original_logits(path),
     )
 
@@ -289,27 +287,6 @@ def _with_positions(
         # position for all later tokens too.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
     return state, longest
-
-
-def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> tuple[Tokenizers, list[str]]:
-    """Return the source and the target tokenizer, and notes for the user. `files` are the paths of the
-    SentencePiece models.
-    """
-    if files:
-        models = [read_sentencepiece(file) for file in (files[0], files[-1])]
-        tokenizers = [
-            fast_tokenizer(model, ids, pad="<pad>", start="<s>")
-            for model, ids in zip(models, vocabularies, strict=True)
-        ]
-        notes = []
-    else:
-        tokenizers = [word_tokenizer(ids) for ids in vocabularies]
-        notes = [
-            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-            "prepared the training data. If SentencePiece models segmented the training data, name the "
-            "models with `--vocabularies`."
-        ]
-    return tokenizer_pair(tokenizers, vocabularies), notes
 
 
 def _generation_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:

@@ -13,6 +13,11 @@ from ..checkpoint.tokenizers import IMPORTED_MARK, SHARED_IDS_MARK
 
 # In the merges of subword-nmt and fastBPE, the last token of a word ends with "</w>".
 END_OF_WORD = "</w>"
+# A note for the user of a model whose training data other programs have segmented.
+SPLITS_AT_SPACES = (
+    "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared the "
+    "training data."
+)
 
 
 def word_tokenizer(
@@ -22,24 +27,21 @@ def word_tokenizer(
     start: str = "<s>",
     end: str = "</s>",
     unknown: str = "<unk>",
-    joiner: str = "@@",
+    joiner: str | None = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces. In decoding, a token that ends with `joiner` is joined
-    to the next token without a space.
+    """Create a tokenizer that splits texts at spaces. In decoding, a token that ends with `joiner` (if not None)
+    is joined to the next token without a space.
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
     # does not begin with `prefix`. No token begins with `prefix`, because the character is in Unicode's
     # private use area.
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.WordPiece(prefix="\ue000", cleanup=False),
-            decoders.Fuse(),
-            decoders.Replace(Regex(f"{joiner}( |$)"), ""),
-        ]
-    )
+    steps = [decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()]
+    if joiner is not None:
+        steps.append(decoders.Replace(Regex(f"{joiner}( |$)"), ""))
+    backend.decoder = decoders.Sequence(steps)
     return imported_tokenizer(
         backend, ids, pad=pad, start=start, end=end, unknown=unknown, model_max_length=model_max_length
     )
