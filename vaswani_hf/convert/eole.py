@@ -42,7 +42,7 @@ from .opennmt import (
     with_sinusoids,
 )
 from .sentencepiece_models import NAME_THE_MODELS
-from .weights import WeightNames, add_biases, shared_weights, sizes, stack_names
+from .weights import WeightNames, add_biases, position_fields, shared_weights, sizes, stack_names
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"
@@ -171,10 +171,6 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     is_shared = model.get("share_embeddings", False)
     weight_fields = shared_weights(own, is_shared, model.get("share_decoder_embeddings", False))
-    max_positions = VaswaniConfig.max_position_embeddings
-    if positions == "Learned":
-        max_positions = len(own["model.encoder.embed_positions.weight"])
-    position_names: dict[str | None, str] = {"Learned": "learned", None: "none"}
     tokens = _special_tokens(vocabulary)
     training = settings.get("training") or {}
     dropout = first_rate(training.get("dropout", 0.1))
@@ -190,9 +186,8 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         activation_function=_ACTIVATIONS[decoder["mlp_activation_fn"]],
         norm_position="pre",
         layer_norm_eps=decoder["norm_eps"],
-        position_embedding=position_names.get(positions, "sinusoidal"),
         position_timescales=timescales,
-        max_position_embeddings=max_positions,
+        **position_fields(own, has_positions=positions is not None),
         scale_embedding=positions in _SINUSOIDS,
     )
     return Imported(

@@ -40,6 +40,7 @@ from .weights import (
     equal_weights,
     joint_names,
     norm_fields,
+    position_fields,
     require_vocabulary_sizes,
     same_names,
     shared_weights,
@@ -49,6 +50,7 @@ from .weights import (
 )
 from .word_tokenizers import SPLITS_AT_SPACES
 
+_TITLE = "fairseq"
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
 
@@ -168,11 +170,12 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
         )
     settings = _settings(loaded)
     _refuse_others(settings)
-    own = NAMES.to_ours(loaded["model"], "fairseq")
+    own = NAMES.to_ours(loaded["model"], _TITLE)
     if "lm_head.weight" not in own:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
-    config = _config(settings, own)
-    own = _with_positions(own, config)
+    has_positions = not settings.get("no_token_positional_embeddings", False)
+    own = _with_positions(own, has_positions, sizes(own, _TITLE)["d_model"])
+    config = _config(settings, own, has_positions)
     tokenizers, notes = _tokenizers(file.parent, settings, config, options)
     return Imported(
         config=config,
@@ -243,7 +246,9 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
     require_known("activation_fn", settings.get("activation_fn", "relu"), _ACTIVATIONS)
 
 
-def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> VaswaniConfig:
+def _config(
+    settings: Mapping[str, Any], state: dict[str, torch.Tensor], has_positions: bool
+) -> VaswaniConfig:
     """Return the config of the model. Add a shared embedding to `state` if the source embedding equals the
     target embedding.
     """
@@ -256,15 +261,8 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     )
-    position_embedding = "sinusoidal"
-    num_positions = settings.get("max_source_positions", 1024)
-    if settings.get("no_token_positional_embeddings"):
-        position_embedding = "none"
-    elif settings.get("encoder_learned_pos"):
-        position_embedding = "learned"
-        num_positions = len(state["model.encoder.embed_positions.weight"]) - _PAD - 1
     return VaswaniConfig(
-        **sizes(state, "fairseq"),
+        **sizes(state, _TITLE),
         encoder_attention_heads=settings["encoder_attention_heads"],
         decoder_attention_heads=settings["decoder_attention_heads"],
         dropout=settings.get("dropout", 0.1),
@@ -273,10 +271,9 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
         # In models of the oldest fairseq versions, no LayerNorm follows the last layer of a pre-norm stack.
         **norm_fields(state, of_encoder, of_decoder, field="no_decoder_final_norm"),
-        position_embedding=position_embedding,
+        **position_fields(state, has_positions),
         position_timescales="tensor2tensor",
         position_offset=_PAD + 1,
-        max_position_embeddings=num_positions,
         scale_embedding=not settings.get("no_scale_embedding", False),
         **weight_fields,
         bos_token_id=_BOS,
@@ -286,13 +283,13 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     )
 
 
-def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> dict[str, torch.Tensor]:
+def _with_positions(
+    state: dict[str, torch.Tensor], has_positions: bool, d_model: int
+) -> dict[str, torch.Tensor]:
     """Adapt the positions: reorder the features if the model has sinusoids, or cut the tables of learned
     positions.
     """
-    if config.position_embedding == "sinusoidal":
-        return to_interleaved(state, config.d_model)
-    if config.position_embedding == "learned":
+    if POSITION_TABLES[0] in state:
         lengths = [len(state[name]) - _PAD - 1 for name in POSITION_TABLES]
         require(
             "max_target_positions",
@@ -304,6 +301,8 @@ def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> di
             # Leave out the first two rows of the position table, because the first token of a text has the
             # position 2.
             state[name] = state[name][_PAD + 1 :]
+    elif has_positions:
+        state = to_interleaved(state, d_model)
     return state
 
 
@@ -352,11 +351,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 FAIRSEQ = ImportFormat(
     name="fairseq",
-    title="fairseq",
+    title=_TITLE,
     recognise=recognise_fairseq,
     read=read_fairseq,
     files=("*.pt", "dict.*.txt", "*.model"),
-    peer="fairseq",
+    peer=_TITLE,
     keeps=(
         "Keeps the weights, the positions, and the vocabularies dict.LANGUAGE.txt. If the folder contains "
         "one SentencePiece model, the imported tokenizers segment texts with this model. Otherwise, the "

@@ -159,7 +159,7 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(settings.get("testing") or {}, config),
+        generation_config=_search_config(settings.get("testing") or {}, config),
         tokenizers=tokenizers,
         facts={"source_language": data["src"]["lang"], "target_language": data["trg"]["lang"]},
         notes=notes,
@@ -273,7 +273,7 @@ def _without_alpha(
     return state
 
 
-def _generation_config(testing: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
+def _search_config(testing: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the search options in the section `testing` of config.yaml."""
     alpha = testing.get("beam_alpha", testing.get("alpha", -1))
     num_tokens = testing.get("max_output_length", -1)

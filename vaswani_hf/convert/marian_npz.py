@@ -51,7 +51,18 @@ from .import_formats import (
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
 from .text_files import parse_yaml, read_lines, read_yaml
-from .weights import EMBEDDINGS, WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
+from .weights import (
+    EMBEDDINGS,
+    POSITION_TABLES,
+    Names,
+    WeightNames,
+    add_biases,
+    norm_fields,
+    position_fields,
+    shared_weights,
+    sizes,
+    to_interleaved,
+)
 from .word_tokenizers import SPLITS_AT_SPACES, tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
@@ -134,15 +145,15 @@ def weight_names(options: Mapping[str, Any]) -> WeightNames:
     return WeightNames(names)
 
 
-def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {"decoder_ff_logit_out_b": "lm_head.bias"}
-    is_shared = bool(options.get("tied-embeddings-all") or options.get("tied-embeddings-src"))
+def _embedding_names(options: Mapping[str, Any]) -> Names:
+    is_shared, is_tied = _ties(options)
+    names: Names = {"decoder_ff_logit_out_b": "lm_head.bias"}
     if is_shared:
         names["Wemb"] = "model.encoder.embed_tokens.weight"
     else:
         names["encoder_Wemb"] = "model.encoder.embed_tokens.weight"
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
-    if not (options.get("tied-embeddings-all") or options.get("tied-embeddings")):
+    if not is_tied:
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
     # Old versions of Marian store the transpose of the output projection under another name. `_own_weights`
     # transposes the output projection back to the shape [V, D].
@@ -154,6 +165,15 @@ def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, .
     else:
         names["Wpos"] = "model.encoder.embed_positions.weight"
     return names
+
+
+def _ties(options: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return two bools: whether the source embedding is the target embedding, and whether the output projection
+    is the target embedding.
+    """
+    is_shared = options.get("tied-embeddings-all") or options.get("tied-embeddings-src")
+    is_tied = options.get("tied-embeddings-all") or options.get("tied-embeddings")
+    return bool(is_shared), bool(is_tied)
 
 
 def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
@@ -264,12 +284,11 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     )
     vocabularies = _read_vocabularies(file, search, options)
     own = _own_weights(weights, settings)
-    is_learned = "model.encoder.embed_positions.weight" in own
+    is_learned = POSITION_TABLES[0] in own
     has_positions = not settings.get("transformer-disable-position-embeddings", False)
     if has_positions and not is_learned:
         own = to_interleaved(own, own["model.encoder.embed_tokens.weight"].shape[1])
-    is_shared = bool(settings.get("tied-embeddings-all") or settings.get("tied-embeddings-src"))
-    is_tied = bool(settings.get("tied-embeddings-all") or settings.get("tied-embeddings"))
+    is_shared, is_tied = _ties(settings)
     if is_shared:
         own["model.decoder.embed_tokens.weight"] = own["model.encoder.embed_tokens.weight"]
     if is_tied:
@@ -287,9 +306,8 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         encoder_attention_heads=settings.get("transformer-heads", 8),
         decoder_attention_heads=settings.get("transformer-heads", 8),
         activation_function=_activation(settings),
-        position_embedding="learned" if is_learned else "sinusoidal" if has_positions else "none",
+        **position_fields(own, has_positions),
         position_timescales="tensor2tensor",
-        max_position_embeddings=len(own["model.encoder.embed_positions.weight"]) if is_learned else 1024,
         scale_embedding=_is_scaled(settings, is_learned, has_positions),
         zero_start_embedding=True,
         bos_token_id=None,
@@ -304,7 +322,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(search, vocabularies[-1], config),
+        generation_config=_search_config(search, vocabularies[-1], config),
         tokenizers=tokenizers,
         notes=_notes(search, vocabularies, config),
         compare=_comparison(file, vocabularies, (num_source, num_target), config),
@@ -402,10 +420,10 @@ def _own_weights(
             # Flatten biases and LayerNorm weights, because Marian stores biases and LayerNorm weights with
             # the shape [1, D].
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
-    table = "model.encoder.embed_positions.weight"
-    if table in own:
+    of_encoder, of_decoder = POSITION_TABLES
+    if of_encoder in own:
         # In models of the type "transformer", the encoder and the decoder share one position table.
-        own.setdefault("model.decoder.embed_positions.weight", own[table].clone())
+        own.setdefault(of_decoder, own[of_encoder].clone())
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 
@@ -529,9 +547,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     return fast_tokenizer(vocabulary.segmenter, ids, **special, model_max_length=length)
 
 
-def _generation_config(
-    search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig
-) -> GenerationConfig:
+def _search_config(search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the search options in decoder.yml."""
     return generation_config(
         config,

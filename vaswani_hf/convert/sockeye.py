@@ -40,8 +40,10 @@ from .text_files import read_yaml
 from .unpickling import load_weights
 from .weights import (
     POSITION_TABLES,
+    Names,
     WeightNames,
     norm_fields,
+    position_fields,
     require_vocabulary_sizes,
     shared_weights,
     sizes,
@@ -88,14 +90,14 @@ _NORMS_OF_DECODER = {
 }
 
 
-def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> dict[str, Any]:
+def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> Names:
     """Map the weight names of an attention layer of Sockeye to the names of this package. The attention
     layers of Sockeye have no biases. `joint` maps each joint projection to its parts, such as "kv" for keys
     and values.
     """
     theirs = f"{stack}.layers.{{}}.{attention}"
     ours = f"model.{stack}.layers.{{}}.{own}"
-    names: dict[str, Any] = {f"{theirs}.ff_out.weight": f"{ours}.out_proj.weight"}
+    names: Names = {f"{theirs}.ff_out.weight": f"{ours}.out_proj.weight"}
     for projection, parts in joint.items():
         names[f"{theirs}.{projection}.weight"] = tuple(f"{ours}.{part}_proj.weight" for part in parts)
     return names
@@ -161,15 +163,14 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     own = NAMES.to_ours(_by_part(state, settings), _TITLE)
     tying = settings.get("weight_tying_type", "src_trg_softmax")
     weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
-    size_fields = sizes(own, _TITLE)
     norm_position, norm_position_of_decoder = (
         read_norm_position(stack, "preprocess_sequence", "postprocess_sequence", residual="r")
         for stack in (encoder, decoder)
     )
     positions = _POSITIONS[encoder["positional_embedding_type"]]
-    own, num_positions = _with_positions(own, positions, size_fields["d_model"])
+    own = _with_positions(own, positions, encoder["model_size"])
     config = VaswaniConfig(
-        **size_fields,
+        **sizes(own, _TITLE),
         **weight_fields,
         encoder_attention_heads=encoder["attention_heads"],
         decoder_attention_heads=decoder["attention_heads"],
@@ -179,8 +180,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         activation_function=_ACTIVATIONS[encoder["act_type"]],
         **norm_fields(own, norm_position, norm_position_of_decoder, field="final_process"),
         layer_norm_eps=_LAYER_NORM_EPS,
-        position_embedding=positions,
-        max_position_embeddings=num_positions,
+        **position_fields(own, has_positions=True),
         bos_token_id=_BOS,
         pad_token_id=_PAD,
         eos_token_id=_EOS,
@@ -190,7 +190,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(settings, config),
+        generation_config=_search_config(settings, config),
         tokenizers=source_and_target_tokenizers(vocabularies, options.vocabularies),
         notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_original_logits(path),
@@ -272,24 +272,22 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
     return sorted_state
 
 
-def _with_positions(
-    state: dict[str, torch.Tensor], positions: str, d_model: int
-) -> tuple[dict[str, torch.Tensor], int]:
-    """Reorder the features of the weights if the model has sinusoids. Return the weights and the number of
-    learned positions.
+def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int) -> dict[str, torch.Tensor]:
+    """Reorder the features of the weights if the model has sinusoids, or make learned position tables equally
+    long.
     """
     tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
-        return to_interleaved(state, d_model), VaswaniConfig.max_position_embeddings
+        return to_interleaved(state, d_model)
     longest = max(len(table) for table in tables)
     for name, table in zip(POSITION_TABLES, tables, strict=True):
         # Extend the shorter position table with copies of its last row, because Sockeye uses the last
         # position for all later tokens too.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
-    return state, longest
+    return state
 
 
-def _generation_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
+def _search_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the default search options of the command sockeye-translate.
 
     The maximum length of a translation is the source length times a factor, plus 1 token. The factor is the

@@ -245,6 +245,17 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
     }
 
 
+def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> dict[str, str | int]:
+    """Return the config fields about the positions. Positions are learned if `state` contains position tables.
+    Otherwise, positions are sinusoids if `has_positions` is True. `state` contains weights under the names of
+    this package.
+    """
+    table = state.get(POSITION_TABLES[0])
+    if table is not None:
+        return {"position_embedding": "learned", "max_position_embeddings": len(table)}
+    return {"position_embedding": "sinusoidal" if has_positions else "none"}
+
+
 def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
