@@ -45,7 +45,6 @@ from .import_formats import (
 from .tensor2tensor_tokenizers import subword_tokenizer
 from .weights import (
     EMBEDDINGS,
-    Names,
     WeightNames,
     equal_weights,
     shared_weights,
@@ -107,7 +106,7 @@ _REQUIRED: Requirements = {
     ),
 }
 _PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
-_FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2"}
+_FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2", "ffn.norm": "final_layer_norm"}
 
 
 class Tensor2TensorFacts(Settings):
@@ -128,54 +127,31 @@ class Tensor2TensorFacts(Settings):
     """
 
 
-def _norm_names(stack: str, modules: Mapping[str, str]) -> Names:
-    """Map the names of the LayerNorms to the names of this package. The LayerNorm of a sub-layer has the name
-    `layer_prepostprocess` or `layer_postprocess`, depending on the norm position.
-    """
-    norms = {
-        f"{module}.{position}.layer_norm": own
-        for module, own in modules.items()
-        for position in ("layer_prepostprocess", "layer_postprocess")
-    }
-    return stack_names(
-        stack,
-        f"{stack}.layer.{{}}",
-        norms,
-        norm=f"{stack}.layer_prepostprocess.layer_norm",
-        weight="layer_norm_scale",
-        bias="layer_norm_bias",
-    )
-
-
+# The keys are names of `_plain_name`.
 NAMES = WeightNames(
     {
         **stack_names(
             "encoder",
             "encoder.layer.{}",
-            _FEED_FORWARD,
+            {"self_attention.norm": "self_attn_layer_norm", **_FEED_FORWARD},
             {"self_attention.multihead_attention": "self_attn"},
             _PROJECTIONS,
-            weight="kernel",
+            norm="encoder.norm",
         ),
-        **_norm_names("encoder", {"self_attention": "self_attn_layer_norm", "ffn": "final_layer_norm"}),
         **stack_names(
             "decoder",
             "decoder.layer.{}",
-            _FEED_FORWARD,
+            {
+                "self_attention.norm": "self_attn_layer_norm",
+                "encdec_attention.norm": "encoder_attn_layer_norm",
+                **_FEED_FORWARD,
+            },
             {
                 "self_attention.multihead_attention": "self_attn",
                 "encdec_attention.multihead_attention": "encoder_attn",
             },
             _PROJECTIONS,
-            weight="kernel",
-        ),
-        **_norm_names(
-            "decoder",
-            {
-                "self_attention": "self_attn_layer_norm",
-                "encdec_attention": "encoder_attn_layer_norm",
-                "ffn": "final_layer_norm",
-            },
+            norm="decoder.norm",
         ),
     }
 )
@@ -339,6 +315,18 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
         raise DamagedFileError(f"The checkpoint '{Path(prefix).name}' cannot be read ({reason})") from None
 
 
+def _plain_name(name: str) -> str:
+    """Return the name of a variable as in the table of this file, such as "encoder.layer.0.self_attention.norm.bias":
+    with the number of the layer between dots, one name for all LayerNorms, and the endings "weight" and "bias".
+    """
+    name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
+    # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`, depending on the norm
+    # position.
+    name = re.sub(r"/layer_(?:pre)?postprocess/layer_norm/layer_norm_(\w+)$", r"/norm/\1", name)
+    name = re.sub(r"/(?:kernel|scale)$", "/weight", name)
+    return name.replace("/", ".")
+
+
 def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
     """Return the weights with the names of this package, and the variable `target_space_embedding` (or None)."""
     state = {}
@@ -348,10 +336,9 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # Write the number of the layer between dots, as in the weight names of this file's table.
-            plain = re.sub(r"/layer_(\d+)/", r"/layer/\1/", found.group(1)).replace("/", ".")
             # Transpose matrices, because TensorFlow stores matrices as [in, out].
-            state[plain] = tensor.T.contiguous() if plain.endswith(".kernel") else tensor
+            is_matrix = name.endswith("/kernel")
+            state[_plain_name(found.group(1))] = tensor.T.contiguous() if is_matrix else tensor
         else:
             target_spaces = tensor
     own = NAMES.to_ours(state, _TITLE)
