@@ -138,8 +138,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DamagedFileError(ValueError):
-    """Raised if a file of a checkpoint is damaged, incomplete or missing. The argument states the fault, without
-    a full stop. The error message adds the remedy.
+    """Raised if a file of a checkpoint is damaged, incomplete or missing. The argument states the fault,
+    without a full stop. The error message adds the remedy.
     """
 
     def __str__(self) -> str:

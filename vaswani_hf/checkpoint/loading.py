@@ -173,8 +173,8 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def refuse_load_faults(report: dict[str, Any], name: str | os.PathLike) -> None:
-    """Raise a ValueError that lists the weights that `from_pretrained` could not load, if there are any. `report`
-    is the report of `load_with_report`. `name` is the name of the checkpoint.
+    """Raise a ValueError that lists the weights that `from_pretrained` could not load, if there are any.
+    `report` is the report of `load_with_report`. `name` is the name of the checkpoint.
     """
     faults = [
         *_fault(report["missing_keys"], "missing"),
@@ -183,8 +183,8 @@ def refuse_load_faults(report: dict[str, Any], name: str | os.PathLike) -> None:
     ]
     if faults:
         raise ValueError(
-            f"'{name}' does not hold the weights that its config describes: {', '.join(faults)}; take the config "
-            "and the weights from one checkpoint."
+            f"'{name}' does not hold the weights that its config describes: {', '.join(faults)}; take the "
+            "config and the weights from one checkpoint."
         )
 
 

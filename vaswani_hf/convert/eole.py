@@ -30,11 +30,8 @@ from .import_formats import (
     require_all,
 )
 from .opennmt import (
-    END,
-    PAD,
+    DEFAULT_TOKENS,
     PROJECTIONS,
-    START,
-    UNKNOWN,
     first_rate,
     load_into,
     opennmt_tokenizers,
@@ -43,6 +40,7 @@ from .opennmt import (
 )
 from .sentencepiece_models import NAME_THE_MODELS
 from .weights import WeightNames, add_biases, position_fields, shared_weights, sizes, stack_names
+from .word_tokenizers import SpecialTokens
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"
@@ -171,13 +169,13 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     is_shared = model.get("share_embeddings", False)
     weight_fields = shared_weights(own, is_shared, model.get("share_decoder_embeddings", False))
-    tokens = _special_tokens(vocabulary)
+    special = _special_tokens(vocabulary)
     training = settings.get("training") or {}
     dropout = first_rate(training.get("dropout", 0.1))
     config = VaswaniConfig(
         **sizes(own, _TITLE),
         **weight_fields,
-        **special_ids(vocabulary["tgt"], tokens["start"], tokens["end"], tokens["pad"]),
+        **special_ids(vocabulary["tgt"], special),
         encoder_attention_heads=encoder["heads"],
         decoder_attention_heads=decoder["heads"],
         dropout=dropout,
@@ -194,7 +192,7 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        tokenizers=opennmt_tokenizers((vocabulary["src"], vocabulary["tgt"]), options.vocabularies, **tokens),
+        tokenizers=opennmt_tokenizers((vocabulary["src"], vocabulary["tgt"]), options.vocabularies, special),
         notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_eole(path, model, vocabulary, state),
     )
@@ -274,14 +272,14 @@ def _state(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def _special_tokens(vocabulary: Mapping[str, Any]) -> dict[str, str]:
+def _special_tokens(vocabulary: Mapping[str, Any]) -> SpecialTokens:
     specials = vocabulary.get("specials", {})
-    return {
-        "start": vocabulary.get("decoder_start_token", START),
-        "end": specials.get("eos_token", END),
-        "pad": specials.get("pad_token", PAD),
-        "unknown": specials.get("unk_token", UNKNOWN),
-    }
+    return SpecialTokens(
+        pad=specials.get("pad_token", DEFAULT_TOKENS.pad),
+        start=vocabulary.get("decoder_start_token", DEFAULT_TOKENS.start),
+        end=specials.get("eos_token", DEFAULT_TOKENS.end),
+        unknown=specials.get("unk_token", DEFAULT_TOKENS.unknown),
+    )
 
 
 EOLE = ImportFormat(

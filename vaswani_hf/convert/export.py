@@ -120,8 +120,8 @@ def write_model(
 
 
 def _entry(name: str, quantization: str | None) -> ExportFormat:
-    """Return the entry of `EXPORT_FORMATS` with the given name. Raise a ValueError if the name is unknown or if the
-    format does not support the quantization.
+    """Return the entry of `EXPORT_FORMATS` with the given name. Raise a ValueError if the name is unknown or
+    if the format does not support the quantization.
     """
     if name not in EXPORT_FORMATS:
         raise InvalidValueError(f"`format` must be {alternatives(EXPORT_FORMATS)}, but is {name!r}.")

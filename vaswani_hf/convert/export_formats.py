@@ -1,5 +1,5 @@
-"""Defines the classes that describe an export format: `ExportFormat`; `Expressible`, the configs that the format
-supports; `Engine`, which runs an exported folder.
+"""Defines the classes that describe an export format: `ExportFormat`; `Expressible`, the configs that the
+format supports; `Engine`, which runs an exported folder.
 
 A library that only one format needs is perhaps not installed. Therefore the files that define formats import
 such a library inside a function.

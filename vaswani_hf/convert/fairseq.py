@@ -230,7 +230,8 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         refuse(
             "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
         )
-    # Ignore settings without a value, because files of old fairseq versions lack the settings of newer versions.
+    # Ignore settings without a value, because files of old fairseq versions lack the settings of newer
+    # versions.
     require_all({name: value for name, value in settings.items() if value}, _REQUIRED)
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
@@ -325,8 +326,8 @@ def _tokenizers(
         return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
-    # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file also
-    # lists such tokens.
+    # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
+    # also lists such tokens.
     require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     if len(models) != 1:
         return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]

@@ -48,7 +48,6 @@ _FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 _MERGES_FILE = "merges.txt"
 _SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 _M2M100_VOCABULARY = "vocab.json"
-_SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unknown": "<unk>"}
 _FSMT_TOKENIZER_FILES = (*_FSMT_VOCABULARIES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
 # FSMT, M2M100 and this package use the same names for the weights of a layer: the names of fairseq.
@@ -170,7 +169,7 @@ def _nllb_tokenizer(
     original = NllbTokenizer.from_pretrained(path)
     ids = original.get_vocab()
     backend = Tokenizer.from_str(original.backend_tokenizer.to_str())
-    tokenizer = imported_tokenizer(backend, ids, **_SPECIAL)
+    tokenizer = imported_tokenizer(backend, ids)
     known = [language for language in FAIRSEQ_LANGUAGE_CODES if language in ids]
     return _with_languages(tokenizer, {language: language for language in known}), []
 
@@ -191,7 +190,7 @@ def _m2m100_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[
         return None, [f"No tokenizers were written, because {reason}."]
     tokens = {language: original.get_lang_token(language) for language in original.lang_code_to_id}
     ids = {**original.encoder, **original.lang_token_to_id}
-    tokenizer = fast_tokenizer(model, ids, others=set(original.lang_token_to_id), **_SPECIAL)
+    tokenizer = fast_tokenizer(model, ids, others=set(original.lang_token_to_id))
     return _with_languages(tokenizer, tokens), []
 
 
@@ -211,7 +210,8 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*POSITION_TABLES, _OUTPUT}
-    # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random values.
+    # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random
+    # values.
     refuse_load_faults({**report, "missing_keys": missing - optional}, path)
     return model.eval(), missing & optional
 

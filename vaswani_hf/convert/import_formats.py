@@ -186,14 +186,14 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
-# Maps settings of a checkpoint to pairs: the value that can be imported, or a tuple of several such values, and
-# the reason why other values cannot be imported.
+# Maps settings of a checkpoint to pairs: the value that can be imported, or a tuple of several such values,
+# and the reason why other values cannot be imported.
 Requirements = Mapping[str, tuple[Any, str]]
 
 
 def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
-    """Raise an `UnsupportedError` if a setting does not have a required value. The settings may lack a setting
-    of the requirements.
+    """Raise an `UnsupportedError` if a setting does not have a required value. The settings may lack a
+    setting of the requirements.
     """
     for name, (value, reason) in requirements.items():
         allowed = value if isinstance(value, tuple) else (value,)
@@ -202,9 +202,9 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
-    """Return the config field `norm_position` ("pre" or "post") of a model whose settings `before` and `after`
-    list the operations before and after each sub-layer. Raise an `UnsupportedError` for any other order of
-    operations.
+    """Return the config field `norm_position` ("pre" or "post") of a model whose settings `before` and
+    `after` list the operations before and after each sub-layer. Raise an `UnsupportedError` for any other
+    order of operations.
 
     Each letter is an operation: "n" is LayerNorm, "d" is dropout, and `residual` adds the input of the
     sub-layer. "none" means no operation. Ignore dropout, because dropout has no effect on a trained model.

@@ -44,7 +44,7 @@ from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type,
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .weights import POSITION_TABLES, WeightNames, same_names, to_halves, to_interleaved
-from .word_tokenizers import tokenizer_pair
+from .word_tokenizers import SpecialTokens, tokenizer_pair
 
 logger = logging.get_logger(__name__)
 
@@ -324,10 +324,12 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
         tokenizer = fast_tokenizer(
             read_sentencepiece(path / file),
             ids,
-            end=_text_of(settings.get("eos_token", "</s>")),
-            unknown=_text_of(settings.get("unk_token", "<unk>")),
-            pad=_text_of(settings.get("pad_token", "<pad>")),
-            start=by_id[decoder_start_token_id(config)],
+            SpecialTokens(
+                pad=_text_of(settings.get("pad_token", "<pad>")),
+                start=by_id[decoder_start_token_id(config)],
+                end=_text_of(settings.get("eos_token", "</s>")),
+                unknown=_text_of(settings.get("unk_token", "<unk>")),
+            ),
             model_max_length=settings.get("model_max_length", 512),
         )
         tokenizers.append(tokenizer)

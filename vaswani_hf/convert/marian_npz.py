@@ -63,7 +63,7 @@ from .weights import (
     sizes,
     to_interleaved,
 )
-from .word_tokenizers import SPLITS_AT_SPACES, tokenizer_pair, word_tokenizer
+from .word_tokenizers import SPLITS_AT_SPACES, SpecialTokens, tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
 OPTIONS_ENTRY = "special:model.yml"
@@ -168,8 +168,8 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
 
 
 def _ties(options: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Return two bools: whether the source embedding is the target embedding, and whether the output projection
-    is the target embedding.
+    """Return two bools: whether the source embedding is the target embedding, and whether the output
+    projection is the target embedding.
     """
     is_shared = options.get("tied-embeddings-all") or options.get("tied-embeddings-src")
     is_tied = options.get("tied-embeddings-all") or options.get("tied-embeddings")
@@ -541,10 +541,10 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None
-    special = {"pad": start, "start": start, "end": vocabulary.end, "unknown": vocabulary.unknown}
+    special = SpecialTokens(pad=start, start=start, end=vocabulary.end, unknown=vocabulary.unknown)
     if vocabulary.segmenter is None:
-        return word_tokenizer(ids, **special, model_max_length=length)
-    return fast_tokenizer(vocabulary.segmenter, ids, **special, model_max_length=length)
+        return word_tokenizer(ids, special, model_max_length=length)
+    return fast_tokenizer(vocabulary.segmenter, ids, special, model_max_length=length)
 
 
 def _search_config(search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig) -> GenerationConfig:

@@ -43,9 +43,10 @@ from .weights import (
     timescales_of,
     to_interleaved,
 )
+from .word_tokenizers import SpecialTokens
 
 _TITLE = "OpenNMT-py"
-PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
+DEFAULT_TOKENS = SpecialTokens(pad="<blank>")
 # The activations of OpenNMT-py that this package supports with the same formula.
 ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
@@ -154,12 +155,13 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     has_positions = bool(opt["position_encoding"])
     own, timescales = with_sinusoids(own, tables if has_positions else {})
     add_biases(own)
-    start = vocabularies.get("decoder_start_token", START)
+    start = vocabularies.get("decoder_start_token", DEFAULT_TOKENS.start)
+    special = SpecialTokens(pad=DEFAULT_TOKENS.pad, start=start)
     weight_fields = shared_weights(own, opt["share_embeddings"], opt["share_decoder_embeddings"])
     config = VaswaniConfig(
         **sizes(own, _TITLE),
         **weight_fields,
-        **special_ids(vocabularies["tgt"], start=start),
+        **special_ids(vocabularies["tgt"], special),
         encoder_attention_heads=opt["heads"],
         decoder_attention_heads=opt["heads"],
         dropout=first_rate(opt.get("dropout", 0.1)),
@@ -177,7 +179,7 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         state_dict=own,
         generation_config=generation_config(config),
         tokenizers=opennmt_tokenizers(
-            (vocabularies["src"], vocabularies["tgt"]), options.vocabularies, start=start
+            (vocabularies["src"], vocabularies["tgt"]), options.vocabularies, special
         ),
         notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_opennmt(checkpoint, state),
@@ -265,38 +267,30 @@ def with_sinusoids(
     return state, timescales
 
 
-def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -> dict[str, int]:
+def special_ids(tokens: list[str], special: SpecialTokens) -> dict[str, int]:
     """Return the config fields with the ids of the special tokens in the target vocabulary."""
-    for name, token in {"decoder_start_token": start, "eos_token": end, "pad_token": pad}.items():
+    names = {"decoder_start_token": special.start, "eos_token": special.end, "pad_token": special.pad}
+    for name, token in names.items():
         if token not in tokens:
             refuse(name, token, "the target vocabulary does not contain the token")
     return {
-        "bos_token_id": tokens.index(start),
-        "decoder_start_token_id": tokens.index(start),
-        "eos_token_id": tokens.index(end),
-        "pad_token_id": tokens.index(pad),
+        "bos_token_id": tokens.index(special.start),
+        "decoder_start_token_id": tokens.index(special.start),
+        "eos_token_id": tokens.index(special.end),
+        "pad_token_id": tokens.index(special.pad),
     }
 
 
 def opennmt_tokenizers(
-    vocabularies: Sequence[list[str]],
-    model_files: Sequence[Path],
-    *,
-    start: str,
-    end: str = END,
-    pad: str = PAD,
-    unknown: str = UNKNOWN,
+    vocabularies: Sequence[list[str]], model_files: Sequence[Path], special: SpecialTokens
 ) -> Tokenizers:
-    """Create the source tokenizer and the target tokenizer from two lists of tokens. The source tokenizer adds no
-    `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
+    """Create the source tokenizer and the target tokenizer from two lists of tokens. The source tokenizer
+    adds no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
     """
     return source_and_target_tokenizers(
         [{token: index for index, token in enumerate(tokens)} for tokens in vocabularies],
         model_files,
-        start=start,
-        end=end,
-        pad=pad,
-        unknown=unknown,
+        special,
         joiner=None,
         source_has_end=False,
     )

@@ -316,12 +316,13 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a variable as in the table of this file, such as "encoder.layer.0.self_attention.norm.bias":
-    with the number of the layer between dots, one name for all LayerNorms, and the endings "weight" and "bias".
+    """Return the name of a variable as in the table of this file, such as
+    "encoder.layer.0.self_attention.norm.bias": with the number of the layer between dots, one name for all
+    LayerNorms, and the endings "weight" and "bias".
     """
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
-    # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`, depending on the norm
-    # position.
+    # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`, depending on
+    # the norm position.
     name = re.sub(r"/layer_(?:pre)?postprocess/layer_norm/layer_norm_(\w+)$", r"/norm/\1", name)
     name = re.sub(r"/(?:kernel|scale)$", "/weight", name)
     return name.replace("/", ".")

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .sentencepiece_models import empty_model
 from .text_files import read_lines
-from .word_tokenizers import imported_tokenizer
+from .word_tokenizers import SpecialTokens, imported_tokenizer
 
 # The normalizer marks positions in a text with these control characters. With the control character
 # `_BETWEEN_CHARACTERS` between all characters of a text, the normalizer `Precompiled` replaces each character
@@ -63,7 +63,7 @@ def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
             decoders.Replace(_BACKSLASH, "\\"),
         ]
     )
-    return imported_tokenizer(backend, ids, pad=pad, start=pad, end=end, unknown=pad)
+    return imported_tokenizer(backend, ids, SpecialTokens(pad=pad, start=pad, end=end, unknown=pad))
 
 
 def _read_tokens(path: Path) -> list[str]:

@@ -49,8 +49,8 @@ class WeightNames:
     ignored: tuple[str, ...] = ()
 
     def to_ours(self, state: Mapping[str, torch.Tensor], title: str) -> dict[str, torch.Tensor]:
-        """Return the weights in float32, with the names that this package uses. Raise a ValueError for an unknown
-        name.
+        """Return the weights in float32, with the names that this package uses. Raise a ValueError for an
+        unknown name.
         """
         ours: dict[str, torch.Tensor] = {}
         for name, tensor in state.items():
@@ -246,9 +246,9 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 
 
 def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> dict[str, str | int]:
-    """Return the config fields about the positions. Positions are learned if `state` contains position tables.
-    Otherwise, positions are sinusoids if `has_positions` is True. `state` contains weights under the names of
-    this package.
+    """Return the config fields about the positions. Positions are learned if `state` contains position
+    tables. Otherwise, positions are sinusoids if `has_positions` is True. `state` contains weights under the
+    names of this package.
     """
     table = state.get(POSITION_TABLES[0])
     if table is not None:
