@@ -1,5 +1,8 @@
 """Defines the version of the package, and how to install the package and its optional libraries."""
 
+from collections.abc import Iterable
+from importlib.util import find_spec
+
 __version__ = "0.2.0"
 
 # The README, the manual and the model cards contain this text, so that users learn how to install the
@@ -8,6 +11,11 @@ __version__ = "0.2.0"
 INSTALL_INSTRUCTION = (
     "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 )
+
+
+def are_installed(libraries: Iterable[str]) -> bool:
+    """Return True if all libraries are installed."""
+    return all(find_spec(library) is not None for library in libraries)
 
 
 def install_command(extra: str) -> str:

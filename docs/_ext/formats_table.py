@@ -6,8 +6,8 @@ from typing import Any
 
 from sphinx.util.docutils import SphinxDirective
 
-from vaswani_hf.convert.export import FORMATS
-from vaswani_hf.convert.formats import ALL_FIELDS, FIELDS_OF_TRAINING, Format
+from vaswani_hf.convert.export import EXPORT_FORMATS
+from vaswani_hf.convert.export_formats import ALL_FIELDS, FIELDS_OF_TRAINING, ExportFormat
 from vaswani_hf.convert.import_formats import ImportFormat
 from vaswani_hf.convert.importing import IMPORT_FORMATS
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
@@ -18,7 +18,7 @@ def _fields(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
 
 
-def _section(entry: Format) -> str:
+def _section(entry: ExportFormat) -> str:
     """Return the description of one export format in Markdown."""
     expressible = entry.expressible
     free = expressible.fields - FIELDS_OF_TRAINING
@@ -50,7 +50,7 @@ class FormatsTable(SphinxDirective):
     """Writes one section for each export format."""
 
     def run(self) -> list[Any]:
-        text = "\n".join(_section(entry) for entry in FORMATS.values())
+        text = "\n".join(_section(entry) for entry in EXPORT_FORMATS.values())
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 

@@ -9,15 +9,15 @@ from safetensors.torch import load, save
 
 from vaswani_hf.checkpoint.loading import load_model
 
-AGAIN = "copy or download it again."
+AGAIN = "copy or download the file again."
 NO_CONFIG = "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again."
 NO_OBJECT = "{file} of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
-NO_FILE = "{file} of '{folder}' must be a file, but is a folder; copy or download the checkpoint again."
+NO_FILE = "{file} of '{folder}' must be a file, but is a folder; copy or download the file again."
 NOT_NAMED = "tokenizer_config.json of '{folder}' must name the `%s` of the tokenizer, but does not; " + AGAIN
 MISSING = "'{folder}' must hold the tokenizer of the checkpoint, but has no {file}; " + AGAIN
 NOT_WHOLE = "'{folder}' holds no whole checkpoint: it has no %s; copy or download the file again."
-TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download it again."
-OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
+TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download the file again."
+OTHER = "'{folder}' does not hold the weights that its config describes: model.%s; take the config and the weights from one checkpoint."
 ELSEWHERE = (
     "model.safetensors.index.json of '{folder}' must name .safetensors files in the same folder, but names %r; take the files of one "
     "checkpoint."
@@ -42,7 +42,7 @@ def with_key(**changes):
 # Each row is a file, the new content of the file or a change of its content (None: the file is deleted), and the error.
 DAMAGES = [
     (CONFIG, None, NO_CONFIG),
-    (CONFIG, b"{", "The config.json of '{folder}' must name its `model_type`, but is damaged."),
+    (CONFIG, b"{", "config.json of '{folder}' must name its `model_type`, but does not; " + AGAIN),
     (
         CONFIG,
         with_key(model_type="bert"),

@@ -8,7 +8,7 @@ from huggingface_hub.errors import HFValidationError
 from vaswani_hf.checkpoint.hub import HubError, InvalidHubValueError
 from vaswani_hf.cli.output import OutputError
 from vaswani_hf.cli.report import report
-from vaswani_hf.convert.formats import NotExpressibleError
+from vaswani_hf.convert.export_formats import NotExpressibleError
 from vaswani_hf.data.lines import MissingFileError
 from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.model.phrase_search_vaswani import PhraseError

@@ -13,7 +13,7 @@ from word_model import WORDS, random_sentences, trained_on_words
 from vaswani_hf.cli import main, recorded_split
 from vaswani_hf.convert import certify as module
 from vaswani_hf.convert.certify import certify, faults
-from vaswani_hf.convert.export import FORMATS
+from vaswani_hf.convert.export import EXPORT_FORMATS
 from vaswani_hf.convert.marian import MARIAN, MarianEngine
 from vaswani_hf.publish.certificate import Certificate, CertificateRow
 from vaswani_hf.publish.model_card import model_card
@@ -130,8 +130,8 @@ def test_translations_of_sources_that_were_cut_are_counted_separately(checkpoint
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     checkpoint, parallel_files, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setitem(FORMATS, "wrong", replace(MARIAN, name="wrong", engine=WrongEngine))
-    monkeypatch.setitem(FORMATS, "broken", replace(MARIAN, name="broken", engine=BrokenEngine))
+    monkeypatch.setitem(EXPORT_FORMATS, "wrong", replace(MARIAN, name="wrong", engine=WrongEngine))
+    monkeypatch.setitem(EXPORT_FORMATS, "broken", replace(MARIAN, name="broken", engine=BrokenEngine))
     source, reference = parallel_files
     words = ["certify", str(checkpoint), "--source", source, "--reference", reference]
     output = tmp_path / "out"
@@ -155,9 +155,7 @@ def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkey
     folder = tmp_path / "windows"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
     save_checkpoint(folder, tiny_model(vocab_size=len(tokenizer), attention_window=2), tokenizer)
-    monkeypatch.setattr(
-        "vaswani_hf.convert.formats.find_spec", lambda name: None if name == "ctranslate2" else name
-    )
+    monkeypatch.setattr("vaswani_hf.version.find_spec", lambda name: None if name == "ctranslate2" else name)
     certificate = certify(folder, ["one"], ["eins"], formats=["marian", "ctranslate2"])
     rows = {(row.engine, row.weights): row for row in certificate.rows}
     assert rows["MarianMT", "float32"].status == "not expressible"

@@ -424,7 +424,7 @@ def test_fields_that_ctranslate2_cannot_express_are_named(checkpoint, tmp_path, 
 def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
     with pytest.raises(
         ValueError,
-        match="must hold the tokenizer of the checkpoint, but has no tokenizer.json; copy or download it again.$",
+        match="must hold the tokenizer of the checkpoint, but has no tokenizer.json; copy or download the file again.$",
     ):
         export(checkpoint(with_tokenizers=False), tmp_path / "out", "ctranslate2")
     folder = checkpoint()

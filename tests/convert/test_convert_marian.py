@@ -23,8 +23,8 @@ from transformers import (
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.convert.comparison import report, sample_batch
 from vaswani_hf.convert.export import export
-from vaswani_hf.convert.formats import report, sample_batch
 from vaswani_hf.convert.marian import to_marian
 
 TEXTS = ("one two three four five", "eins zwei drei vier")
@@ -308,7 +308,7 @@ def test_the_current_folder_stays_while_one_in_it_is_written(tmp_path, monkeypat
 @pytest.mark.parametrize("format", ["ctranslate2", "onnx"])
 def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
     # Import the module by its full name, because the package has a function of the same name.
-    monkeypatch.setattr("vaswani_hf.convert.formats.find_spec", lambda name: None)
+    monkeypatch.setattr("vaswani_hf.version.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"install them with `pip install '{format}"):
         export("no/such/model", tmp_path / "x", format)
 

@@ -17,8 +17,8 @@ from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 
+from vaswani_hf.convert.comparison import sample_batch
 from vaswani_hf.convert.export import export
-from vaswani_hf.convert.formats import sample_batch
 from vaswani_hf.convert.onnx import run_onnx
 from vaswani_hf.convert.onnx_engine import OnnxEngine
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment

@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from sentences import refused
 
 from vaswani_hf.cli import main
+from vaswani_hf.convert.comparison import sample_batch
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
-from vaswani_hf.convert.export import FORMATS, export
-from vaswani_hf.convert.formats import Expressible, Format, TranslatorEngine, one_of, sample_batch
+from vaswani_hf.convert.export import EXPORT_FORMATS, export
+from vaswani_hf.convert.export_formats import ExportFormat, Expressible, TranslatorEngine, one_of
 from vaswani_hf.convert.html_page import HTML
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
@@ -29,7 +30,7 @@ def write_embeddings(model, tokenizers, folder, quantization):
     return f"{model.config.d_model} features, tokenizers: {tokenizers is not None}"
 
 
-EMBEDDINGS = Format(
+EMBEDDINGS = ExportFormat(
     name="embeddings",
     expressible=Expressible(
         "the toy format",
@@ -47,7 +48,7 @@ EMBEDDINGS = Format(
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Add the new format to the table, and return a checkpoint without tokenizers."""
-    monkeypatch.setitem(FORMATS, "embeddings", EMBEDDINGS)
+    monkeypatch.setitem(EXPORT_FORMATS, "embeddings", EMBEDDINGS)
 
     def save(**fields):
         tiny_model(**fields).save_pretrained(tmp_path / "checkpoint")
@@ -149,7 +150,7 @@ def test_a_full_disk_names_the_output(folder, tmp_path, monkeypatch, capsys):
     def write(model, tokenizers, folder, quantization):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setitem(FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
+    monkeypatch.setitem(EXPORT_FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
     assert main(["export", str(folder()), str(tmp_path / "out"), "--format", "embeddings"]) == 1
     assert (
         f"vaswani: '{tmp_path}/out' could not be written: No space left on device" in capsys.readouterr().err

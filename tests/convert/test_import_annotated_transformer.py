@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.cli import main
-from vaswani_hf.convert.formats import sample_batch
+from vaswani_hf.convert.comparison import sample_batch
 
 D, FFN, HEADS = 12, 20, 3
 

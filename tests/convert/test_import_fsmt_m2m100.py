@@ -84,5 +84,5 @@ def test_a_missing_weight_is_refused(tmp_path, capsys):
     del state["model.encoder.layers.1.fc1.bias"]
     save_file(state, file, {"format": "pt"})
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 1
-    assert "do not fit config.json: model.encoder.layers.1.fc1.bias is missing" in capsys.readouterr().err
+    assert "its config describes: model.encoder.layers.1.fc1.bias is missing" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists()

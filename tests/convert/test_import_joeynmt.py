@@ -206,11 +206,11 @@ DAMAGES = [
     ),
     ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
     ("best.ckpt", None, "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file"),
-    ("config.yaml", lambda content: content + b"\n}", "config.yaml of 'joeynmt' cannot be read"),
+    ("config.yaml", lambda content: content + b"\n}", "'config.yaml' must be YAML, but cannot be read"),
     (
         "config.yaml",
         lambda content: b"data: 1\ntraining: 1\nmodel: 1\n",
-        "must have the section `data.src`, but has not",
+        "must have the section `data.src`, but does not; use the file that JoeyNMT 2 has written",
     ),
 ]
 

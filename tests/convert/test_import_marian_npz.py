@@ -226,7 +226,10 @@ def test_other_orders_of_the_sublayer_are_refused(tmp_path, capsys):
     changed("post", tmp_path / "model.npz", {"transformer-postprocess": "dhn"})
     words = [str(tmp_path / "model.npz"), str(tmp_path / "ours")]
     assert main(["import", *words, "--vocabularies", str(RECORDED / "joint.spm")]) == 1
-    assert "`transformer-preprocess, transformer-postprocess` ('', 'dhn')" in capsys.readouterr().err
+    assert (
+        "`transformer-postprocess` 'dhn', and cannot be imported, because `transformer-preprocess` is ''"
+        in capsys.readouterr().err
+    )
 
 
 def test_damaged_and_missing_files_give_one_sentence(tmp_path, capsys):

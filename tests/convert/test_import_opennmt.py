@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.convert.opennmt import DEFAULT_TOKENS, opennmt_tokenizers
 from vaswani_hf.data.tokenizer_training import SENTENCE, with_form
 
 
@@ -85,6 +86,12 @@ def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
     text = model.decode([tokens[number] for number in known])
     assert target.decode(known, skip_special_tokens=True) == text
     assert source("one two").input_ids[-1] != 3 and target("one two").input_ids[-1] == 3
+
+
+def test_tokens_of_translations_are_separated_by_spaces():
+    tokens = ["<blank>", "<s>", "</s>", "<unk>", "a@@", "b"]
+    _, target = opennmt_tokenizers((tokens, tokens), (), DEFAULT_TOKENS)
+    assert target.decode([4, 5, 2], skip_special_tokens=True) == "a@@ b"
 
 
 REFUSED = {

@@ -223,7 +223,10 @@ REFUSED = {
     ),
     "experts": ({"ffn_layer": "local_moe"}, "has `ffn_layer` 'local_moe'"),
     "norm": ({"norm_type": "noam"}, "has `norm_type` 'noam'"),
-    "sequence": ({"layer_postprocess_sequence": "dan"}, "has `layer_postprocess_sequence` 'dan'"),
+    "sequence": (
+        {"layer_postprocess_sequence": "dan"},
+        "has `layer_postprocess_sequence` 'dan'",
+    ),
     "heads": ({"num_heads": 5}, "has `num_heads` 5"),
     "space": ({"target_space_id": 32}, "has `target_space_id` 32"),
 }

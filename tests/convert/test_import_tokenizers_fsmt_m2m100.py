@@ -267,7 +267,7 @@ def test_a_vocabulary_without_a_merge_gives_no_tokenizers_of_fsmt(tmp_path):
     assert not (tmp_path / "ours" / "tokenizer.json").exists()
 
 
-AGAIN = "copy or download it again."
+AGAIN = "copy or download the file again."
 NO_OBJECT = "vocab.json of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
 NO_WEIGHTS = "A weight file of '{folder}' is damaged or incomplete; copy or download the file again."
 NO_MERGES = (

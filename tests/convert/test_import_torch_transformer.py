@@ -10,7 +10,7 @@ from torch import nn
 
 from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.cli import main
-from vaswani_hf.convert.formats import sample_batch
+from vaswani_hf.convert.comparison import sample_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 

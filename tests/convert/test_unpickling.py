@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named(tmp_path, part_of):
 @pytest.mark.parametrize("content", [b"<html>", b"version https://git-lfs.github.com/spec/v1"])
 def test_a_text_file_is_not_said_to_contain_objects(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
-    message = f"^'x.pt' contains the pickle instruction {content[0]}, which `torch.load` does not know; "
+    message = f"^'x.pt' contains the pickle instruction {content[0]}, which `torch.load` does not know, so "
     with pytest.raises(ValueError, match=message):
         load_weights(tmp_path / "x.pt")
 

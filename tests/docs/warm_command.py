@@ -16,7 +16,7 @@ from huggingface_hub import constants
 from huggingface_hub.cli import hf
 
 from vaswani_hf.cli import main
-from vaswani_hf.convert.export import FORMATS
+from vaswani_hf.convert.export import EXPORT_FORMATS
 from vaswani_hf.data import toy_corpora
 from vaswani_hf.pictures import figures
 from vaswani_hf.training import plan, run_results
@@ -46,7 +46,7 @@ def draw_nothing() -> None:
 def write_no_graphs() -> None:
     """Do not write ONNX graphs, because this takes ten seconds, and the tests of the formats write them."""
     for name in ("onnx", "transformers_js"):
-        FORMATS[name] = dataclasses.replace(FORMATS[name], export=_write_config)
+        EXPORT_FORMATS[name] = dataclasses.replace(EXPORT_FORMATS[name], export=_write_config)
 
 
 def _write_config(model, tokenizers, folder, quantization=None) -> str:

@@ -95,7 +95,7 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
 def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     folder = tiny_checkpoint()
     (folder / "tokenizer.json").write_text("{")
-    damaged = "tokenizer.json of '{}' must hold a JSON object, but does not: it is damaged; copy or download it again."
+    damaged = "tokenizer.json of '{}' must hold a JSON object, but does not: it is damaged; copy or download the file again."
     no_config = "`model` must be a checkpoint, but '{}' has no config.json; check the name, or copy the whole checkpoint again."
     nothing = "`model` must be a checkpoint folder, but there is no folder '{}'; check the name."
     places = [(folder, 1, damaged), (tmp_path, 2, no_config), (tmp_path / "none", 2, nothing)]

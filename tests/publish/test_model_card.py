@@ -19,8 +19,9 @@ from sentences import rows as rows_of
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.certificate import hashes_of_weights
-from vaswani_hf.publish.model_card import CardFacts, check_card, model_card
+from vaswani_hf.publish.model_card import CardFacts, model_card
 from vaswani_hf.publish.push import push, stage_repository
+from vaswani_hf.publish.staging import check_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.training import train
@@ -238,6 +239,20 @@ def test_an_attention_of_another_kind_is_on_the_card(numbers, copy):
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     shape = rows(model_card(folder, "alice/words"))["shape"]
     assert shape.endswith("vocabulary 270, `cross_attention_score` additive, `attention_window` [3]")
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        ({}, NOT_KNOWN),
+        ({"d_model": 8, "vocab_size": 270}, "d_model 8, vocabulary 270"),
+        ({"decoder_layers": 2, "decoder_attention_heads": 1}, "2 layers, 1 head"),
+    ],
+)
+def test_the_shape_has_only_the_numbers_of_the_config(numbers, copy, config, shape):
+    folder = copy(numbers, RECORD)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert rows(model_card(folder, "alice/words"))["shape"] == shape
 
 
 def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):

@@ -7,7 +7,7 @@ from factories import files_in
 from huggingface_hub import HfApi, ModelCard
 
 from vaswani_hf.convert import export
-from vaswani_hf.convert.export import FORMATS
+from vaswani_hf.convert.export import EXPORT_FORMATS
 from vaswani_hf.convert.push_export import format_of_export
 
 
@@ -70,7 +70,7 @@ def test_a_wrong_push_of_an_export_is_one_sentence(hub, base, tmp_path, vaswani)
 
 def test_each_format_recognises_its_folders(tmp_path, tiny_checkpoint):
     assert format_of_export(tiny_checkpoint()) is None
-    for entry in FORMATS.values():
+    for entry in EXPORT_FORMATS.values():
         folder = tmp_path / entry.name
         path = folder / entry.main_file.replace("*", "model")
         path.parent.mkdir(parents=True)

@@ -15,7 +15,7 @@ from vaswani_hf.recipe.data_record import data_record
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
 from vaswani_hf.recipe.published import published_recipe
-from vaswani_hf.settings.sections import MODEL_FIELDS, DecodingSettings
+from vaswani_hf.settings.sections import MODEL_KEYS, DecodingSettings
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 MINIMAL = "output_dir: out\ndata: {source_language: en, target_language: de, corpus: numbers}\ntraining: {max_steps: 3}\n"
@@ -405,10 +405,10 @@ def test_a_missing_file_is_named(tmp_path):
 def test_every_field_of_the_config_is_a_key_of_the_recipe_or_follows_from_the_tokenizer_and_the_run():
     fields = set(inspect.get_annotations(VaswaniConfig))
     run = {"is_encoder_decoder", "share_encoder_decoder_embeddings", "use_cache"}
-    assert fields - set(MODEL_FIELDS) == run | {
+    assert fields - set(MODEL_KEYS) == run | {
         name for name in fields if name.endswith(("vocab_size", "_token_id"))
     }
-    assert set(MODEL_FIELDS) < fields
+    assert set(MODEL_KEYS) < fields
 
 
 def test_decoding_has_names_of_generate_and_the_search_of_the_paper():

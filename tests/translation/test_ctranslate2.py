@@ -138,7 +138,7 @@ def edited(change):
     return edit
 
 
-NO_OBJECT = "must hold a JSON object, but does not: it is damaged; copy or download it again."
+NO_OBJECT = "must hold a JSON object, but does not: it is damaged; copy or download the file again."
 NO_LIST = "must hold a list of tokens, but does not: it is damaged; copy or export it again."
 AGAIN = "copy or export it again."
 NUMBER = "tokens, one for each row of the model's embedding, but has "
@@ -159,7 +159,7 @@ DAMAGES = [
         edited(lambda tokens: tokens[::-1]),
         "must have the same tokens as the tokenizer, but has other tokens",
     ),
-    ("config.json", None, "it has no config.json; copy or download it again."),
+    ("config.json", None, "it has no config.json; copy or download the file again."),
     ("config.json", cut, NO_OBJECT),
     ("config.json", lambda content: b"null", NO_OBJECT),
     (
@@ -184,7 +184,7 @@ DAMAGES = [
         f"must name tokens as its `eos_token_id`, but has 999; {AGAIN}",
     ),
     ("tokenizer.json", cut, NO_OBJECT),
-    ("tokenizer_config.json", None, "has no tokenizer_config.json; copy or download it again."),
+    ("tokenizer_config.json", None, "has no tokenizer_config.json; copy or download the file again."),
 ]
 
 

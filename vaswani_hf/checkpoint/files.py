@@ -137,6 +137,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+class DamagedFileError(ValueError):
+    """Raised if a file of a checkpoint is damaged, incomplete or missing. The argument states the fault,
+    without a full stop. The error message adds the remedy.
+    """
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; copy or download the file again."
+
+
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
     """Return the names of the weight files of a checkpoint. For several weight files, the list ends with the
     index file, which maps each weight to its file.
@@ -148,7 +157,7 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
         shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
         names = sorted({str(shard) for shard in shards})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f"{place} is damaged; copy or download the file again.") from None
+        raise DamagedFileError(f"{place} is damaged") from None
     for shard in names:
         # Raise an error if the name of a weight file contains a folder. Otherwise the package could read a
         # file outside the checkpoint, and publish the file with the checkpoint.

@@ -25,6 +25,7 @@ from .files import (
     GENERATION_FILE,
     INDEX_FILE,
     RECIPE_FILE,
+    DamagedFileError,
     checkpoints_in,
     weight_files,
 )
@@ -150,12 +151,7 @@ def load_model(
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     model, report = load_with_report(model_class, folder, **kwargs)
-    faults = load_faults(report)
-    if faults:
-        raise ValueError(
-            f"'{name}' does not hold the weights that its config.json describes: {faults}; take "
-            "config.json and the weights from one checkpoint."
-        )
+    refuse_load_faults(report, name)
     return model.eval()
 
 
@@ -176,14 +172,20 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
         logger.removeFilter(_is_no_load_report)
 
 
-def load_faults(report: dict[str, Any]) -> str:
-    """Return a text that lists the weights that `from_pretrained` could not load, or an empty text."""
+def refuse_load_faults(report: dict[str, Any], name: str | os.PathLike) -> None:
+    """Raise a ValueError that lists the weights that `from_pretrained` could not load, if there are any.
+    `report` is the report of `load_with_report`. `name` is the name of the checkpoint.
+    """
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),
         *_fault([key for key, *_ in report["mismatched_keys"]], "of another shape"),
     ]
-    return ", ".join(faults)
+    if faults:
+        raise ValueError(
+            f"'{name}' does not hold the weights that its config describes: {', '.join(faults)}; take the "
+            "config and the weights from one checkpoint."
+        )
 
 
 def _is_no_load_report(record: logging.LogRecord) -> bool:
@@ -235,7 +237,9 @@ def check_config(
     try:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"The config.json of '{name}' must name its `model_type`, but is damaged.") from None
+        raise DamagedFileError(
+            f"{CONFIG_FILE} of '{name}' must name its `model_type`, but does not"
+        ) from None
     _check_kind(model_type, name, kinds, needed)
     return model_type
 
@@ -280,15 +284,11 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
                     f"'{name}' is an ONNX export, and the package does not run ONNX models; use ONNX "
                     "Runtime, or name the checkpoint from which the export was made."
                 )
-            raise ValueError(
-                f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."
-            )
+            raise DamagedFileError(f"'{name}' holds no whole checkpoint: it has no {file}")
         try:
             # Open the weight file, because `safe_open` compares the size of the file with the size in its
             # header.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:
-            raise ValueError(
-                f"{file} of '{name}' is damaged or incomplete ({error}); copy or download it again."
-            ) from None
+            raise DamagedFileError(f"{file} of '{name}' is damaged or incomplete ({error})") from None

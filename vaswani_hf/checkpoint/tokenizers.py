@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import TARGET_FOLDER
-from .files import TOKENIZER_FILES
+from .files import TOKENIZER_FILES, DamagedFileError
 
 # The key of tokenizer_config.json that marks the target tokenizer of a parser.
 TREE_MARK = "makes_trees"
@@ -22,6 +22,10 @@ IMPORTED_MARK = "is_imported"
 # A key of the target tokenizer's tokenizer_config.json. The value is true if the source tokenizer and the
 # target tokenizer give each token the same id.
 SHARED_IDS_MARK = "shared_vocabulary"
+
+# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
+# the target tokenizer are the same object.
+Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 
 
 def save_tokenizers(
@@ -41,7 +45,7 @@ def save_tokenizers(
 
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
-) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+) -> Tokenizers:
     """Load the source tokenizer and the target tokenizer of a checkpoint. If the checkpoint has one tokenizer
     for source and target, return the same object twice.
     """
@@ -75,9 +79,8 @@ def _load_tokenizer(
         # would continue without a padding token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
-                raise ValueError(
-                    f"'{name}' must hold the tokenizer of the checkpoint, but has no {place}{file}; copy or "
-                    "download it again."
+                raise DamagedFileError(
+                    f"'{name}' must hold the tokenizer of the checkpoint, but has no {place}{file}"
                 )
         for file in TOKENIZER_FILES:
             if (folder / file).exists():
@@ -89,12 +92,12 @@ def _load_tokenizer(
         if not Path(name_or_path).is_dir():
             raise
         file = place + _file_to_blame(folder)
-        raise ValueError(f"{file} of '{name}' describes no tokenizer; copy or download it again.") from error
+        raise DamagedFileError(f"{file} of '{name}' describes no tokenizer") from error
     for token in ("pad_token", "eos_token"):
         if getattr(tokenizer, token) is None:
-            raise ValueError(
+            raise DamagedFileError(
                 f"{place}tokenizer_config.json of '{name}' must name the `{token}` of the tokenizer, but "
-                "does not; copy or download it again."
+                "does not"
             )
     return tokenizer
 
@@ -115,10 +118,7 @@ def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[s
     """
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
-        raise ValueError(
-            f"{file} of '{name}' must hold a JSON object, but does not: it is damaged; copy or download it "
-            "again."
-        )
+        raise DamagedFileError(f"{file} of '{name}' must hold a JSON object, but does not: it is damaged")
     return content
 
 
@@ -126,11 +126,9 @@ def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
     """Read a JSON value from a file of a checkpoint. Return None if the content is not JSON."""
     path = folder / file
     if not path.exists():
-        raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")
+        raise DamagedFileError(f"'{name}' holds no whole checkpoint: it has no {file}")
     if path.is_dir():
-        raise ValueError(
-            f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again."
-        )
+        raise DamagedFileError(f"{file} of '{name}' must be a file, but is a folder")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):

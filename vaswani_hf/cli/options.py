@@ -23,7 +23,7 @@ from ..model.inputs_vaswani import SCORE_SETTINGS, SearchSettings, TranslationOp
 from ..settings.base import Settings
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
-_TRANSLATION_FIELDS = {
+_DECLARED_OPTIONS = {
     field.name: field
     for kind in (SearchSettings, TranslationOptions)
     for field in dataclasses.fields(kind)
@@ -131,7 +131,7 @@ def check_different(option: str, names: Sequence[str]) -> None:
         places.add(place)
 
 
-class _TranslationFields(Options):
+class _CheckedOptions(Options):
     # Do not read docstrings as help texts, because pydantic would search all modules for the source code of
     # the derived classes.
     model_config = ConfigDict(use_attribute_docstrings=False)
@@ -153,7 +153,7 @@ class _TranslationFields(Options):
         """Return the translation options that have a value, as keyword arguments for
         `Translator.translate`.
         """
-        values = {name: getattr(self, name, None) for name in _TRANSLATION_FIELDS}
+        values = {name: getattr(self, name, None) for name in _DECLARED_OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -167,8 +167,8 @@ def translation_options(*names: str) -> Any:
     the files must run without pydantic.
     """
     fields: dict[str, Any] = {}
-    for name in names or _TRANSLATION_FIELDS:
-        field = _TRANSLATION_FIELDS[name]
+    for name in names or _DECLARED_OPTIONS:
+        field = _DECLARED_OPTIONS[name]
         rule = field.metadata["rule"]
         value_type: Any = Literal[rule.choices] if rule.choices else field.type
         # The default of each search option is None, so that the command uses the value in the generation
@@ -180,7 +180,7 @@ def translation_options(*names: str) -> Any:
             value_type | None,
             Field(default, description=field.metadata["help"], json_schema_extra=settings, **limits),
         )
-    return create_model("TranslationFields", __base__=_TranslationFields, **fields)
+    return create_model("TranslationFields", __base__=_CheckedOptions, **fields)
 
 
 class RecipeKeyOptions(Options):

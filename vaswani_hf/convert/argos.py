@@ -32,12 +32,12 @@ from huggingface_hub import ModelCardData
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
-from ..checkpoint.tokenizers import read_json, read_json_object
+from ..checkpoint.tokenizers import Tokenizers, read_json, read_json_object
 from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
 from .ctranslate2_limits import EXPRESSIBLE
-from .formats import Engine, Expressible, Format, NotExpressibleError, Tokenizers
+from .export_formats import Engine, ExportFormat, Expressible, NotExpressibleError
 from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 
 _VERSION = "1.0"
@@ -208,7 +208,7 @@ class ArgosEngine(Engine):
         return [text]
 
 
-ARGOS = Format(
+ARGOS = ExportFormat(
     name="argos",
     main_file="*.argosmodel",
     library_name="argostranslate",

@@ -25,20 +25,13 @@ from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..processor import processor_name
 from ..publish.certificate import Certificate, CertificateRow, hashes_of_weights
+from ..settings.names import alternatives
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
-from ..version import __version__, install_command
-from .export import FORMATS, card_data, load_checkpoint, write_model
-from .formats import (
-    SCORE_PER_TOKEN,
-    TOLERANCE,
-    Engine,
-    Format,
-    NotExpressibleError,
-    TranslatorEngine,
-    alternatives,
-    are_installed,
-)
+from ..version import __version__, are_installed, install_command
+from .comparison import TOLERANCE
+from .export import EXPORT_FORMATS, card_data, load_checkpoint, write_model
+from .export_formats import SCORE_PER_TOKEN, Engine, ExportFormat, NotExpressibleError, TranslatorEngine
 
 # The largest share of translations that may differ between the checkpoint and an exported model with float32
 # weights. The share is not 0, because float32 rounding may change the order of two candidates with almost
@@ -118,8 +111,8 @@ def certify(
         ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
     """
     for name in formats:
-        if name not in FORMATS:
-            raise InvalidValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
+        if name not in EXPORT_FORMATS:
+            raise InvalidValueError(f"`formats` must be {alternatives(EXPORT_FORMATS)}, but has {name!r}.")
     if not sources:
         raise InvalidValueError("`sources` must have at least one sentence, but has none.")
     folder = checkpoint_folder(model_name_or_path)
@@ -127,8 +120,8 @@ def certify(
         folder, sources, references, num_beams, evaluation or TranslationEvaluation()
     )
     jobs = []
-    for name in formats or FORMATS:
-        jobs += [(FORMATS[name], quantization) for quantization in FORMATS[name].certified]
+    for name in formats or EXPORT_FORMATS:
+        jobs += [(EXPORT_FORMATS[name], quantization) for quantization in EXPORT_FORMATS[name].certified]
     rows = []
     start = time.perf_counter()
     certification.expected(has_beams=True, changes={})
@@ -247,7 +240,7 @@ class _Certification:
         row.seconds = time.perf_counter() - begin
         return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
-    def measure(self, entry: Format, quantization: str | None) -> CertificateRow:
+    def measure(self, entry: ExportFormat, quantization: str | None) -> CertificateRow:
         """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
         the outputs with the outputs of the checkpoint.
         """
@@ -310,7 +303,7 @@ class _Certification:
         row.bleu = Translation().score_outputs(translations, self.references, self.evaluation)["bleu"]
 
 
-def missing_libraries(entry: Format) -> str | None:
+def missing_libraries(entry: ExportFormat) -> str | None:
     """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
     the engine.
     """

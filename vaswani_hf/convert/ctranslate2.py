@@ -28,14 +28,14 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import GENERATION_FILE
-from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
+from .comparison import TOLERANCE, report, sample_batch, without_padding
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
-from .formats import TOLERANCE, Tokenizers, report, sample_batch, without_padding
 from .simplify import num_positions, with_scaled_dot
 
 

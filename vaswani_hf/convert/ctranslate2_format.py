@@ -1,14 +1,15 @@
-"""Defines the entry for CTranslate2 in the table `FORMATS` of export formats. The conversion is in
+"""Defines the entry for CTranslate2 in the table `EXPORT_FORMATS` of export formats. The conversion is in
 ctranslate2.py.
 """
 
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.ctranslate2 import load_ctranslate2_translator
 from .ctranslate2_limits import EXPRESSIBLE
-from .formats import Format, Tokenizers, TranslatorEngine
+from .export_formats import ExportFormat, TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
@@ -33,7 +34,7 @@ class CTranslate2Engine(TranslatorEngine):
         return load_ctranslate2_translator(folder, "cpu")
 
 
-CTRANSLATE2 = Format(
+CTRANSLATE2 = ExportFormat(
     name="ctranslate2",
     main_file="model.bin",
     library_name="ctranslate2",

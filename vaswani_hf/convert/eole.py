@@ -23,24 +23,24 @@ from .import_formats import (
     ImportFormat,
     Logits,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require,
     require_all,
 )
 from .opennmt import (
-    END,
-    PAD,
+    DEFAULT_TOKENS,
     PROJECTIONS,
-    START,
-    UNKNOWN,
     first_rate,
     load_into,
-    read_tokenizers,
+    opennmt_tokenizers,
     special_ids,
     with_sinusoids,
 )
-from .weights import WeightNames, add_biases, shared_weights, sizes, stack_names
+from .sentencepiece_models import NAME_THE_MODELS
+from .weights import WeightNames, add_biases, position_fields, shared_weights, sizes, stack_names
+from .word_tokenizers import SpecialTokens
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"
@@ -55,9 +55,14 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
-# Maps each config field of a stack to Eole's default, and to the reason why models with other values cannot
-# be imported.
-_REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
+# Eole's defaults. config.json has only the values that differ from the defaults.
+_DEFAULTS = {"heads": 8, "heads_kv": None, "norm_eps": 1e-5, "mlp_activation_fn": "relu"}
+_REQUIRED_OF_STACK: Requirements = {
+    "layer_norm": (("standard", "standardFP32"), "only LayerNorm can be imported"),
+    "mlp_activation_fn": (
+        tuple(_ACTIVATIONS),
+        "this package does not support this activation or gates in the feed-forward network",
+    ),
     "parallel_residual": (
         False,
         "this package does not compute attention and feed-forward network in parallel",
@@ -82,7 +87,7 @@ _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
         "only models with a LayerNorm at the end of both stacks can be imported",
     ),
 }
-_REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
+_REQUIRED_OF_MODEL: Requirements = {
     "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
     "add_estimator": (
         False,
@@ -90,7 +95,11 @@ _REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
     ),
     "left_pad": (False, "only models with padding on the right can be imported"),
 }
-_REQUIRED_OF_EMBEDDINGS: dict[str, tuple[Any, str]] = {
+_REQUIRED_OF_EMBEDDINGS: Requirements = {
+    "position_encoding_type": (
+        (*_SINUSOIDS, "Learned", None),
+        "only models with absolute positions can be imported",
+    ),
     "embedding_type": ("standard", "this package does not support a LayerNorm of embeddings"),
     "normalize": (False, "this package scales embeddings only in models with sinusoidal positions"),
     "position_shift": (0, "only models whose learned positions are counted from 0 can be imported"),
@@ -150,10 +159,9 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     model = settings["model"]
     vocabulary = read_json_object(path, _VOCABULARY_FILE, path)
     _refuse_others(model)
+    encoder, decoder = (_stack_settings(model, stack) for stack in _STACKS)
     embeddings = {**model, **(model.get("embeddings") or {})}
     positions = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
-    if positions not in (*_SINUSOIDS, "Learned", None):
-        refuse("position_encoding_type", positions, "only models with absolute positions can be imported")
     state = _state(path)
     own = NAMES.to_ours(state, _TITLE)
     tables = {stack: state[name] for stack, name in _TABLES.items() if name in state}
@@ -161,39 +169,31 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     is_shared = model.get("share_embeddings", False)
     weight_fields = shared_weights(own, is_shared, model.get("share_decoder_embeddings", False))
-    max_positions = VaswaniConfig.max_position_embeddings
-    if positions == "Learned":
-        max_positions = len(own["model.encoder.embed_positions.weight"])
-    position_names: dict[str | None, str] = {"Learned": "learned", None: "none"}
-    tokens = _special_tokens(vocabulary)
+    special = _special_tokens(vocabulary)
     training = settings.get("training") or {}
     dropout = first_rate(training.get("dropout", 0.1))
     config = VaswaniConfig(
         **sizes(own, _TITLE),
         **weight_fields,
-        **special_ids(vocabulary["tgt"], tokens["start"], tokens["end"], tokens["pad"]),
-        encoder_attention_heads=_value(model, "encoder", "heads", 8),
-        decoder_attention_heads=_value(model, "decoder", "heads", 8),
+        **special_ids(vocabulary["tgt"], special),
+        encoder_attention_heads=encoder["heads"],
+        decoder_attention_heads=decoder["heads"],
         dropout=dropout,
         attention_dropout=first_rate(training.get("attention_dropout", 0.1)),
         activation_dropout=dropout,
-        activation_function=_ACTIVATIONS[_value(model, "decoder", "mlp_activation_fn", "relu")],
+        activation_function=_ACTIVATIONS[decoder["mlp_activation_fn"]],
         norm_position="pre",
-        layer_norm_eps=_value(model, "decoder", "norm_eps", 1e-5),
-        position_embedding=position_names.get(positions, "sinusoidal"),
+        layer_norm_eps=decoder["norm_eps"],
         position_timescales=timescales,
-        max_position_embeddings=max_positions,
+        **position_fields(own, has_positions=positions is not None),
         scale_embedding=positions in _SINUSOIDS,
-    )
-    tokenizers, notes = read_tokenizers(
-        vocabulary["src"], vocabulary["tgt"], files=options.vocabularies, **tokens
     )
     return Imported(
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        tokenizers=tokenizers,
-        notes=notes,
+        tokenizers=opennmt_tokenizers((vocabulary["src"], vocabulary["tgt"]), options.vocabularies, special),
+        notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_eole(path, model, vocabulary, state),
     )
 
@@ -225,50 +225,35 @@ def _logits_of_eole(
     return logits
 
 
-def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:
-    """Return the value of a field for the encoder or the decoder. A value in the section "encoder" or
-    "decoder" takes precedence over the value in the section "model".
+def _stack_settings(model: Mapping[str, Any], stack: str) -> dict[str, Any]:
+    """Return the settings of the encoder or the decoder. A value in the section "encoder" or "decoder" takes
+    precedence over the value in the section "model".
     """
-    return (model.get(stack) or {}).get(field, model.get(field, default))
+    return {**_DEFAULTS, **model, **(model.get(stack) or {})}
 
 
 def _refuse_others(model: Mapping[str, Any]) -> None:
-    embeddings = {**model, **(model.get("embeddings") or {})}
     require_all(model, _REQUIRED_OF_MODEL)
-    require_all(embeddings, _REQUIRED_OF_EMBEDDINGS)
-    for stack in _STACKS:
-        kind = f"{stack}_type"
+    require_all({**model, **(model.get("embeddings") or {})}, _REQUIRED_OF_EMBEDDINGS)
+    stacks = [_stack_settings(model, stack) for stack in _STACKS]
+    for stack, settings in zip(_STACKS, stacks, strict=True):
         default = "transformer" if model.get("architecture") == "transformer" else "rnn"
-        require(
-            kind,
-            _value(model, stack, kind, default),
-            "transformer",
-            "only Transformer models can be imported",
-        )
-        for field, (value, reason) in _REQUIRED_OF_STACK.items():
-            require(field, _value(model, stack, field, value), value, reason)
-        norm = _value(model, stack, "layer_norm", "standard")
-        if norm not in ("standard", "standardFP32"):
-            refuse("layer_norm", norm, "only LayerNorm can be imported")
-        heads = _value(model, stack, "heads", 8)
-        num_kv = _value(model, stack, "heads_kv", None)
-        if num_kv not in (None, heads):
-            refuse("heads_kv", num_kv, "this package does not support heads that share keys and values")
-        activation = _value(model, stack, "mlp_activation_fn", "relu")
-        if activation not in _ACTIVATIONS:
+        kind = settings.get(f"{stack}_type", default)
+        require(f"{stack}_type", kind, "transformer", "only Transformer models can be imported")
+        require_all(settings, _REQUIRED_OF_STACK)
+        if settings["heads_kv"] not in (None, settings["heads"]):
             refuse(
-                "mlp_activation_fn",
-                activation,
-                "this package does not support this activation or gates in the feed-forward network",
+                "heads_kv",
+                settings["heads_kv"],
+                "this package does not support heads that share keys and values",
             )
-    defaults: dict[str, Any] = {"norm_eps": 1e-5, "mlp_activation_fn": "relu"}
-    for field, default in defaults.items():
-        of_encoder, of_decoder = (_value(model, stack, field, default) for stack in _STACKS)
+    for field in ("norm_eps", "mlp_activation_fn"):
+        of_encoder, of_decoder = (settings[field] for settings in stacks)
         require(field, of_encoder, of_decoder, "the encoder and the decoder must have the same value")
 
 
 def _state(path: Path) -> dict[str, torch.Tensor]:
-    """Load the weights of all `model.*.safetensors` files, and return the weights in float32."""
+    """Load the weights of all `model.*.safetensors` files."""
     state: dict[str, torch.Tensor] = {}
     for file in sorted(path.glob(_WEIGHT_FILES)):
         state.update(load_file(file))
@@ -284,17 +269,17 @@ def _state(path: Path) -> dict[str, torch.Tensor]:
                 tensor.tolist(),
                 "this package does not support factors that scale the outputs of a layer",
             )
-    return {name: tensor.float() for name, tensor in state.items()}
+    return state
 
 
-def _special_tokens(vocabulary: Mapping[str, Any]) -> dict[str, str]:
+def _special_tokens(vocabulary: Mapping[str, Any]) -> SpecialTokens:
     specials = vocabulary.get("specials", {})
-    return {
-        "start": vocabulary.get("decoder_start_token", START),
-        "end": specials.get("eos_token", END),
-        "pad": specials.get("pad_token", PAD),
-        "unknown": specials.get("unk_token", UNKNOWN),
-    }
+    return SpecialTokens(
+        pad=specials.get("pad_token", DEFAULT_TOKENS.pad),
+        start=vocabulary.get("decoder_start_token", DEFAULT_TOKENS.start),
+        end=specials.get("eos_token", DEFAULT_TOKENS.end),
+        unknown=specials.get("unk_token", DEFAULT_TOKENS.unknown),
+    )
 
 
 EOLE = ImportFormat(

@@ -1,5 +1,5 @@
-"""Exports a checkpoint to a format of another library. The table `FORMATS` lists the formats. To add a
-format, add one file to this folder and one entry to the table `FORMATS`.
+"""Exports a checkpoint to a format of another library. The table `EXPORT_FORMATS` lists the formats. To add a
+format, add one file to this folder and one entry to the table `EXPORT_FORMATS`.
 """
 
 import os
@@ -12,24 +12,25 @@ from huggingface_hub import ModelCardData
 
 from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_file, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_model
-from ..checkpoint.tokenizers import load_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
 from ..settings.data import last_part
-from ..version import install_command
+from ..settings.names import alternatives
+from ..version import are_installed, install_command
 from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
-from .formats import Format, NotExpressibleError, Tokenizers, alternatives, are_installed
+from .export_formats import ExportFormat, NotExpressibleError
 from .html_page import HTML
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
 from .transformers_js import TRANSFORMERS_JS
 
-FORMATS: dict[str, Format] = {
+EXPORT_FORMATS: dict[str, ExportFormat] = {
     entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS, HTML)
 }
 
@@ -106,7 +107,9 @@ class LoadedCheckpoint:
     tokenizers: Tokenizers | None
 
 
-def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quantization: str | None) -> str:
+def write_model(
+    entry: ExportFormat, checkpoint: LoadedCheckpoint, folder: Path, quantization: str | None
+) -> str:
     """Write a checkpoint in another format into `folder`. Return a line of text about the largest difference
     between the outputs of the written model and the checkpoint.
     """
@@ -116,15 +119,15 @@ def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quant
     return compared
 
 
-def _entry(name: str, quantization: str | None) -> Format:
-    """Return the entry of `FORMATS` with the given name. Raise a ValueError if the name is unknown or if the
-    format does not support the quantization.
+def _entry(name: str, quantization: str | None) -> ExportFormat:
+    """Return the entry of `EXPORT_FORMATS` with the given name. Raise a ValueError if the name is unknown or
+    if the format does not support the quantization.
     """
-    if name not in FORMATS:
-        raise InvalidValueError(f"`format` must be {alternatives(FORMATS)}, but is {name!r}.")
-    entry = FORMATS[name]
+    if name not in EXPORT_FORMATS:
+        raise InvalidValueError(f"`format` must be {alternatives(EXPORT_FORMATS)}, but is {name!r}.")
+    entry = EXPORT_FORMATS[name]
     if quantization is not None and not entry.quantizations:
-        quantized = [other.name for other in FORMATS.values() if other.quantizations]
+        quantized = [other.name for other in EXPORT_FORMATS.values() if other.quantizations]
         raise InvalidValueError(
             f"`quantization` can only be used with the format {alternatives(quantized)}, but is "
             f'{quantization!r} with the format "{name}".'
@@ -141,7 +144,7 @@ def _entry(name: str, quantization: str | None) -> Format:
     return entry
 
 
-def _check_languages(entry: Format, *languages: str | None) -> None:
+def _check_languages(entry: ExportFormat, *languages: str | None) -> None:
     """Raise a ValueError if a language code is invalid or if only one language is given. Also raise a
     ValueError if languages are given for a format that does not store languages.
     """
@@ -159,7 +162,7 @@ def _check_languages(entry: Format, *languages: str | None) -> None:
 
 
 def card_data(
-    entry: Format,
+    entry: ExportFormat,
     model_name_or_path: str | os.PathLike,
     source_language: str | None = None,
     target_language: str | None = None,

@@ -17,31 +17,40 @@ from typing import Any
 
 import torch
 
+from ..checkpoint.files import DamagedFileError
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require,
+    require_all,
     require_known,
 )
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import source_and_target_tokenizers
+from .text_files import read_lines
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
+    POSITION_TABLES,
     WeightNames,
     equal_weights,
     joint_names,
     norm_fields,
+    position_fields,
+    require_vocabulary_sizes,
     same_names,
     shared_weights,
+    sizes,
     stack_names,
     to_interleaved,
 )
-from .word_tokenizers import tokenizer_pair, word_tokenizer
+from .word_tokenizers import SPLITS_AT_SPACES
 
+_TITLE = "fairseq"
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
 
@@ -89,9 +98,7 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Maps each setting to the only value that can be imported, and to the reason why other values cannot be
-# imported.
-_REQUIRED = {
+_REQUIRED: Requirements = {
     "adaptive_input": (False, "all embeddings must have the same width"),
     "adaptive_softmax_cutoff": (None, "the output projection must be a single matrix"),
     "layernorm_embedding": (False, "there must be no LayerNorm after the embeddings"),
@@ -163,11 +170,12 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
         )
     settings = _settings(loaded)
     _refuse_others(settings)
-    own = NAMES.to_ours(loaded["model"], "fairseq")
+    own = NAMES.to_ours(loaded["model"], _TITLE)
     if "lm_head.weight" not in own:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
-    config = _config(settings, own)
-    own = _with_positions(own, config)
+    has_positions = not settings.get("no_token_positional_embeddings", False)
+    own = _with_positions(own, has_positions, sizes(own, _TITLE)["d_model"])
+    config = _config(settings, own, has_positions)
     tokenizers, notes = _tokenizers(file.parent, settings, config, options)
     return Imported(
         config=config,
@@ -222,10 +230,9 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         refuse(
             "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
         )
-    for name, (value, reason) in _REQUIRED.items():
-        # A missing setting is allowed, because files of old fairseq versions lack the settings of newer
-        # versions.
-        require(name, settings.get(name, value) or value, value, f"in a model of this package, {reason}")
+    # Ignore settings without a value, because files of old fairseq versions lack the settings of newer
+    # versions.
+    require_all({name: value for name, value in settings.items() if value}, _REQUIRED)
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
         require(
@@ -240,46 +247,34 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
     require_known("activation_fn", settings.get("activation_fn", "relu"), _ACTIVATIONS)
 
 
-def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> VaswaniConfig:
+def _config(
+    settings: Mapping[str, Any], state: dict[str, torch.Tensor], has_positions: bool
+) -> VaswaniConfig:
     """Return the config of the model. Add a shared embedding to `state` if the source embedding equals the
     target embedding.
     """
-    missing = [name for name in _SIZES if settings.get(name) is None]
-    if missing:
-        raise ValueError(
-            f"The settings in the file lack `{missing[0]}`; use a file that fairseq-train has written."
-        )
+    for name in ("encoder_attention_heads", "decoder_attention_heads"):
+        if settings.get(name) is None:
+            raise ValueError(
+                f"The settings in the file lack `{name}`; use a file that fairseq-train has written."
+            )
     weight_fields = shared_weights(state, *equal_weights(state))
     of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     )
-    position_embedding = "sinusoidal"
-    num_positions = settings.get("max_source_positions", 1024)
-    if settings.get("no_token_positional_embeddings"):
-        position_embedding = "none"
-    elif settings.get("encoder_learned_pos"):
-        position_embedding = "learned"
-        num_positions = len(state["model.encoder.embed_positions.weight"]) - _PAD - 1
     return VaswaniConfig(
-        vocab_size=len(state["model.encoder.embed_tokens.weight"]),
-        decoder_vocab_size=len(state["model.decoder.embed_tokens.weight"]),
-        d_model=state["model.encoder.embed_tokens.weight"].shape[1],
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
+        **sizes(state, _TITLE),
         encoder_attention_heads=settings["encoder_attention_heads"],
         decoder_attention_heads=settings["decoder_attention_heads"],
-        encoder_ffn_dim=settings["encoder_ffn_embed_dim"],
-        decoder_ffn_dim=settings["decoder_ffn_embed_dim"],
         dropout=settings.get("dropout", 0.1),
         attention_dropout=settings.get("attention_dropout", 0.0),
         activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
         activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
         # In models of the oldest fairseq versions, no LayerNorm follows the last layer of a pre-norm stack.
         **norm_fields(state, of_encoder, of_decoder, field="no_decoder_final_norm"),
-        position_embedding=position_embedding,
+        **position_fields(state, has_positions),
         position_timescales="tensor2tensor",
         position_offset=_PAD + 1,
-        max_position_embeddings=num_positions,
         scale_embedding=not settings.get("no_scale_embedding", False),
         **weight_fields,
         bos_token_id=_BOS,
@@ -289,35 +284,26 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     )
 
 
-_SIZES = (
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_embed_dim",
-    "decoder_ffn_embed_dim",
-)
-
-
-def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> dict[str, torch.Tensor]:
+def _with_positions(
+    state: dict[str, torch.Tensor], has_positions: bool, d_model: int
+) -> dict[str, torch.Tensor]:
     """Adapt the positions: reorder the features if the model has sinusoids, or cut the tables of learned
     positions.
     """
-    if config.position_embedding == "sinusoidal":
-        return to_interleaved(state, config.d_model)
-    if config.position_embedding == "learned":
-        tables = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
-        lengths = [len(state[name]) - _PAD - 1 for name in tables]
+    if POSITION_TABLES[0] in state:
+        lengths = [len(state[name]) - _PAD - 1 for name in POSITION_TABLES]
         require(
             "max_target_positions",
             lengths[1],
             lengths[0],
             "the position tables of the encoder and the decoder must have the same length",
         )
-        for name in tables:
+        for name in POSITION_TABLES:
             # Leave out the first two rows of the position table, because the first token of a text has the
             # position 2.
             state[name] = state[name][_PAD + 1 :]
+    elif has_positions:
+        state = to_interleaved(state, d_model)
     return state
 
 
@@ -339,25 +325,13 @@ def _tokenizers(
         names = " and ".join(sorted({file.name for file in files}))
         return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
-    sizes = (config.vocab_size, config.decoder_vocab_size)
     vocabularies = [_read_vocabulary(file) for file in files]
-    tokenizers = []
-    for file, ids, size in zip(files, vocabularies, sizes, strict=True):
-        # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
-        # also lists such tokens.
-        require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
-        tokenizer = word_tokenizer(ids)
-        if len(models) == 1:
-            pieces = read_sentencepiece(models[0])
-            tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
-        tokenizers.append(tokenizer)
-    notes = []
+    # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
+    # also lists such tokens.
+    require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     if len(models) != 1:
-        notes.append(
-            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-            "prepared the training data."
-        )
-    return tokenizer_pair(tokenizers, vocabularies), notes
+        return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]
+    return source_and_target_tokenizers(vocabularies, models), []
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
@@ -365,18 +339,12 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     frequency of the token.
     """
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"The vocabulary file '{path.name}' cannot be read ({error}); copy or download the file again."
-        ) from None
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+    for number, line in enumerate(read_lines(path), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
-            raise ValueError(
+            raise DamagedFileError(
                 f"Line {number:,} of '{path.name}' must contain a new token and its frequency, but is "
-                f"{line[:50]!r}; copy or download the file again."
+                f"{line[:50]!r}"
             )
         ids.setdefault(token, len(ids))
     return ids
@@ -384,11 +352,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 FAIRSEQ = ImportFormat(
     name="fairseq",
-    title="fairseq",
+    title=_TITLE,
     recognise=recognise_fairseq,
     read=read_fairseq,
     files=("*.pt", "dict.*.txt", "*.model"),
-    peer="fairseq",
+    peer=_TITLE,
     keeps=(
         "Keeps the weights, the positions, and the vocabularies dict.LANGUAGE.txt. If the folder contains "
         "one SentencePiece model, the imported tokenizers segment texts with this model. Otherwise, the "

@@ -28,16 +28,14 @@ from transformers import (
 )
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.loading import load_faults, load_with_report
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE, DamagedFileError
+from ..checkpoint.loading import load_with_report, refuse_load_faults
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
-from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
-from .marian import SINUSOIDS
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
-from .weights import WeightNames, equal_weights, same_names, to_interleaved
+from .weights import EMBEDDINGS, POSITION_TABLES, WeightNames, equal_weights, same_names, to_interleaved
 from .word_tokenizers import imported_tokenizer, merging_tokenizer, tokenizer_pair
 
 _SAME_FIELDS = """
@@ -46,21 +44,19 @@ _SAME_FIELDS = """
     bos_token_id pad_token_id eos_token_id decoder_start_token_id max_position_embeddings
 """.split()
 
-_VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
+_FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 _MERGES_FILE = "merges.txt"
 _SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
-_VOCABULARY_FILE = "vocab.json"
-_SPECIAL: dict[str, Any] = {"pad": "<pad>", "start": "<s>", "end": "</s>", "unknown": "<unk>"}
-_TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
+_M2M100_VOCABULARY = "vocab.json"
+_FSMT_TOKENIZER_FILES = (*_FSMT_VOCABULARIES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
 # FSMT, M2M100 and this package use the same names for the weights of a layer: the names of fairseq.
 _LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
-_EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
-    {**_LAYERS, **{name: name for name in _EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=SINUSOIDS
+    {**_LAYERS, **{name: name for name in EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=POSITION_TABLES
 )
 _M2M100_OTHERS = ("model.shared.weight", "lm_head.weight")
-M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, *_M2M100_OTHERS)}})
+M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*EMBEDDINGS, *_M2M100_OTHERS)}})
 
 
 def read_fsmt(path: Path, options: ReadOptions) -> Imported:
@@ -99,11 +95,11 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     The tokenizer of FSMT runs Moses before the BPE merges, and the Moses detokenizer after decoding. The
     returned tokenizers do not run Moses, because fast tokenizers do not support Moses.
     """
-    missing = [name for name in _TOKENIZER_FILES if not (path / name).is_file()]
+    missing = [name for name in _FSMT_TOKENIZER_FILES if not (path / name).is_file()]
     if missing:
         return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
     merges = _read_merges(path)
-    vocabularies = [read_json_object(path, name, path) for name in _VOCABULARY_FILES]
+    vocabularies = [read_json_object(path, name, path) for name in _FSMT_VOCABULARIES]
     source, target = (merging_tokenizer(ids, merges) for ids in vocabularies)
     if source is None or target is None:
         reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
@@ -122,9 +118,9 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
     except ValueError:
         merges = []
     if not merges:
-        raise ValueError(
-            f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has another "
-            "line; copy or download it again."
+        raise DamagedFileError(
+            f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has "
+            "another line"
         )
     return merges
 
@@ -173,28 +169,28 @@ def _nllb_tokenizer(
     original = NllbTokenizer.from_pretrained(path)
     ids = original.get_vocab()
     backend = Tokenizer.from_str(original.backend_tokenizer.to_str())
-    tokenizer = imported_tokenizer(backend, ids, **_SPECIAL)
+    tokenizer = imported_tokenizer(backend, ids)
     known = [language for language in FAIRSEQ_LANGUAGE_CODES if language in ids]
     return _with_languages(tokenizer, {language: language for language in known}), []
 
 
 def _m2m100_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
-    missing = [name for name in (_SENTENCEPIECE_FILE, _VOCABULARY_FILE) if not (path / name).is_file()]
+    missing = [name for name in (_SENTENCEPIECE_FILE, _M2M100_VOCABULARY) if not (path / name).is_file()]
     if missing:
         return None, [f"The original lacks {' and '.join(missing)}, so no tokenizers were written."]
     model = read_sentencepiece(path / _SENTENCEPIECE_FILE)
     # Check the vocabulary here, because the error of transformers does not name the file.
-    read_json_object(path, _VOCABULARY_FILE, path)
+    read_json_object(path, _M2M100_VOCABULARY, path)
     # Import the class here, because the class needs the library sentencepiece.
     from transformers import M2M100Tokenizer
 
     original = M2M100Tokenizer.from_pretrained(path)
     if lacks_pieces(original.encoder, model):
-        reason = f"{_VOCABULARY_FILE} lacks pieces of {_SENTENCEPIECE_FILE}"
+        reason = f"{_M2M100_VOCABULARY} lacks pieces of {_SENTENCEPIECE_FILE}"
         return None, [f"No tokenizers were written, because {reason}."]
     tokens = {language: original.get_lang_token(language) for language in original.lang_code_to_id}
     ids = {**original.encoder, **original.lang_token_to_id}
-    tokenizer = fast_tokenizer(model, ids, others=set(original.lang_token_to_id), **_SPECIAL)
+    tokenizer = fast_tokenizer(model, ids, others=set(original.lang_token_to_id))
     return _with_languages(tokenizer, tokens), []
 
 
@@ -213,14 +209,10 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     """Return the model, and the names of the optional weights that are missing in the file."""
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
-    optional = {*SINUSOIDS, _OUTPUT}
-    faults = load_faults({**report, "missing_keys": missing - optional})
-    if faults:
-        # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random
-        # values.
-        raise ValueError(
-            f"The weights do not fit {CONFIG_FILE}: {faults}; copy or download the checkpoint again."
-        )
+    optional = {*POSITION_TABLES, _OUTPUT}
+    # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random
+    # values.
+    refuse_load_faults({**report, "missing_keys": missing - optional}, path)
     return model.eval(), missing & optional
 
 
@@ -273,7 +265,7 @@ FSMT = ImportFormat(
     title="FSMT of transformers",
     recognise=has_model_type("fsmt"),
     read=read_fsmt,
-    files=(*_FILES, *_TOKENIZER_FILES),
+    files=(*_FILES, *_FSMT_TOKENIZER_FILES),
     peer="FSMT of transformers",
     keeps=(
         "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of "
@@ -290,7 +282,7 @@ M2M100 = ImportFormat(
     title="M2M100 of transformers",
     recognise=has_model_type("m2m_100"),
     read=read_m2m100,
-    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _VOCABULARY_FILE),
+    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _M2M100_VOCABULARY),
     peer="M2M100 of transformers",
     keeps=(
         "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "

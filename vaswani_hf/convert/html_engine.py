@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .formats import Engine
+from .export_formats import Engine
 
 # The names of the exported files.
 PAGE_FILE, MODULE_FILE = "index.html", "vaswani.mjs"

@@ -32,28 +32,25 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..browser.page import fill_page, json_in_script, view_script, view_style
 from ..checkpoint.files import write_whole
-from ..checkpoint.tokenizers import is_tree_tokenizer
+from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer
 from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_SEARCH
-from .formats import (
+from ..settings.names import alternatives
+from .comparison import report, sample_batch, without_padding
+from .export_formats import (
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
     NotExpressibleError,
-    Tokenizers,
-    alternatives,
     needs_end_token,
     needs_start_token,
     one_of,
-    report,
-    sample_batch,
-    without_padding,
     write_card,
 )
 from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
-from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
+from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
 # The scripts of the module vaswani.mjs. Each script must come after the scripts that it imports.
@@ -119,7 +116,7 @@ def export_html(
     source, target = tokenizers
     settings = {
         "name": "{{model}}",
-        "config": {name: getattr(model.config, name) for name in sorted(_FIELDS | _LIMITS.keys())},
+        "config": {name: getattr(model.config, name) for name in sorted(SCALED_DOT_FIELDS | _LIMITS.keys())},
         "generation": generation,
         "start_token_id": decoder_start_token_id(model.config),
         "end_token_ids": eos_token_ids(model.config),
@@ -411,19 +408,9 @@ _LIMITS: dict[str, Limit] = {
     "decoder_start_token_id": needs_start_token,
     "eos_token_id": needs_end_token,
 }
-# The config fields that the JavaScript module computes with all values.
-_FIELDS = frozenset(
-    """
-    vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
-    decoder_attention_heads encoder_ffn_dim decoder_ffn_dim d_k d_v norm_position norm_position_of_decoder
-    final_norm layer_norm_eps position_timescales position_offset max_position_embeddings scale_embedding
-    share_encoder_decoder_embeddings tie_word_embeddings lm_head_bias zero_start_embedding attention_bias
-    use_cache bos_token_id pad_token_id
-    """.split()
-)
-HTML = Format(
+HTML = ExportFormat(
     name="html",
-    expressible=Expressible(_TITLE, _FIELDS, _LIMITS),
+    expressible=Expressible(_TITLE, SCALED_DOT_FIELDS, _LIMITS),
     export=export_html,
     quantizations=("int8", "float32"),
     needs_tokenizers=True,

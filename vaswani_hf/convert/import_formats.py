@@ -16,11 +16,10 @@ import yaml
 from transformers import GenerationConfig
 
 from ..checkpoint.files import CONFIG_FILE
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
-from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
 # A function that computes the logits [B, T, V] (float32) with the library of the imported checkpoint. The
@@ -187,23 +186,41 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
-def require_all(settings: Mapping[str, Any], required: Mapping[str, tuple[Any, str]]) -> None:
-    """Raise an `UnsupportedError` if a field of the settings does not have the required value. `required`
-    maps each field to a pair: the required value, and the reason why other values are not supported. The
-    settings can lack a field.
-    """
-    for name, (value, reason) in required.items():
-        require(name, settings.get(name, value), value, reason)
+# Maps settings of a checkpoint to pairs: the value that can be imported, or a tuple of several such values,
+# and the reason why other values cannot be imported.
+Requirements = Mapping[str, tuple[Any, str]]
 
 
-def require_allowed(settings: Mapping[str, Any], allowed: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
-    """Raise an `UnsupportedError` if a field of the settings has another value than the allowed values.
-    `allowed` maps each field to a pair: the allowed values, and the reason why other values are not
-    supported. The settings can lack a field.
+def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
+    """Raise an `UnsupportedError` if a setting does not have a required value. The settings may lack a
+    setting of the requirements.
     """
-    for name, (values, reason) in allowed.items():
-        if name in settings and settings[name] not in values:
+    for name, (value, reason) in requirements.items():
+        allowed = value if isinstance(value, tuple) else (value,)
+        if name in settings and settings[name] not in allowed:
             refuse(name, settings[name], reason)
+
+
+def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
+    """Return the config field `norm_position` ("pre" or "post") of a model whose settings `before` and
+    `after` list the operations before and after each sub-layer. Raise an `UnsupportedError` for any other
+    order of operations.
+
+    Each letter is an operation: "n" is LayerNorm, "d" is dropout, and `residual` adds the input of the
+    sub-layer. "none" means no operation. Ignore dropout, because dropout has no effect on a trained model.
+    """
+    sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
+    operations = [sequence.replace("d", "") for sequence in sequences]
+    if operations == ["n", residual]:
+        return "pre"
+    if operations == ["", f"{residual}n"]:
+        return "post"
+    refuse(
+        after,
+        sequences[1],
+        f'`{before}` is {sequences[0]!r}, and only pre-norm ("n" and "d{residual}") and post-norm ("" and '
+        f'"d{residual}n") models can be imported',
+    )
 
 
 def generation_config(config: VaswaniConfig, **search: Any) -> GenerationConfig:

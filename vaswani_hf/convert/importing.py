@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from yaml import YAMLError
 
-from ..checkpoint.files import CARD_FILE, CONFIG_FILE, new_folder
-from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, DamagedFileError, new_folder
+from ..checkpoint.loading import checkpoint_folder, load_model, load_with_report, refuse_load_faults
 from ..checkpoint.results import DataRecord, OriginRecord, Results, write_results
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
@@ -22,11 +22,12 @@ from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
-from ..version import install_command
+from ..settings.names import alternatives
+from ..version import are_installed, install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
+from .comparison import TOLERANCE, largest_difference, sample_batch
 from .eole import EOLE
 from .fairseq import FAIRSEQ
-from .formats import TOLERANCE, alternatives, are_installed, largest_difference, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, Logits, ReadOptions, UnsupportedError
 from .joeynmt import JOEYNMT
@@ -261,20 +262,13 @@ def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: R
         # If a part of a zip file is missing, PyTorch raises a RuntimeError that names its zip reader.
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
-        raise ValueError(
-            f"A weight file of '{source}' is damaged or incomplete; copy or download the file again."
-        ) from None
+        raise DamagedFileError(f"A weight file of '{source}' is damaged or incomplete") from None
 
 
 def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
     state = {name: tensor.float() for name, tensor in imported.state_dict.items()}
     model, report = load_with_report(VaswaniForSeq2SeqLM, None, config=imported.config, state_dict=state)
-    faults = load_faults(report)
-    if faults:
-        raise ValueError(
-            f"'{source}' does not hold the weights that its config describes: {faults}; take the config and "
-            "the weights from one checkpoint."
-        )
+    refuse_load_faults(report, source)
     model.generation_config = imported.generation_config
     model.save_pretrained(folder)
     if imported.tokenizers is not None:

@@ -19,11 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import yaml
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..settings.base import first_line_of
 from .import_formats import (
     Imported,
     ImportFormat,
@@ -34,6 +32,7 @@ from .import_formats import (
     require_known,
 )
 from .joeynmt_tokenizers import joeynmt_tokenizers
+from .text_files import read_text, read_yaml
 from .unpickling import load_weights
 from .weights import (
     WeightNames,
@@ -46,6 +45,7 @@ from .weights import (
 
 _TITLE = "JoeyNMT"
 _CONFIG_FILE = "config.yaml"
+_SECTIONS = ("data.src", "data.trg", "model.encoder", "model.decoder")
 _WEIGHT_FILES = "*.ckpt"
 _VOCABULARY_FILES = {"src": "src_vocab.txt", "trg": "trg_vocab.txt"}
 _LAYER_NORM_EPS = 1e-6
@@ -119,7 +119,7 @@ def recognise_joeynmt(path: Path) -> bool:
 def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     """Read a JoeyNMT model from its folder."""
     folder = _folder_of(path)
-    settings = _read_settings(folder)
+    settings = read_yaml(folder / _CONFIG_FILE, sections=_SECTIONS, title="JoeyNMT 2")
     data = settings["data"]
     model = settings["model"]
     _refuse_others(data, model)
@@ -129,12 +129,10 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     own = NAMES.to_ours(state, _TITLE)
     # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
     weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
-    size_fields = sizes(own, _TITLE)
-    require_vocabulary_sizes(_VOCABULARY_FILES.values(), vocabularies, size_fields)
     encoder = model["encoder"]
     dropout = encoder.get("dropout", 0.1)
     config = VaswaniConfig(
-        **size_fields,
+        **sizes(own, _TITLE),
         **weight_fields,
         **norm_fields(
             own,
@@ -155,12 +153,13 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
         eos_token_id=_EOS,
         decoder_start_token_id=_BOS,
     )
+    require_vocabulary_sizes(_VOCABULARY_FILES.values(), vocabularies, config)
     own = _without_alpha(own, model, config)
     tokenizers, notes = joeynmt_tokenizers(folder, (data["src"], data["trg"]), vocabularies)
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(settings.get("testing") or {}, config),
+        generation_config=_search_config(settings.get("testing") or {}, config),
         tokenizers=tokenizers,
         facts={"source_language": data["src"]["lang"], "target_language": data["trg"]["lang"]},
         notes=notes,
@@ -170,26 +169,6 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
 
 def _folder_of(path: Path) -> Path:
     return path.parent if path.is_file() else path
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Read config.yaml. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
-    try:
-        settings = yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = first_line_of(error)
-        raise ValueError(
-            f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason}); copy or download the file again."
-        ) from None
-    for section, parts in {"data": ("src", "trg"), "model": ("encoder", "decoder")}.items():
-        for part in parts:
-            values = settings.get(section) if isinstance(settings, dict) else None
-            if not isinstance(values, dict) or not isinstance(values.get(part), dict):
-                raise ValueError(
-                    f"{_CONFIG_FILE} in '{folder.name}' must have the section `{section}.{part}`, but has "
-                    "not; use the file that JoeyNMT 2 has written."
-                )
-    return settings
 
 
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
@@ -227,12 +206,7 @@ def _read_vocabulary(
             f"The folder '{folder.name}' must contain the vocabulary file {_VOCABULARY_FILES[side]}, but "
             "does not; copy the file to the folder."
         )
-    try:
-        lines = files[0].read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"The vocabulary '{files[0].name}' cannot be read ({error}); copy or download the file again."
-        ) from None
+    lines = read_text(files[0]).splitlines()
     tokens = [*(specials[name] for name in _SPECIAL_TOKENS), *specials["lang_tags"], *lines]
     return list(dict.fromkeys(tokens))
 
@@ -261,7 +235,7 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
         raise ValueError(
             f"'{file.name}' has no entry `model_state`, so it is no checkpoint of JoeyNMT; name another file."
         )
-    return {name: tensor.float() for name, tensor in loaded["model_state"].items()}
+    return loaded["model_state"]
 
 
 def _without_alpha(
@@ -299,7 +273,7 @@ def _without_alpha(
     return state
 
 
-def _generation_config(testing: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
+def _search_config(testing: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the search options in the section `testing` of config.yaml."""
     alpha = testing.get("beam_alpha", testing.get("alpha", -1))
     num_tokens = testing.get("max_output_length", -1)

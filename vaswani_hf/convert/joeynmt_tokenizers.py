@@ -16,10 +16,11 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .formats import Tokenizers
+from ..checkpoint.tokenizers import Tokenizers
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
 from .word_tokenizers import (
     END_OF_WORD,
+    SpecialTokens,
     imported_tokenizer,
     merging_tokenizer,
     tokenizer_pair,
@@ -67,7 +68,7 @@ def _tokenizer(
     """
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]
-    special: dict[str, Any] = {"unknown": unknown, "pad": pad, "start": start, "end": end}
+    special = SpecialTokens(pad, start, end, unknown)
     level = settings.get("level", "word")
     options = settings.get("tokenizer_cfg") or {}
     kind = settings.get("tokenizer_type", settings.get("bpe_type", "sentencepiece"))
@@ -85,13 +86,13 @@ def _tokenizer(
     else:
         tokenizer = _characters(ids, special)
     if reason is not None:
-        return word_tokenizer(ids, joiner=re.escape(options.get("separator", "@@")), **special), reason
+        return word_tokenizer(ids, special, joiner=re.escape(options.get("separator", "@@"))), reason
     _add_rules(tokenizer.backend_tokenizer, settings)
     return tokenizer, None
 
 
 def _sentencepiece(
-    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: SpecialTokens
 ) -> tuple[Any, str | None]:
     name = Path(options["model_file"]).name
     if not (folder / name).is_file():
@@ -99,11 +100,11 @@ def _sentencepiece(
     model = read_sentencepiece(folder / name)
     if model.is_bpe and lacks_pieces(ids, model):
         return None, f"the vocabulary lacks pieces of the BPE model {name}"
-    return fast_tokenizer(model, ids, **special), None
+    return fast_tokenizer(model, ids, special), None
 
 
 def _subword_nmt(
-    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: SpecialTokens
 ) -> tuple[Any, str | None]:
     name = Path(options["codes"]).name
     if not (folder / name).is_file():
@@ -115,34 +116,34 @@ def _subword_nmt(
     separator = options.get("separator", "@@")
     parts = {}
     for token, number in ids.items():
-        if token in special.values():
+        if token in special:
             parts[token] = number
         elif token.endswith(separator):
             parts[token.removesuffix(separator)] = number
         else:
             parts[token + END_OF_WORD] = number
-    tokenizer = merging_tokenizer(parts, merges, **special)
+    tokenizer = merging_tokenizer(parts, merges, special)
     if tokenizer is None:
         return None, f"the vocabulary lacks parts of the merges {name}"
     return tokenizer, None
 
 
-def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
+def _words(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
     # does not begin with `prefix`. `prefix` is the private-use character U+E000, because no token begins with
     # U+E000.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
-    return imported_tokenizer(backend, ids, **special)
+    return imported_tokenizer(backend, ids, special)
 
 
-def _characters(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
+def _characters(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.normalizer = normalizers.Replace(" ", _SPACE)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(_SPACE, " ")])
-    return imported_tokenizer(backend, ids, **special)
+    return imported_tokenizer(backend, ids, special)
 
 
 def _add_rules(backend: Tokenizer, settings: Mapping[str, Any]) -> None:

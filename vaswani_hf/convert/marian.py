@@ -24,30 +24,27 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.tokenizers import load_tokenizers, read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM, sinusoids
 from ..model.translator_vaswani import BaseTranslator
-from .formats import (
+from .comparison import largest_difference, report, sample_batch
+from .export_formats import (
     SCORE_PER_TOKEN,
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
-    Tokenizers,
     TranslatorEngine,
-    largest_difference,
     needs_start_token,
     one_of,
-    report,
-    sample_batch,
 )
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
-from .weights import WeightNames, same_names, to_halves, to_interleaved
-from .word_tokenizers import tokenizer_pair
+from .weights import POSITION_TABLES, WeightNames, same_names, to_halves, to_interleaved
+from .word_tokenizers import SpecialTokens, tokenizer_pair
 
 logger = logging.get_logger(__name__)
 
@@ -109,7 +106,6 @@ EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS])
 
 _SOURCE_SPM, _TARGET_SPM = "source.spm", "target.spm"
 
-SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # MarianMT and this package have the same weight names, except for the name of the output bias.
 NAMES = WeightNames(
     {
@@ -121,7 +117,7 @@ NAMES = WeightNames(
         "lm_head.weight": "lm_head.weight",
         "final_logits_bias": "lm_head.bias",
     },
-    ignored=SINUSOIDS,
+    ignored=POSITION_TABLES,
 )
 
 
@@ -328,10 +324,12 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
         tokenizer = fast_tokenizer(
             read_sentencepiece(path / file),
             ids,
-            end=_text_of(settings.get("eos_token", "</s>")),
-            unknown=_text_of(settings.get("unk_token", "<unk>")),
-            pad=_text_of(settings.get("pad_token", "<pad>")),
-            start=by_id[decoder_start_token_id(config)],
+            SpecialTokens(
+                pad=_text_of(settings.get("pad_token", "<pad>")),
+                start=by_id[decoder_start_token_id(config)],
+                end=_text_of(settings.get("eos_token", "</s>")),
+                unknown=_text_of(settings.get("unk_token", "<unk>")),
+            ),
             model_max_length=settings.get("model_max_length", 512),
         )
         tokenizers.append(tokenizer)
@@ -378,7 +376,7 @@ class MarianEngine(TranslatorEngine):
         return list(self.translator.translate(texts, num_beams=num_beams, **settings))
 
 
-MARIAN = Format(
+MARIAN = ExportFormat(
     name="marian",
     main_file=WEIGHTS_FILE,
     library_name="transformers",

@@ -33,6 +33,7 @@ import torch
 import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from ..checkpoint.files import DamagedFileError
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..settings.base import first_line_of
@@ -40,15 +41,29 @@ from .import_formats import (
     Imported,
     ImportFormat,
     ReadOptions,
+    Requirements,
     generation_config,
+    read_norm_position,
     refuse,
     require_all,
     require_known,
 )
 from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
-from .weights import WeightNames, add_biases, norm_fields, shared_weights, sizes, to_interleaved
-from .word_tokenizers import tokenizer_pair, word_tokenizer
+from .text_files import parse_yaml, read_lines, read_yaml
+from .weights import (
+    EMBEDDINGS,
+    POSITION_TABLES,
+    Names,
+    WeightNames,
+    add_biases,
+    norm_fields,
+    position_fields,
+    shared_weights,
+    sizes,
+    to_interleaved,
+)
+from .word_tokenizers import SPLITS_AT_SPACES, SpecialTokens, tokenizer_pair, word_tokenizer
 
 TITLE = "Marian"
 OPTIONS_ENTRY = "special:model.yml"
@@ -78,7 +93,7 @@ _UNKNOWN_TOKENS = ("<unk>", "UNK")
 _START_TOKENS = ("<pad>", "<start>")
 
 # Maps each option to Marian's default, and to the reason why only models with the default can be imported.
-REQUIRED: dict[str, tuple[Any, str]] = {
+REQUIRED: Requirements = {
     "transformer-decoder-autoreg": (
         "self-attention",
         "the decoder must use self-attention over the previous tokens",
@@ -130,15 +145,15 @@ def weight_names(options: Mapping[str, Any]) -> WeightNames:
     return WeightNames(names)
 
 
-def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {"decoder_ff_logit_out_b": "lm_head.bias"}
-    is_shared = bool(options.get("tied-embeddings-all") or options.get("tied-embeddings-src"))
+def _embedding_names(options: Mapping[str, Any]) -> Names:
+    is_shared, is_tied = _ties(options)
+    names: Names = {"decoder_ff_logit_out_b": "lm_head.bias"}
     if is_shared:
         names["Wemb"] = "model.encoder.embed_tokens.weight"
     else:
         names["encoder_Wemb"] = "model.encoder.embed_tokens.weight"
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
-    if not (options.get("tied-embeddings-all") or options.get("tied-embeddings")):
+    if not is_tied:
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
     # Old versions of Marian store the transpose of the output projection under another name. `_own_weights`
     # transposes the output projection back to the shape [V, D].
@@ -150,6 +165,15 @@ def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, .
     else:
         names["Wpos"] = "model.encoder.embed_positions.weight"
     return names
+
+
+def _ties(options: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return two bools: whether the source embedding is the target embedding, and whether the output
+    projection is the target embedding.
+    """
+    is_shared = options.get("tied-embeddings-all") or options.get("tied-embeddings-src")
+    is_tied = options.get("tied-embeddings-all") or options.get("tied-embeddings")
+    return bool(is_shared), bool(is_tied)
 
 
 def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
@@ -219,9 +243,8 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             entries = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         reason = first_line_of(error)
-        raise ValueError(
-            f"'{path.name}' must be a model of Marian, but cannot be read ({reason}); copy or download the "
-            "file again."
+        raise DamagedFileError(
+            f"'{path.name}' must be a model of Marian, but cannot be read ({reason})"
         ) from None
     text = entries.pop(OPTIONS_ENTRY, None)
     if text is None:
@@ -230,25 +253,10 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             "that Marian has written, not the file with the state of the optimizer."
         )
     # The YAML text in a model file ends with NUL bytes.
-    options = _load_yaml(text.tobytes().rstrip(b"\0").decode(errors="replace"), path.name)
+    options = parse_yaml(
+        text.tobytes().rstrip(b"\0").decode(errors="replace"), f"{OPTIONS_ENTRY} of '{path.name}'"
+    )
     return entries, options
-
-
-def _load_yaml(text: str, name: str) -> dict[str, Any]:
-    try:
-        options = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = first_line_of(error)
-        raise ValueError(
-            f"The options of '{name}' must be YAML text, but are not ({reason}); copy or download the file "
-            "again."
-        ) from None
-    if not isinstance(options, dict):
-        raise ValueError(
-            f"The options of '{name}' must be YAML text with keys and values, but have no keys; copy or "
-            "download the file again."
-        )
-    return options
 
 
 def recognise_marian_npz(path: Path) -> bool:
@@ -271,23 +279,21 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     search = _search_options(file)
     weights, settings = read_npz(file)
     _refuse_others(settings, search)
+    norm_position = read_norm_position(
+        {"transformer-postprocess": "dan", **settings}, "transformer-preprocess", "transformer-postprocess"
+    )
     vocabularies = _read_vocabularies(file, search, options)
     own = _own_weights(weights, settings)
-    is_learned = "model.encoder.embed_positions.weight" in own
+    is_learned = POSITION_TABLES[0] in own
     has_positions = not settings.get("transformer-disable-position-embeddings", False)
     if has_positions and not is_learned:
         own = to_interleaved(own, own["model.encoder.embed_tokens.weight"].shape[1])
-    is_shared = bool(settings.get("tied-embeddings-all") or settings.get("tied-embeddings-src"))
-    is_tied = bool(settings.get("tied-embeddings-all") or settings.get("tied-embeddings"))
+    is_shared, is_tied = _ties(settings)
     if is_shared:
         own["model.decoder.embed_tokens.weight"] = own["model.encoder.embed_tokens.weight"]
     if is_tied:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
-    num_tokens = (
-        len(own["model.encoder.embed_tokens.weight"]),
-        len(own["model.decoder.embed_tokens.weight"]),
-    )
-    norm_position = _norm_position(settings)
+    num_source, num_target = (len(own[name]) for name in EMBEDDINGS)
     pad = _add_start_token(own)
     if not _is_any(own, "_proj.bias"):
         own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
@@ -300,9 +306,8 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         encoder_attention_heads=settings.get("transformer-heads", 8),
         decoder_attention_heads=settings.get("transformer-heads", 8),
         activation_function=_activation(settings),
-        position_embedding="learned" if is_learned else "sinusoidal" if has_positions else "none",
+        **position_fields(own, has_positions),
         position_timescales="tensor2tensor",
-        max_position_embeddings=len(own["model.encoder.embed_positions.weight"]) if is_learned else 1024,
         scale_embedding=_is_scaled(settings, is_learned, has_positions),
         zero_start_embedding=True,
         bos_token_id=None,
@@ -317,10 +322,10 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(search, vocabularies[-1], config),
+        generation_config=_search_config(search, vocabularies[-1], config),
         tokenizers=tokenizers,
         notes=_notes(search, vocabularies, config),
-        compare=_comparison(file, vocabularies, num_tokens, config),
+        compare=_comparison(file, vocabularies, (num_source, num_target), config),
     )
 
 
@@ -352,7 +357,7 @@ def _search_options(model: Path) -> dict[str, Any]:
     for pattern in DECODER_FILES:
         file = model.parent / pattern.format(model.name)
         if file.is_file():
-            return _load_yaml(file.read_text(encoding="utf-8", errors="replace"), file.name)
+            return parse_yaml(file.read_text(encoding="utf-8", errors="replace"), f"'{file.name}'")
     return {}
 
 
@@ -375,27 +380,10 @@ def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> No
     top = settings.get("transformer-postprocess-top", "")
     if top.replace("d", "") not in ("", "n"):
         refuse("transformer-postprocess-top", top, "only a LayerNorm can follow the last layer")
-    _norm_position(settings)
     if search.get("output-approx-knn"):
         refuse(
             "output-approx-knn", search["output-approx-knn"], "the output must be a softmax over all tokens"
         )
-
-
-def _norm_position(settings: Mapping[str, Any]) -> str:
-    """Return "post" or "pre". Each letter in Marian's options is an operation before or after a sub-layer:
-    "d" is dropout, "a" adds the residual, and "n" is LayerNorm.
-    """
-    before = (settings.get("transformer-preprocess") or "").replace("d", "")
-    after = settings.get("transformer-postprocess", "dan").replace("d", "")
-    positions = {("", "an"): "post", ("n", "a"): "pre"}
-    if (before, after) not in positions:
-        refuse(
-            "transformer-preprocess, transformer-postprocess",
-            (settings.get("transformer-preprocess") or "", settings.get("transformer-postprocess", "dan")),
-            'only post-norm ("" and "dan") and pre-norm ("n" and "da") models can be imported',
-        )
-    return positions[before, after]
 
 
 def _activation(settings: Mapping[str, Any]) -> str:
@@ -432,10 +420,10 @@ def _own_weights(
             # Flatten biases and LayerNorm weights, because Marian stores biases and LayerNorm weights with
             # the shape [1, D].
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
-    table = "model.encoder.embed_positions.weight"
-    if table in own:
+    of_encoder, of_decoder = POSITION_TABLES
+    if of_encoder in own:
         # In models of the type "transformer", the encoder and the decoder share one position table.
-        own.setdefault("model.decoder.embed_positions.weight", own[table].clone())
+        own.setdefault(of_decoder, own[of_encoder].clone())
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 
@@ -452,12 +440,11 @@ def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     padded with rows without tokens, before the row of the start token. If the target vocabulary is smaller,
     the rows without tokens get a very low output bias, so that the search never chooses these rows.
     """
-    embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
-    num_target = len(own[embeddings[1]])
-    pad = max(len(own[name]) for name in embeddings)
+    num_target = len(own[EMBEDDINGS[1]])
+    pad = max(len(own[name]) for name in EMBEDDINGS)
     if pad > num_target:
         own.setdefault("lm_head.bias", torch.zeros(num_target))
-    for name in {*embeddings, "lm_head.weight"}:
+    for name in {*EMBEDDINGS, "lm_head.weight"}:
         own[name] = _padded(own[name], pad + 1)
     if "lm_head.bias" in own:
         own["lm_head.bias"] = _padded(own["lm_head.bias"], pad + 1)
@@ -526,27 +513,23 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
         next((token for token in tokens if token in ids), None) for tokens in (_END_TOKENS, _UNKNOWN_TOKENS)
     )
     if end is None or unknown is None:
-        raise ValueError(
-            f"The vocabulary '{path.name}' must contain the tokens </s> and <unk>, but does not; copy or "
-            "download the file again."
+        raise DamagedFileError(
+            f"The vocabulary '{path.name}' must contain the tokens </s> and <unk>, but does not"
         )
     return _Vocabulary(ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None)
 
 
 def _read_ids(path: Path) -> dict[str, int]:
     """Read the token ids from a vocabulary file: YAML, JSON, or a text file with one token per line."""
+    if path.suffix not in (".yml", ".yaml", ".json"):
+        return {token: number for number, token in enumerate(read_lines(path))}
+    # Use `yaml.BaseLoader`, so that tokens such as "no" and "1" are read as strings.
+    ids = read_yaml(path, loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix not in (".yml", ".yaml", ".json"):
-            return {token: number for number, token in enumerate(text.removesuffix("\n").split("\n"))}
-        # Use `yaml.BaseLoader`, so that tokens such as "no" and "1" are read as strings.
-        values = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-        return {token: int(number) for token, number in values.items()}
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = first_line_of(error)
-        raise ValueError(
-            f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason}); "
-            "copy or download the file again."
+        return {token: int(number) for token, number in ids.items()}
+    except (TypeError, ValueError):
+        raise DamagedFileError(
+            f"The vocabulary '{path.name}' must map each token to an id, but does not"
         ) from None
 
 
@@ -558,15 +541,13 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None
-    special = {"pad": start, "start": start, "end": vocabulary.end, "unknown": vocabulary.unknown}
+    special = SpecialTokens(pad=start, start=start, end=vocabulary.end, unknown=vocabulary.unknown)
     if vocabulary.segmenter is None:
-        return word_tokenizer(ids, **special, model_max_length=length)
-    return fast_tokenizer(vocabulary.segmenter, ids, **special, model_max_length=length)
+        return word_tokenizer(ids, special, model_max_length=length)
+    return fast_tokenizer(vocabulary.segmenter, ids, special, model_max_length=length)
 
 
-def _generation_config(
-    search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig
-) -> GenerationConfig:
+def _search_config(search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the search options in decoder.yml."""
     return generation_config(
         config,
@@ -602,10 +583,7 @@ def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: V
             "truncated."
         )
     if any(vocabulary.segmenter is None for vocabulary in vocabularies):
-        notes.append(
-            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-            "prepared the training data."
-        )
+        notes.append(SPLITS_AT_SPACES)
     for field in ("word-penalty", "shortlist"):
         if search.get(field):
             notes.append(f"The search of this package ignores `{field}` {search[field]!r} of the original.")

@@ -39,23 +39,20 @@ import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import (
+from .comparison import largest_difference, report, sample_batch
+from .export_formats import (
     SCORE_PER_TOKEN,
     Engine,
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
-    Tokenizers,
-    largest_difference,
     needs_start_token,
     one_of,
-    report,
-    sample_batch,
 )
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
@@ -71,7 +68,7 @@ from .marian_npz import (
     weight_names,
 )
 from .marian_process import lines_of, marian_difference, marian_log_probs, run_marian
-from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
+from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 from .weights import to_halves
 
 logger = logging.get_logger(__name__)
@@ -80,7 +77,7 @@ _MODEL_FILE, _DECODER_FILE = "model.npz", "decoder.yml"
 _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
 # Maps the name of each activation in transformers to its name in Marian.
-_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
+_MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
 _POSITIONS = ("sinusoidal", "learned", "none")
 # The version of Marian with which the tests run exported models.
 _VERSION = "1.12.42"
@@ -112,7 +109,7 @@ _LIMITS: dict[str, Limit] = {
         "position_embedding", _POSITIONS, f"it supports only {', '.join(_POSITIONS)}"
     ),
     "activation_function": one_of(
-        "activation_function", _ACTIVATIONS, f"it supports only {', '.join(_ACTIVATIONS)}"
+        "activation_function", _MARIAN_ACTIVATIONS, f"it supports only {', '.join(_MARIAN_ACTIVATIONS)}"
     ),
     "decoder_attention_heads": _equal_heads,
     "norm_position_of_decoder": _equal_norms,
@@ -122,13 +119,7 @@ _LIMITS: dict[str, Limit] = {
     "decoder_start_token_id": needs_start_token,
     **SCALED_DOT_LIMITS,
 }
-_FIELDS = """
-    vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim
-    decoder_ffn_dim norm_position final_norm layer_norm_eps position_timescales position_offset
-    max_position_embeddings scale_embedding share_encoder_decoder_embeddings tie_word_embeddings lm_head_bias
-    zero_start_embedding attention_bias use_cache bos_token_id pad_token_id
-""".split()
-EXPRESSIBLE = Expressible("Marian (C++)", frozenset(_FIELDS), _LIMITS)
+EXPRESSIBLE = Expressible("Marian (C++)", SCALED_DOT_FIELDS - _LIMITS.keys(), _LIMITS)
 
 
 def export_marian_npz(
@@ -247,7 +238,7 @@ def _marian_model(
         "transformer-dim-ffn": config.encoder_ffn_dim,
         "transformer-decoder-dim-ffn": config.decoder_ffn_dim,
         "transformer-decoder-ffn-depth": 0,
-        "transformer-ffn-activation": _ACTIVATIONS[config.activation_function],
+        "transformer-ffn-activation": _MARIAN_ACTIVATIONS[config.activation_function],
         "transformer-preprocess": "n" if is_pre else "",
         "transformer-postprocess": "da" if is_pre else "dan",
         "transformer-postprocess-emb": "d",
@@ -470,7 +461,7 @@ class MarianNpzEngine(Engine):
         ]
 
 
-MARIAN_NPZ = Format(
+MARIAN_NPZ = ExportFormat(
     name="marian_npz",
     main_file="*.npz",
     library_name="marian",

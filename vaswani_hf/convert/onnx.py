@@ -31,12 +31,13 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..checkpoint.tokenizers import save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.masks_vaswani import CACHE_NAME, decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, largest_difference, report, sample_batch
+from .comparison import largest_difference, report, sample_batch
+from .export_formats import ALL_FIELDS, ExportFormat, Expressible
 from .onnx_engine import OnnxEngine, OnnxModel
 
 # The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison with the
@@ -184,7 +185,7 @@ def quiet() -> Iterator[None]:
 
 
 # ONNX supports every field of the config, because the graphs are traced from the model itself.
-ONNX = Format(
+ONNX = ExportFormat(
     name="onnx",
     main_file="decode.onnx",
     library_name="onnx",

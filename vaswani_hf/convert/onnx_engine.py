@@ -17,7 +17,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.masks_vaswani import CACHE_NAME
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import BaseTranslator
-from .formats import TranslatorEngine
+from .export_formats import TranslatorEngine
 
 _OWN = "self_attention_cache"
 _SOURCE = "cross_attention_cache"

@@ -12,27 +12,27 @@ A checkpoint of OpenNMT-py contains its options under the key `opt` (an `argpars
 vocabularies (lists of tokens).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,
     Logits,
     ReadOptions,
+    Requirements,
     generation_config,
     refuse,
     require,
-    require_allowed,
+    require_all,
 )
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import NAME_THE_MODELS, source_and_target_tokenizers
 from .unpickling import header_of, load_weights, weight_file
 from .weights import (
     WeightNames,
@@ -43,43 +43,41 @@ from .weights import (
     timescales_of,
     to_interleaved,
 )
-from .word_tokenizers import imported_tokenizer, tokenizer_pair
+from .word_tokenizers import SpecialTokens
 
 _TITLE = "OpenNMT-py"
-PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
+DEFAULT_TOKENS = SpecialTokens(pad="<blank>")
 # The activations of OpenNMT-py that this package supports with the same formula.
 ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
-# Maps each option of OpenNMT-py to the values that can be imported, and to the reason why other values cannot
-# be imported.
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "model_task": (("seq2seq",), "only translation models, with an encoder and a decoder, can be imported"),
-    "encoder_type": (("transformer",), "only Transformer models can be imported"),
-    "decoder_type": (("transformer",), "only Transformer models can be imported"),
+_REQUIRED: Requirements = {
+    "model_task": ("seq2seq", "only translation models, with an encoder and a decoder, can be imported"),
+    "encoder_type": ("transformer", "only Transformer models can be imported"),
+    "decoder_type": ("transformer", "only Transformer models can be imported"),
     "self_attn_type": (
         ("scaled-dot", "scaled-dot-flash"),
         "only models with scaled dot-product self-attention can be imported",
     ),
-    "max_relative_positions": ((0,), "only models with absolute positions can be imported"),
-    "relative_positions_buckets": ((0,), "only models with absolute positions can be imported"),
-    "copy_attn": ((False,), "this package does not support a copy mechanism"),
-    "generator_function": (("softmax",), "only models with a softmax over the vocabulary can be imported"),
-    "layer_norm": (("standard",), "only LayerNorm can be imported"),
+    "max_relative_positions": (0, "only models with absolute positions can be imported"),
+    "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
+    "copy_attn": (False, "this package does not support a copy mechanism"),
+    "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
+    "layer_norm": ("standard", "only LayerNorm can be imported"),
     "parallel_residual": (
-        (False,),
+        False,
         "this package does not compute attention and feed-forward network in parallel",
     ),
     "pos_ffn_activation_fn": (
         ACTIVATIONS,
         "this package does not support this activation or gates in the feed-forward network",
     ),
-    "sliding_window": ((0,), "the sliding window is not the same as `attention_window` in this package"),
-    "num_experts": ((0,), "this package does not support several feed-forward networks (experts) in a layer"),
-    "lora_layers": (([],), "the adapters must be merged into the weights first"),
-    "lora_embedding": ((False,), "the adapters must be merged into the weights first"),
-    "quant_layers": (([],), "the weights must not be quantized"),
+    "sliding_window": (0, "the sliding window is not the same as `attention_window` in this package"),
+    "num_experts": (0, "this package does not support several feed-forward networks (experts) in a layer"),
+    "lora_layers": ([], "the adapters must be merged into the weights first"),
+    "lora_embedding": (False, "the adapters must be merged into the weights first"),
+    "quant_layers": ([], "the weights must not be quantized"),
 }
 
 
@@ -139,7 +137,7 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     path = weight_file(path)
     checkpoint = load_weights(path, ["argparse.Namespace"])
     opt = vars(checkpoint["opt"])
-    require_allowed(opt, _ALLOWED)
+    require_all(opt, _REQUIRED)
     if opt.get("num_kv", 0) not in (0, opt["heads"]):
         refuse("num_kv", opt["num_kv"], "this package does not support heads that share keys and values")
     vocabularies = checkpoint["vocab"]
@@ -157,12 +155,13 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     has_positions = bool(opt["position_encoding"])
     own, timescales = with_sinusoids(own, tables if has_positions else {})
     add_biases(own)
-    start = vocabularies.get("decoder_start_token", START)
+    start = vocabularies.get("decoder_start_token", DEFAULT_TOKENS.start)
+    special = SpecialTokens(pad=DEFAULT_TOKENS.pad, start=start)
     weight_fields = shared_weights(own, opt["share_embeddings"], opt["share_decoder_embeddings"])
     config = VaswaniConfig(
         **sizes(own, _TITLE),
         **weight_fields,
-        **special_ids(vocabularies["tgt"], start=start),
+        **special_ids(vocabularies["tgt"], special),
         encoder_attention_heads=opt["heads"],
         decoder_attention_heads=opt["heads"],
         dropout=first_rate(opt.get("dropout", 0.1)),
@@ -175,13 +174,14 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         position_timescales=timescales,
         scale_embedding=has_positions,
     )
-    tokenizers, notes = read_tokenizers(vocabularies["src"], vocabularies["tgt"], start, options.vocabularies)
     return Imported(
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        tokenizers=tokenizers,
-        notes=notes,
+        tokenizers=opennmt_tokenizers(
+            (vocabularies["src"], vocabularies["tgt"]), options.vocabularies, special
+        ),
+        notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_opennmt(checkpoint, state),
     )
 
@@ -222,7 +222,7 @@ def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the float32 weights, from the `.pt` file or from the `.safetensors` files."""
+    """Return the weights from the `.pt` file or from the `.safetensors` files."""
     state: dict[str, torch.Tensor] = {}
     if "model" in checkpoint:
         state.update(checkpoint["model"])
@@ -241,7 +241,7 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
             )
         for file in files:
             state.update(load_file(file))
-    return {name: tensor.float() for name, tensor in state.items()}
+    return state
 
 
 def with_sinusoids(
@@ -267,54 +267,33 @@ def with_sinusoids(
     return state, timescales
 
 
-def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -> dict[str, int]:
+def special_ids(tokens: list[str], special: SpecialTokens) -> dict[str, int]:
     """Return the config fields with the ids of the special tokens in the target vocabulary."""
-    for name, token in {"decoder_start_token": start, "eos_token": end, "pad_token": pad}.items():
+    names = {"decoder_start_token": special.start, "eos_token": special.end, "pad_token": special.pad}
+    for name, token in names.items():
         if token not in tokens:
             refuse(name, token, "the target vocabulary does not contain the token")
     return {
-        "bos_token_id": tokens.index(start),
-        "decoder_start_token_id": tokens.index(start),
-        "eos_token_id": tokens.index(end),
-        "pad_token_id": tokens.index(pad),
+        "bos_token_id": tokens.index(special.start),
+        "decoder_start_token_id": tokens.index(special.start),
+        "eos_token_id": tokens.index(special.end),
+        "pad_token_id": tokens.index(special.pad),
     }
 
 
-def read_tokenizers(
-    source: list[str],
-    target: list[str],
-    start: str,
-    files: tuple[Path, ...],
-    end: str = END,
-    pad: str = PAD,
-    unknown: str = UNKNOWN,
-) -> tuple[Tokenizers, list[str]]:
-    """Create the source and the target tokenizer from two lists of tokens. Return the tokenizers, and notes
-    for the user. `files` are the SentencePiece models that segmented the training data. If `files` is empty,
-    the tokenizers split texts at spaces.
+def opennmt_tokenizers(
+    vocabularies: Sequence[list[str]], model_files: Sequence[Path], special: SpecialTokens
+) -> Tokenizers:
+    """Create the source tokenizer and the target tokenizer from two lists of tokens. The source tokenizer
+    adds no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
     """
-    tokenizers = []
-    for number, tokens in enumerate((source, target)):
-        ids = {token: index for index, token in enumerate(tokens)}
-        if files:
-            model = read_sentencepiece(files[min(number, len(files) - 1)])
-            tokenizer = fast_tokenizer(model, ids, end=end, unknown=unknown, pad=pad, start=start)
-        else:
-            backend = Tokenizer(models.WordLevel(ids, unk_token=unknown))
-            backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-            tokenizer = imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
-        tokenizers.append(tokenizer)
-    # The source tokenizer must add no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
-    tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=["$A"], pair=["$A", "$B"]
+    return source_and_target_tokenizers(
+        [{token: index for index, token in enumerate(tokens)} for tokens in vocabularies],
+        model_files,
+        special,
+        joiner=None,
+        source_has_end=False,
     )
-    notes = []
-    if not files:
-        notes.append(
-            "The tokenizers split texts only at spaces. If SentencePiece models segmented the training "
-            "data, name the models with `--vocabularies`."
-        )
-    return tokenizer_pair(tokenizers, (source, target)), notes
 
 
 def first_rate(value: Any) -> float:

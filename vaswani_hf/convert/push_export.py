@@ -16,8 +16,8 @@ from ..checkpoint.results import read_record
 from ..publish.destination import Destination, check_destination
 from ..publish.push import only_hub_errors, send
 from ..publish.staging import link_file, refuse_tokens
-from .export import FORMATS
-from .formats import Format
+from .export import EXPORT_FORMATS
+from .export_formats import ExportFormat
 
 # The metadata keys that the model card of an export copies from the card of the original model.
 _SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
@@ -28,10 +28,10 @@ These files are the model [{base_model}](https://huggingface.co/{base_model}) in
 """
 
 
-def format_of_export(folder: Path) -> Format | None:
+def format_of_export(folder: Path) -> ExportFormat | None:
     """Return the export format of a folder, or None if `vaswani export` has not written the folder."""
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
-    for entry in FORMATS.values():
+    for entry in EXPORT_FORMATS.values():
         if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
             return entry
     return None
@@ -102,7 +102,7 @@ def push_export(
 
 
 def _card_of_export(
-    folder: Path, entry: Format, repo_id: str, base_model: str | None, token: str | bool | None
+    folder: Path, entry: ExportFormat, repo_id: str, base_model: str | None, token: str | bool | None
 ) -> ModelCard:
     written = ModelCard.load(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
     metadata: dict[str, Any] = written.data.to_dict() if written else {}

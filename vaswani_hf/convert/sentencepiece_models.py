@@ -20,18 +20,26 @@ piece in the vocabulary.
 import base64
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.tokenizers import IMPORTED_MARK
+from ..checkpoint.files import DamagedFileError
+from ..checkpoint.tokenizers import IMPORTED_MARK, Tokenizers
 from ..version import install_command
-from .formats import NotExpressibleError
-from .word_tokenizers import imported_tokenizer
+from .export_formats import NotExpressibleError
+from .word_tokenizers import (
+    SPLITS_AT_SPACES,
+    USUAL_TOKENS,
+    SpecialTokens,
+    imported_tokenizer,
+    tokenizer_pair,
+    word_tokenizer,
+)
 
 _FOREIGN = "\ue000"
 # The normalizer of an imported tokenizer can replace a sequence of unknown characters by `_UNKNOWN`, a
@@ -43,6 +51,11 @@ _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5
 _UNIGRAM, _BPE = 1, 2
 # The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
 _SPACES_AT_ENDS = {"Regex": "^ +| +$"}
+# The note for the user of a model without SentencePiece models, if the user can name SentencePiece models.
+NAME_THE_MODELS = (
+    f"{SPLITS_AT_SPACES} If SentencePiece models segmented the training data, name the models with "
+    "`--vocabularies`."
+)
 # A tag of a target language, such as ">>deu<<".
 TAG = re.compile(r">>\S+?<<")
 
@@ -108,10 +121,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         model.Clear()
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if not model.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
-        raise ValueError(
-            f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not; copy or download "
-            "the file again."
-        )
+        raise DamagedFileError(f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not")
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
             f"'{path.name}' cannot be imported, because its option `treat_whitespace_as_suffix` is True, "
@@ -136,22 +146,18 @@ def read_sentencepiece(path: Path) -> SentencePieces:
 def fast_tokenizer(
     model: SentencePieces,
     ids: Mapping[str, int],
+    special: SpecialTokens = USUAL_TOKENS,
     *,
-    end: str = "</s>",
-    unknown: str = "<unk>",
-    pad: str,
-    start: str,
     others: Collection[str] = (),
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `ids` maps each
     piece to its id.
 
-    `start` is the start token of the decoder. The tokenizer has `start` as its `bos_token`, and does not add
-    `start` to texts. `others` are further special tokens. If a piece of several characters is missing in
-    `ids`, the tokenizer never uses the piece.
+    `others` are further special tokens. If a piece of several characters is missing in `ids`, the tokenizer
+    never uses the piece.
     """
-    special = {end, unknown, pad, start, *others}
+    unsplit = {*special, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
@@ -162,7 +168,7 @@ def fast_tokenizer(
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
     ]
     for token, number in ids.items():
-        if token in special or token in tags:
+        if token in unsplit or token in tags:
             tokens[number] = (token, 0.0)
         elif token in model.pieces:
             tokens[number] = (token, model.pieces[token])
@@ -171,7 +177,7 @@ def fast_tokenizer(
             runs.append(token)
         else:
             tokens[number] = (_FOREIGN + token, 0.0)
-    backend = Tokenizer(_model(model, tokens, unknown))
+    backend = Tokenizer(_model(model, tokens, special.unknown))
     backend.normalizer = _normalizer(model, known, runs)
     backend.pre_tokenizer = _pre_tokenizer(model, ids)
     parts = [
@@ -182,15 +188,38 @@ def fast_tokenizer(
     ]
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), *parts] if model.has_bytes else parts)
     backend.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
-    return imported_tokenizer(
-        backend,
-        ids,
-        pad=pad,
-        start=start,
-        end=end,
-        unknown=unknown,
-        model_max_length=model_max_length,
-    )
+    return imported_tokenizer(backend, ids, special, model_max_length=model_max_length)
+
+
+def source_and_target_tokenizers(
+    vocabularies: Sequence[Mapping[str, int]],
+    model_files: Sequence[Path],
+    special: SpecialTokens = USUAL_TOKENS,
+    *,
+    joiner: str | None = "@@",
+    source_has_end: bool = True,
+) -> Tokenizers:
+    """Create the source tokenizer and the target tokenizer of an imported model. `vocabularies` are the
+    source vocabulary and the target vocabulary.
+
+    `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
+    source model and the target model. Without SentencePiece models, the tokenizers split texts at spaces, and
+    `joiner` is the argument of `word_tokenizer`. `source_has_end` is False if the library adds no end token
+    to source texts.
+    """
+    tokenizers = []
+    for number, ids in enumerate(vocabularies):
+        if model_files:
+            model = read_sentencepiece(model_files[min(number, len(model_files) - 1)])
+            tokenizer = fast_tokenizer(model, ids, special)
+        else:
+            tokenizer = word_tokenizer(ids, special, joiner=joiner)
+        tokenizers.append(tokenizer)
+    if not source_has_end:
+        tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=["$A"], pair=["$A", "$B"]
+        )
+    return tokenizer_pair(tokenizers, vocabularies)
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:

@@ -8,12 +8,13 @@ import math
 import torch
 from transformers import PreTrainedModel
 
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.attention_vaswani import GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import PAPER_MAX_LENGTH
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import Limit, Tokenizers, one_of
+from .export_formats import Limit, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
@@ -35,6 +36,16 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
+# The config fields that may have any value in these formats. A format can limit some of these fields.
+SCALED_DOT_FIELDS = frozenset(
+    """
+    vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
+    decoder_attention_heads encoder_ffn_dim decoder_ffn_dim d_k d_v norm_position norm_position_of_decoder
+    final_norm layer_norm_eps position_timescales position_offset max_position_embeddings scale_embedding
+    share_encoder_decoder_embeddings tie_word_embeddings lm_head_bias zero_start_embedding attention_bias
+    use_cache bos_token_id pad_token_id
+    """.split()
+)
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:

@@ -19,37 +19,41 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
+from ..checkpoint.files import DamagedFileError
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.errors_vaswani import InvalidValueError
-from ..settings.base import first_line_of
-from .formats import Tokenizers
 from .import_formats import (
     Imported,
     ImportFormat,
     Logits,
     ReadOptions,
+    Requirements,
     generation_config,
+    read_norm_position,
     refuse,
     require,
     require_all,
     require_known,
 )
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import NAME_THE_MODELS, source_and_target_tokenizers
+from .text_files import read_yaml
 from .unpickling import load_weights
 from .weights import (
+    POSITION_TABLES,
+    Names,
     WeightNames,
     norm_fields,
+    position_fields,
     require_vocabulary_sizes,
     shared_weights,
     sizes,
     stack_names,
     to_interleaved,
 )
-from .word_tokenizers import tokenizer_pair, word_tokenizer
 
 _TITLE = "Sockeye 3"
 _CONFIG_FILE = "config"
+_SECTIONS = ("config_data", "config_embed_source", "config_embed_target", "config_encoder", "config_decoder")
 _WEIGHT_FILE = "params.best"
 _VERSION_FILE = "version"
 _VOCABULARY_FILES = ("vocab.src.0.json", "vocab.trg.0.json")
@@ -58,13 +62,11 @@ _PAD, _UNK, _BOS, _EOS = range(4)
 # Maps the name of each activation in Sockeye to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
 _POSITIONS = {"fixed": "sinusoidal", "learned": "learned"}
-# Maps each config field to the only value that can be imported, and to the reason why other values cannot be
-# imported.
-_REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
+_REQUIRED_OF_MODEL: Requirements = {
     "lhuc": (False, "this package does not support factors of hidden units"),
     "neural_vocab_selection": (None, "the output projection must contain all tokens of the vocabulary"),
 }
-_REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
+_REQUIRED_OF_STACK: Requirements = {
     "decoder_type": ("transformer", "each decoder layer must have self-attention"),
     "use_lhuc": (False, "this package does not support factors of hidden units"),
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
@@ -88,14 +90,14 @@ _NORMS_OF_DECODER = {
 }
 
 
-def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> dict[str, Any]:
+def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> Names:
     """Map the weight names of an attention layer of Sockeye to the names of this package. The attention
     layers of Sockeye have no biases. `joint` maps each joint projection to its parts, such as "kv" for keys
     and values.
     """
     theirs = f"{stack}.layers.{{}}.{attention}"
     ours = f"model.{stack}.layers.{{}}.{own}"
-    names: dict[str, Any] = {f"{theirs}.ff_out.weight": f"{ours}.out_proj.weight"}
+    names: Names = {f"{theirs}.ff_out.weight": f"{ours}.out_proj.weight"}
     for projection, parts in joint.items():
         names[f"{theirs}.{projection}.weight"] = tuple(f"{ours}.{part}_proj.weight" for part in parts)
     return names
@@ -152,7 +154,7 @@ def recognise_sockeye(path: Path) -> bool:
 
 def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     """Read a Sockeye model from its folder."""
-    settings = _read_settings(path)
+    settings = read_yaml(path / _CONFIG_FILE, loader=_ConfigLoader, sections=_SECTIONS, title=_TITLE)
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
     _refuse_others(settings)
@@ -161,12 +163,14 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     own = NAMES.to_ours(_by_part(state, settings), _TITLE)
     tying = settings.get("weight_tying_type", "src_trg_softmax")
     weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
-    size_fields = sizes(own, _TITLE)
-    require_vocabulary_sizes(_VOCABULARY_FILES, vocabularies, size_fields)
+    norm_position, norm_position_of_decoder = (
+        read_norm_position(stack, "preprocess_sequence", "postprocess_sequence", residual="r")
+        for stack in (encoder, decoder)
+    )
     positions = _POSITIONS[encoder["positional_embedding_type"]]
-    own, num_positions = _with_positions(own, positions, size_fields["d_model"])
+    own = _with_positions(own, positions, encoder["model_size"])
     config = VaswaniConfig(
-        **size_fields,
+        **sizes(own, _TITLE),
         **weight_fields,
         encoder_attention_heads=encoder["attention_heads"],
         decoder_attention_heads=decoder["attention_heads"],
@@ -174,50 +178,23 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         attention_dropout=encoder.get("dropout_attention", 0.1),
         activation_dropout=encoder.get("dropout_act", 0.1),
         activation_function=_ACTIVATIONS[encoder["act_type"]],
-        **norm_fields(own, _norm_position(encoder), _norm_position(decoder), field="final_process"),
+        **norm_fields(own, norm_position, norm_position_of_decoder, field="final_process"),
         layer_norm_eps=_LAYER_NORM_EPS,
-        position_embedding=positions,
-        max_position_embeddings=num_positions,
+        **position_fields(own, has_positions=True),
         bos_token_id=_BOS,
         pad_token_id=_PAD,
         eos_token_id=_EOS,
         decoder_start_token_id=_BOS,
     )
-    tokenizers, notes = _tokenizers(vocabularies, options.vocabularies)
+    require_vocabulary_sizes(_VOCABULARY_FILES, vocabularies, config)
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_generation_config(settings, config),
-        tokenizers=tokenizers,
-        notes=notes,
+        generation_config=_search_config(settings, config),
+        tokenizers=source_and_target_tokenizers(vocabularies, options.vocabularies),
+        notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_original_logits(path),
     )
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Read the file `config`. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
-    try:
-        text = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
-        # `_ConfigLoader` is safe, because it creates only dicts, lists and plain values.
-        settings = yaml.load(text, Loader=_ConfigLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = first_line_of(error)
-        raise InvalidValueError(
-            f"`{_CONFIG_FILE}` of '{folder.name}' cannot be read ({reason}); copy or download the file again."
-        ) from None
-    for section in (
-        "config_data",
-        "config_embed_source",
-        "config_embed_target",
-        "config_encoder",
-        "config_decoder",
-    ):
-        if not isinstance(settings, dict) or not isinstance(settings.get(section), dict):
-            raise InvalidValueError(
-                f"`{_CONFIG_FILE}` of '{folder.name}' must contain the section `{section}`, but does not; "
-                "copy or download the file again."
-            )
-    return settings
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
@@ -239,29 +216,12 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         )
 
 
-def _norm_position(stack: Mapping[str, Any]) -> str:
-    """Return the config field `norm_position` ("pre" or "post") for a Sockeye model. Ignore dropout ("d"),
-    because dropout has no effect on a trained model.
-    """
-    before = stack["preprocess_sequence"].replace("d", "")
-    after = stack["postprocess_sequence"].replace("d", "")
-    if (before, after) == ("n", "r"):
-        return "pre"
-    if (before, after) != ("", "rn"):
-        refuse(
-            "postprocess_sequence",
-            f"{stack['preprocess_sequence']}:{stack['postprocess_sequence']}",
-            "LayerNorm must come before each sub-layer (n:dr) or after each residual addition (:drn)",
-        )
-    return "post"
-
-
 def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:
     ids = read_json_object(folder, file, folder.name)
     if [ids.get(token) for token in ("<pad>", "<unk>", "<s>", "</s>")] != [_PAD, _UNK, _BOS, _EOS]:
-        raise ValueError(
+        raise DamagedFileError(
             f"In {file} of '{folder.name}', <pad>, <unk>, <s> and </s> must have the ids 0 to 3, but have "
-            "other ids; copy or download the file again."
+            "other ids"
         )
     return ids
 
@@ -269,10 +229,7 @@ def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:
 def _read_state(folder: Path) -> dict[str, torch.Tensor]:
     file = folder / _WEIGHT_FILE
     if not file.is_file():
-        raise ValueError(
-            f"The folder '{folder.name}' must contain the weight file {_WEIGHT_FILE}, but does not; copy "
-            "the file to the folder."
-        )
+        raise DamagedFileError(f"'{folder.name}' holds no whole checkpoint: it has no {_WEIGHT_FILE}")
     state = load_weights(file)
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         # A value that is not a tensor belongs to a quantized linear layer of PyTorch.
@@ -284,7 +241,7 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
     # versions of Sockeye write. Ignore the network that predicts the length of a translation, because this
     # network has no effect on the probabilities of tokens.
     return {
-        name: tensor.float()
+        name: tensor
         for name, tensor in state.items()
         if "traced" not in name and "cached" not in name and not name.startswith("length_ratio.")
     }
@@ -315,46 +272,22 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
     return sorted_state
 
 
-def _with_positions(
-    state: dict[str, torch.Tensor], positions: str, d_model: int
-) -> tuple[dict[str, torch.Tensor], int]:
-    """Reorder the features of the weights if the model has sinusoids. Return the weights and the number of
-    learned positions.
+def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int) -> dict[str, torch.Tensor]:
+    """Reorder the features of the weights if the model has sinusoids, or make learned position tables equally
+    long.
     """
-    names = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
-    tables = [state.pop(name) for name in names if name in state]
+    tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
-        return to_interleaved(state, d_model), VaswaniConfig.max_position_embeddings
+        return to_interleaved(state, d_model)
     longest = max(len(table) for table in tables)
-    for name, table in zip(names, tables, strict=True):
+    for name, table in zip(POSITION_TABLES, tables, strict=True):
         # Extend the shorter position table with copies of its last row, because Sockeye uses the last
         # position for all later tokens too.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
-    return state, longest
+    return state
 
 
-def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> tuple[Tokenizers, list[str]]:
-    """Return the source and the target tokenizer, and notes for the user. `files` are the paths of the
-    SentencePiece models.
-    """
-    if files:
-        models = [read_sentencepiece(file) for file in (files[0], files[-1])]
-        tokenizers = [
-            fast_tokenizer(model, ids, pad="<pad>", start="<s>")
-            for model, ids in zip(models, vocabularies, strict=True)
-        ]
-        notes = []
-    else:
-        tokenizers = [word_tokenizer(ids) for ids in vocabularies]
-        notes = [
-            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
-            "prepared the training data. If SentencePiece models segmented the training data, name the "
-            "models with `--vocabularies`."
-        ]
-    return tokenizer_pair(tokenizers, vocabularies), notes
-
-
-def _generation_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
+def _search_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the default search options of the command sockeye-translate.
 
     The maximum length of a translation is the source length times a factor, plus 1 token. The factor is the

@@ -25,22 +25,33 @@ import torch
 import yaml
 from pydantic import Field
 
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.files import DamagedFileError
+from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
-from .formats import Tokenizers, alternatives
+from ..settings.names import alternatives
 from .import_formats import (
     Imported,
     ImportFormat,
     ReadOptions,
+    Requirements,
     generation_config,
     load_facts,
+    read_norm_position,
     refuse,
-    require_allowed,
+    require_all,
 )
 from .tensor2tensor_tokenizers import subword_tokenizer
-from .weights import WeightNames, equal_weights, shared_weights, sizes, to_interleaved
+from .weights import (
+    EMBEDDINGS,
+    WeightNames,
+    equal_weights,
+    shared_weights,
+    sizes,
+    stack_names,
+    to_interleaved,
+)
 
 _TITLE = "tensor2tensor"
 _HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
@@ -72,36 +83,30 @@ _PAD, _END = 0, 1
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
-# Maps each hyperparameter to the values that can be imported, and to the reason why models with other values
-# cannot be imported.
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "norm_type": (("layer",), "only models with LayerNorm can be imported"),
+_REQUIRED: Requirements = {
+    "norm_type": ("layer", "only models with LayerNorm can be imported"),
     "self_attention_type": (
-        ("dot_product",),
+        "dot_product",
         "only models with scaled dot-product self-attention can be imported",
     ),
     "ffn_layer": (
         ("dense_relu_dense", "conv_hidden_relu"),
         "the feed-forward network must have two matrices",
     ),
-    "pos": (("timing",), "positions must be sinusoids"),
-    "proximity_bias": ((False,), "attention scores must not depend on the distance between tokens"),
-    "unidirectional_encoder": ((False,), "the encoder must attend to the whole source"),
-    "causal_decoder_self_attention": ((True,), "the decoder must attend only to earlier tokens"),
-    "prepend_mode": (("none",), "the target must not contain the source"),
-    "num_area_layers": ((0,), "this package does not support area attention"),
-    "hard_attention_k": ((0,), "this package does not support hard attention"),
+    "pos": ("timing", "positions must be sinusoids"),
+    "proximity_bias": (False, "attention scores must not depend on the distance between tokens"),
+    "unidirectional_encoder": (False, "the encoder must attend to the whole source"),
+    "causal_decoder_self_attention": (True, "the decoder must attend only to earlier tokens"),
+    "prepend_mode": ("none", "the target must not contain the source"),
+    "num_area_layers": (0, "this package does not support area attention"),
+    "hard_attention_k": (0, "this package does not support hard attention"),
     "multiply_embedding_mode": (
-        ("sqrt_depth",),
+        "sqrt_depth",
         "embeddings must be multiplied by the square root of their width",
     ),
 }
-_PARTS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
-_ATTENTIONS = {
-    "encoder": {"self_attention": "self_attn"},
-    "decoder": {"self_attention": "self_attn", "encdec_attention": "encoder_attn"},
-}
-_NORM_KINDS = {"layer_norm_scale": "weight", "layer_norm_bias": "bias"}
+_PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
+_FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2", "ffn.norm": "final_layer_norm"}
 
 
 class Tensor2TensorFacts(Settings):
@@ -122,33 +127,34 @@ class Tensor2TensorFacts(Settings):
     """
 
 
-def _names() -> dict[str, str | tuple[str, ...]]:
-    names: dict[str, str | tuple[str, ...]] = {}
-    for stack, attentions in _ATTENTIONS.items():
-        theirs = f"{stack}.layer.{{}}"
-        ours = f"model.{stack}.layers.{{}}"
-        norms = {attention: f"{own}_layer_norm" for attention, own in attentions.items()}
-        norms["ffn"] = "final_layer_norm"
-        for attention, own in attentions.items():
-            for part, own_part in _PARTS.items():
-                names[f"{theirs}.{attention}.multihead_attention.{part}.kernel"] = (
-                    f"{ours}.{own}.{own_part}.weight"
-                )
-        for number in (1, 2):
-            names[f"{theirs}.ffn.conv{number}.kernel"] = f"{ours}.fc{number}.weight"
-            names[f"{theirs}.ffn.conv{number}.bias"] = f"{ours}.fc{number}.bias"
-        for kind, own_kind in _NORM_KINDS.items():
-            for module, own in norms.items():
-                # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`,
-                # depending on the norm position.
-                for position in ("layer_prepostprocess", "layer_postprocess"):
-                    names[f"{theirs}.{module}.{position}.layer_norm.{kind}"] = f"{ours}.{own}.{own_kind}"
-            norm = f"{stack}.layer_prepostprocess.layer_norm.{kind}"
-            names[norm] = f"model.{stack}.layer_norm.{own_kind}"
-    return names
-
-
-NAMES = WeightNames(_names())
+# The keys are names of `_plain_name`.
+NAMES = WeightNames(
+    {
+        **stack_names(
+            "encoder",
+            "encoder.layer.{}",
+            {"self_attention.norm": "self_attn_layer_norm", **_FEED_FORWARD},
+            {"self_attention.multihead_attention": "self_attn"},
+            _PROJECTIONS,
+            norm="encoder.norm",
+        ),
+        **stack_names(
+            "decoder",
+            "decoder.layer.{}",
+            {
+                "self_attention.norm": "self_attn_layer_norm",
+                "encdec_attention.norm": "encoder_attn_layer_norm",
+                **_FEED_FORWARD,
+            },
+            {
+                "self_attention.multihead_attention": "self_attn",
+                "encdec_attention.multihead_attention": "encoder_attn",
+            },
+            _PROJECTIONS,
+            norm="decoder.norm",
+        ),
+    }
+)
 
 
 def recognise_tensor2tensor(path: Path) -> bool:
@@ -170,11 +176,12 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
             f"No tokenizers were written, because the folder does not contain exactly one file {_VOCABULARIES}; "
             "name the files with `--vocabularies`."
         )
-    norm_position = "pre" if _is_pre_norm(facts) else "post"
+    norm_position = read_norm_position(
+        facts.model_dump(), "layer_preprocess_sequence", "layer_postprocess_sequence"
+    )
     weights = _read_weights(path, facts)
-    size_fields = sizes(weights, _TITLE)
     config = VaswaniConfig(
-        **size_fields,
+        **sizes(weights, _TITLE),
         **shared_weights(weights, *equal_weights(weights)),
         encoder_attention_heads=facts.num_heads,
         decoder_attention_heads=facts.num_heads,
@@ -218,7 +225,7 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     # zeros. Set the output projection's row of `<pad>` to zero too, so that tied weights stay equal. The
     # output projection's row of `<pad>` has no effect on the outputs, because this package gives `<pad>` the
     # probability 0.
-    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
+    for name in (*EMBEDDINGS, "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
     return weights
@@ -256,7 +263,7 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
         hparams = _read_flags(folder / _FLAGS_FILE, config)
     else:
         return load_facts(config, Tensor2TensorFacts, _TITLE)
-    require_allowed(hparams, _ALLOWED)
+    require_all(hparams, _REQUIRED)
     known = {name: value for name, value in hparams.items() if name in Tensor2TensorFacts.model_fields}
     if config is not None:
         known |= load_facts(config, Tensor2TensorFacts, _TITLE).model_dump(exclude_unset=True)
@@ -279,22 +286,6 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
         )
     changes = re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", flags.get("hparams", ""))
     return _HPARAMS_SETS.get(name, {}) | {key: yaml.safe_load(value) for key, value in changes}
-
-
-def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
-    """Return True for a pre-norm model. Ignore the letter "d" (dropout) in the hyperparameters, because
-    dropout has no effect on the outputs of a trained model.
-    """
-    before = facts.layer_preprocess_sequence.replace("none", "").replace("d", "")
-    after = facts.layer_postprocess_sequence.replace("none", "").replace("d", "")
-    if (before, after) not in (("n", "a"), ("", "an")):
-        refuse(
-            "layer_postprocess_sequence",
-            facts.layer_postprocess_sequence,
-            f"`layer_preprocess_sequence` is {facts.layer_preprocess_sequence!r}, and only pre-norm (n and "
-            "da) and post-norm (none and dan) models can be imported",
-        )
-    return before == "n"
 
 
 def _read_variables(path: Path) -> dict[str, torch.Tensor]:
@@ -321,9 +312,20 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
     except Exception as error:
         # Catch all exceptions, because a damaged file can raise any kind of exception.
         reason = first_line_of(error)
-        raise ValueError(
-            f"The checkpoint '{Path(prefix).name}' cannot be read ({reason}); copy or download the files again."
-        ) from None
+        raise DamagedFileError(f"The checkpoint '{Path(prefix).name}' cannot be read ({reason})") from None
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a variable as in the table of this file, such as
+    "encoder.layer.0.self_attention.norm.bias": with the number of the layer between dots, one name for all
+    LayerNorms, and the endings "weight" and "bias".
+    """
+    name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
+    # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`, depending on
+    # the norm position.
+    name = re.sub(r"/layer_(?:pre)?postprocess/layer_norm/layer_norm_(\w+)$", r"/norm/\1", name)
+    name = re.sub(r"/(?:kernel|scale)$", "/weight", name)
+    return name.replace("/", ".")
 
 
 def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
@@ -335,10 +337,9 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # Write the number of the layer between dots, as in the weight names of this file's table.
-            plain = re.sub(r"/layer_(\d+)/", r"/layer/\1/", found.group(1)).replace("/", ".")
             # Transpose matrices, because TensorFlow stores matrices as [in, out].
-            state[plain] = tensor.T.contiguous() if plain.endswith(".kernel") else tensor
+            is_matrix = name.endswith("/kernel")
+            state[_plain_name(found.group(1))] = tensor.T.contiguous() if is_matrix else tensor
         else:
             target_spaces = tensor
     own = NAMES.to_ours(state, _TITLE)

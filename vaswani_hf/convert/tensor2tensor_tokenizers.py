@@ -23,7 +23,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from .sentencepiece_models import empty_model
-from .word_tokenizers import imported_tokenizer
+from .text_files import read_lines
+from .word_tokenizers import SpecialTokens, imported_tokenizer
 
 # The normalizer marks positions in a text with these control characters. With the control character
 # `_BETWEEN_CHARACTERS` between all characters of a text, the normalizer `Precompiled` replaces each character
@@ -62,18 +63,13 @@ def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
             decoders.Replace(_BACKSLASH, "\\"),
         ]
     )
-    return imported_tokenizer(backend, ids, pad=pad, start=pad, end=end, unknown=pad)
+    return imported_tokenizer(backend, ids, SpecialTokens(pad=pad, start=pad, end=end, unknown=pad))
 
 
 def _read_tokens(path: Path) -> list[str]:
     """Read the tokens of a vocabulary file. Each line contains one token, with or without quotes."""
-    try:
-        # Divide the text only at line feeds, because tokens may contain other line separators.
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"The vocabulary '{path}' cannot be read ({error}); give another file.") from None
     tokens = []
-    for line in lines:
+    for line in read_lines(path):
         token = line.rstrip()
         is_quoted = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
         tokens.append(token[1:-1] if is_quoted else token)

@@ -32,22 +32,20 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..checkpoint.files import TOKENIZER_FILES, write_whole
-from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import languages_of
-from .formats import (
+from .comparison import report, sample_batch
+from .export_formats import (
     ALL_FIELDS,
+    ExportFormat,
     Expressible,
-    Format,
     Limit,
     NotExpressibleError,
-    Tokenizers,
     needs_end_token,
     needs_start_token,
-    report,
-    sample_batch,
     write_card,
 )
 from .marian import marian_config
@@ -404,7 +402,7 @@ _LIMITS: dict[str, Limit] = {
     "decoder_start_token_id": needs_start_token,
     "eos_token_id": needs_end_token,
 }
-TRANSFORMERS_JS = Format(
+TRANSFORMERS_JS = ExportFormat(
     name="transformers_js",
     main_file="onnx/decoder_model_merged.onnx",
     library_name="transformers.js",

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
 from ..model.translator_vaswani import batches_by_length
-from .formats import Engine
+from .export_formats import Engine
 from .onnx_engine import OnnxGraph
 
 # The name of the folder with the ONNX graphs, and the names of the graph files without the suffix of the

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from ..checkpoint.files import DamagedFileError
+
 
 class Stub:
     """Replaces an object of another library's class. A `Stub` has the attributes of the original object, but
@@ -65,7 +67,7 @@ def header_of(path: Path) -> bytes:
     except (zipfile.BadZipFile, OSError) as error:
         if _is_unreadable(error):
             raise
-        raise ValueError(f"'{path.name}' is incomplete; copy or download the file again.") from error
+        raise DamagedFileError(f"'{path.name}' is incomplete") from error
 
 
 def _is_unreadable(error: Exception) -> bool:
@@ -115,10 +117,10 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
         unknown = re.search(r"Unsupported operand (\d+)", str(error))
         if unknown is not None:
             # The file is for example an HTML page, or a pointer of git-lfs instead of the weights.
-            raise ValueError(
-                f"'{path.name}' contains the pickle instruction {unknown[1]}, which `torch.load` does not know; "
-                "the file is damaged, or was not written by `torch.save` with the default pickle protocol; "
-                "copy or download the file again."
+            raise DamagedFileError(
+                f"'{path.name}' contains the pickle instruction {unknown[1]}, which `torch.load` does not "
+                "know, so the file is damaged, or was not written by `torch.save` with the default pickle "
+                "protocol"
             ) from None
         raise ValueError(
             f"'{path.name}' contains objects that are neither tensors nor plain values, and is not read, "
@@ -129,10 +131,7 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
         # the cause.
         if _is_unreadable(error):
             raise
-        raise ValueError(
-            f"'{path.name}' was not written by `torch.save`, or is incomplete; copy or download the file "
-            "again."
-        ) from error
+        raise DamagedFileError(f"'{path.name}' was not written by `torch.save`, or is incomplete") from error
 
 
 def _refused(message: str) -> str:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import sinusoids
 from .import_formats import require
 
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Modules whose weights have one column for each of the D features of the model. If the order of the features
 # changes, the conversion reorders the columns of these weights. In the weights of all other modules, each row
 # belongs to a feature, so the conversion reorders the rows.
@@ -46,7 +49,9 @@ class WeightNames:
     ignored: tuple[str, ...] = ()
 
     def to_ours(self, state: Mapping[str, torch.Tensor], title: str) -> dict[str, torch.Tensor]:
-        """Return the weights with the names that this package uses. Raise a ValueError for an unknown name."""
+        """Return the weights in float32, with the names that this package uses. Raise a ValueError for an
+        unknown name.
+        """
         ours: dict[str, torch.Tensor] = {}
         for name, tensor in state.items():
             layer, pattern = _without_number(name)
@@ -65,7 +70,7 @@ class WeightNames:
                     f"{len(tensor)} rows; take the weights and the config from one checkpoint."
                 )
             for part, own in zip(tensor.chunk(len(targets)), targets, strict=True):
-                ours[own.format(layer)] = part
+                ours[own.format(layer)] = part.float()
         return ours
 
     def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -211,13 +216,13 @@ def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
 
 
 def require_vocabulary_sizes(
-    files: Iterable[str], vocabularies: Iterable[Sized], size_fields: Mapping[str, int]
+    files: Iterable[str], vocabularies: Iterable[Sized], config: VaswaniConfig
 ) -> None:
-    """Raise an `UnsupportedError` if a vocabulary file does not have as many tokens as the model.
-    `size_fields` is the result of `sizes`.
+    """Raise an `UnsupportedError` if a vocabulary file does not have as many tokens as the model. `files` are
+    the names of the source and the target vocabulary file.
     """
-    model_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
-    for file, tokens, size in zip(files, vocabularies, model_sizes, strict=True):
+    num_tokens = (config.vocab_size, config.decoder_vocab_size)
+    for file, tokens, size in zip(files, vocabularies, num_tokens, strict=True):
         require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
 
 
@@ -238,6 +243,17 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
         "lm_head_bias": "lm_head.bias" in state,
         "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
     }
+
+
+def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> dict[str, str | int]:
+    """Return the config fields about the positions. Positions are learned if `state` contains position
+    tables. Otherwise, positions are sinusoids if `has_positions` is True. `state` contains weights under the
+    names of this package.
+    """
+    table = state.get(POSITION_TABLES[0])
+    if table is not None:
+        return {"position_embedding": "learned", "max_position_embeddings": len(table)}
+    return {"position_embedding": "sinusoidal" if has_positions else "none"}
 
 
 def norm_fields(

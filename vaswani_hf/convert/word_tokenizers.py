@@ -5,6 +5,7 @@ file split such texts at spaces, and join the subwords in translations to words.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -13,46 +14,58 @@ from ..checkpoint.tokenizers import IMPORTED_MARK, SHARED_IDS_MARK
 
 # In the merges of subword-nmt and fastBPE, the last token of a word ends with "</w>".
 END_OF_WORD = "</w>"
+# A note for the user of a model whose training data other programs have segmented.
+SPLITS_AT_SPACES = (
+    "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared "
+    "the training data."
+)
+
+
+class SpecialTokens(NamedTuple):
+    """The special tokens of an imported tokenizer. The defaults are the special tokens of many libraries.
+
+    Attributes:
+        pad (str): The token for padding.
+        start (str): The start token of the decoder. Tokenizers do not add `start` to texts.
+        end (str): The token that ends each text.
+        unknown (str): The token for unknown words or characters.
+    """
+
+    pad: str = "<pad>"
+    start: str = "<s>"
+    end: str = "</s>"
+    unknown: str = "<unk>"
+
+
+USUAL_TOKENS = SpecialTokens()
 
 
 def word_tokenizer(
     ids: Mapping[str, int],
+    special: SpecialTokens = USUAL_TOKENS,
     *,
-    pad: str = "<pad>",
-    start: str = "<s>",
-    end: str = "</s>",
-    unknown: str = "<unk>",
-    joiner: str = "@@",
+    joiner: str | None = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces. In decoding, a token that ends with `joiner` is joined
-    to the next token without a space.
+    """Create a tokenizer that splits texts at spaces. In decoding, a token that ends with `joiner` (if not
+    None) is joined to the next token without a space.
     """
-    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
     # does not begin with `prefix`. No token begins with `prefix`, because the character is in Unicode's
     # private use area.
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.WordPiece(prefix="\ue000", cleanup=False),
-            decoders.Fuse(),
-            decoders.Replace(Regex(f"{joiner}( |$)"), ""),
-        ]
-    )
-    return imported_tokenizer(
-        backend, ids, pad=pad, start=start, end=end, unknown=unknown, model_max_length=model_max_length
-    )
+    steps = [decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()]
+    if joiner is not None:
+        steps.append(decoders.Replace(Regex(f"{joiner}( |$)"), ""))
+    backend.decoder = decoders.Sequence(steps)
+    return imported_tokenizer(backend, ids, special, model_max_length=model_max_length)
 
 
 def merging_tokenizer(
     ids: Mapping[str, int],
     merges: Sequence[tuple[str, str]],
-    *,
-    pad: str = "<pad>",
-    start: str = "<s>",
-    end: str = "</s>",
-    unknown: str = "<unk>",
+    special: SpecialTokens = USUAL_TOKENS,
 ) -> PreTrainedTokenizerFast | None:
     """Create a tokenizer that splits texts at spaces, and segments words with the merges of subword-nmt or
     fastBPE.
@@ -63,35 +76,34 @@ def merging_tokenizer(
     needed = {token for left, right in merges for token in (left, right, left + right)}
     if not needed <= ids.keys():
         return None
-    model = models.BPE(dict(ids), list(merges), unk_token=unknown, end_of_word_suffix=END_OF_WORD)
+    model = models.BPE(dict(ids), list(merges), unk_token=special.unknown, end_of_word_suffix=END_OF_WORD)
     backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     backend.decoder = decoders.BPEDecoder(END_OF_WORD)
-    return imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
+    return imported_tokenizer(backend, ids, special)
 
 
 def imported_tokenizer(
     backend: Tokenizer,
     ids: Mapping[str, int],
+    special: SpecialTokens = USUAL_TOKENS,
     *,
-    pad: str,
-    start: str,
-    end: str,
-    unknown: str,
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Create a `PreTrainedTokenizerFast` from a tokenizer of the library `tokenizers`. The created tokenizer
-    appends `end` to each text.
+    appends `special.end` to each text.
     """
     backend.post_processor = processors.TemplateProcessing(
-        single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
+        single=["$A", special.end],
+        pair=["$A", "$B", special.end],
+        special_tokens=[(special.end, ids[special.end])],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token=start,
-        pad_token=pad,
-        eos_token=end,
-        unk_token=unknown,
+        bos_token=special.start,
+        pad_token=special.pad,
+        eos_token=special.end,
+        unk_token=special.unknown,
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,

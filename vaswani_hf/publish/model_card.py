@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
@@ -151,7 +150,7 @@ def model_card(
 
 
 def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str | None) -> CardFacts:
-    recipe, results, data = _record(folder)
+    recipe, results, data = recorded_run(folder)
     test = _scores(results)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.license, "license" if license else "publishing.license")
@@ -196,35 +195,7 @@ def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str
     )
 
 
-def check_card(path: Path) -> None:
-    """Raise an error if a handwritten card cannot be read, or if the licence of the training data does not
-    permit the licence that the card states.
-    """
-    try:
-        content = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get "
-            "a new card."
-        ) from None
-    try:
-        metadata = ModelCard(content).data
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(
-            f"The card '{path}' must begin with YAML between two lines of ---, but the YAML cannot be read: "
-            f"{error}"
-        ) from error
-    _, _, data = _record(path.parent)
-    stated = metadata.get("license")
-    if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
-        stated = RESEARCH_ONLY
-    for license in stated if isinstance(stated, list) else [stated]:
-        # Check the licence only if its value is a str, because the Hub refuses all other values.
-        if isinstance(license, str):
-            check_license(license, data.license, "license")
-
-
-def _record(folder: Path) -> tuple[Recipe | None, Results, DataRecord]:
+def recorded_run(folder: Path) -> tuple[Recipe | None, Results, DataRecord]:
     """Return the saved recipe (or None), the results, and the information about the data."""
     recipe = recorded_recipe(folder)
     results = read_results(folder)
@@ -253,7 +224,7 @@ def pipeline_of(folder: Path) -> str | None:
     """Return the task for which `transformers.pipeline` can load a model. Return None if no pipeline can load
     the model.
     """
-    recipe, results, data = _record(folder)
+    recipe, results, data = recorded_run(folder)
     test = _scores(results)
     task = _task_of(folder, recipe, test)
     check_scores(folder, test, task.test_scores)
@@ -370,22 +341,30 @@ def _in_table(text: str) -> str:
 
 
 def _shape(config: dict[str, Any]) -> str:
-    """Return a text about the layers, the sizes and the attention of a model."""
+    """Return a text about the layers, the sizes and the attention of a model. The text leaves out each number
+    that the config does not have.
+    """
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
     # If the config has no field of the encoder, read the field of the decoder, because a language model has
     # only one stack.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
+    d_model = config.get("d_model")
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]
     if not config.get("share_encoder_decoder_embeddings", True):
         vocabularies.append(config.get("decoder_vocab_size"))
-    parts = [
-        f"{' + '.join(depths) or None} layers",
-        f"{heads} head{'' if heads == 1 else 's'}",
-        f"d_model {config.get('d_model')}",
-        f"d_ff {d_ff}",
-        f"vocabulary {' and '.join(f'{size:,}' for size in vocabularies if size)}",
-    ]
+    sizes = [f"{size:,}" for size in vocabularies if size]
+    parts = []
+    if depths:
+        parts.append(f"{' + '.join(depths)} layers")
+    if heads:
+        parts.append(f"{heads} head{'' if heads == 1 else 's'}")
+    if d_model:
+        parts.append(f"d_model {d_model}")
+    if d_ff:
+        parts.append(f"d_ff {d_ff}")
+    if sizes:
+        parts.append(f"vocabulary {' and '.join(sizes)}")
     for name in ("attention_score", "cross_attention_score", "attention_window"):
         if config.get(name) not in (None, "scaled_dot"):
             parts.append(f"`{name}` {config[name]}")

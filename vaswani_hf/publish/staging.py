@@ -1,11 +1,12 @@
 """Writes the files of a repository into a staging folder: the model and its code, the tokenizers, the recipe,
-the model card, the licence and the handler.
+the model card, the licence and the handler. Checks a handwritten model card.
 """
 
 import json
 import shutil
 from pathlib import Path
 
+import yaml
 from huggingface_hub import ModelCard
 from transformers import GenerationConfig
 
@@ -27,10 +28,11 @@ from ..checkpoint.tokenizers import load_tokenizers
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import source_for_checkpoint
+from ..recipe.licenses import RESEARCH_ONLY, check_license
 from ..recipe.published import published_yaml
 from ..version import minimum_versions
 from .license_text import license_text
-from .model_card import check_card, model_card, pipeline_of
+from .model_card import model_card, pipeline_of, recorded_run
 
 # The keys of tokenizer_config.json that are not pushed. In these keys, transformers stores the place from
 # which the tokenizer was loaded, such as a local path.
@@ -99,6 +101,34 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     check_card(path)
     link_file(path, staged / CARD_FILE)
     print("the model card is the README.md of the checkpoint, without changes", flush=True)
+
+
+def check_card(path: Path) -> None:
+    """Raise an error if a handwritten card cannot be read, or if the licence of the training data does not
+    permit the licence that the card states.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get "
+            "a new card."
+        ) from None
+    try:
+        metadata = ModelCard(content).data
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(
+            f"The card '{path}' must begin with YAML between two lines of ---, but the YAML cannot be read: "
+            f"{error}"
+        ) from error
+    _, _, data = recorded_run(path.parent)
+    stated = metadata.get("license")
+    if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
+        stated = RESEARCH_ONLY
+    for license in stated if isinstance(stated, list) else [stated]:
+        # Check the licence only if its value is a str, because the Hub refuses all other values.
+        if isinstance(license, str):
+            check_license(license, data.license, "license")
 
 
 def _stage_license(folder: Path, staged: Path) -> None:

@@ -1,7 +1,7 @@
-"""Suggests a name for an unknown option or recipe key."""
+"""Suggests a name for an unknown option or recipe key, and lists the allowed names in an error message."""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ..model.checks_vaswani import PAPER_SYMBOLS
 
@@ -103,3 +103,9 @@ def suggestion(name: str, known: Collection[str]) -> str | None:
             return synonym
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     return similar[0] if similar else None
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Join names to a text such as '"a", "b" or "c"'."""
+    *others, last = [f'"{name}"' for name in names]
+    return f"{', '.join(others)} or {last}" if others else last

@@ -49,7 +49,7 @@ class TokenizerSettings(Settings):
 # another model.
 STACKS = ("encoder", "decoder")
 # The fields of the config that are keys of the section `model` of a recipe.
-MODEL_FIELDS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
+MODEL_KEYS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
 # Fields that change the training, but not the outputs of a trained model.
 TRAINING_ONLY_FIELDS = tuple(
     name for name, field in CONFIG_FIELDS.items() if not field.metadata["changes_outputs"]
@@ -96,7 +96,7 @@ class ModelSettings(Settings):
 
     def config_fields(self) -> dict[str, Any]:
         """Return the fields of `VaswaniConfig` that the recipe sets."""
-        return {name: getattr(self, name) for name in MODEL_FIELDS if name in self.model_fields_set}
+        return {name: getattr(self, name) for name in MODEL_KEYS if name in self.model_fields_set}
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
         """Return the config of the model. `vocabulary` contains the fields that the tokenizers determine: the
@@ -135,7 +135,7 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
-    for key in MODEL_FIELDS:
+    for key in MODEL_KEYS:
         is_of_both = key in ENCODER_DECODER_FIELDS
         if key.startswith(other_stacks) or (is_of_both and stacks != STACKS):
             continue

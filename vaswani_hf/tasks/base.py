@@ -14,6 +14,7 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.results import DataRecord, ExampleRecord
+from ..checkpoint.tokenizers import Tokenizers
 from ..data.corpus import Corpus
 from ..settings.base import Settings
 from ..settings.data import DataSettings
@@ -22,7 +23,6 @@ from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerS
 BOTH_STACKS = ("encoder", "decoder")
 # The text with which model cards link to the paper "Attention Is All You Need".
 PAPER = "[Attention Is All You Need](https://arxiv.org/abs/1706.03762) (Vaswani et al. 2017)"
-Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.results import DataRecord
-from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
@@ -45,7 +45,7 @@ from ..model.translator_vaswani import batches_by_length
 from ..settings.data import CorpusData, Files
 from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings
 from ..translation.translator import checked_device
-from .base import PAPER, CardWords, Scores, Task, Tokenizers, language_of
+from .base import PAPER, CardWords, Scores, Task, language_of
 
 logger = logging.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import TREES_FILE, naming_the_folder
 from ..checkpoint.results import DataRecord
-from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
+from ..checkpoint.tokenizers import TREE_MARK, Tokenizers, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import Corpus
 from ..data.corpus_cache import CACHE_REMEDY
@@ -35,7 +35,7 @@ from ..parsing.parser import Parser
 from ..settings.data import DataSettings, Files
 from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
-from .base import PAPER, CardWords, Scores, Task, Tokenizers, language_of
+from .base import PAPER, CardWords, Scores, Task, language_of
 
 # The number of target symbols for the treebank of the Wall Street Journal: 26 labels, 45 parts of speech, the
 # closing bracket, and 4 special tokens.

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
 from ..checkpoint.results import DataRecord, ExampleRecord
-from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, direction_tag, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import Corpus
@@ -36,7 +36,7 @@ from ..model.tokenizing_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
-from .base import PAPER, CardWords, Scores, Task, Tokenizers
+from .base import PAPER, CardWords, Scores, Task
 
 # Maps a source language to the example sentence in the model cards of models that translate from the
 # language. The example sentences do not come from a corpus.

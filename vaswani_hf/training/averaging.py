@@ -35,7 +35,7 @@ from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..recipe.loading import readable_record
 from ..settings.data import last_part
-from ..settings.sections import MODEL_FIELDS, TRAINING_ONLY_FIELDS
+from ..settings.sections import MODEL_KEYS, TRAINING_ONLY_FIELDS
 from .checkpoints import scheduled_checkpoints, step_in_name
 
 
@@ -175,7 +175,7 @@ def _refuse_another_model(
         raise ValueError(f"'{name}' cannot be averaged: {fault}; leave this checkpoint out.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
-    for field in MODEL_FIELDS:
+    for field in MODEL_KEYS:
         ours, theirs = getattr(model.config, field), getattr(config, field)
         if ours != theirs and field not in TRAINING_ONLY_FIELDS:
             raise InvalidValueError(

@@ -23,7 +23,7 @@ from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part
 from ..settings.sections import (
-    MODEL_FIELDS,
+    MODEL_KEYS,
     SMALLEST_VOCABULARY,
     STACKS,
     TRAINING_ONLY_FIELDS,
@@ -126,7 +126,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
     for stack, base in bases.items():
         config = KINDS[base.model_type].model_class.config_class.from_pretrained(base.folder)
         others = tuple(f"{other}_" for other in STACKS if other != stack)
-        for field in MODEL_FIELDS:
+        for field in MODEL_KEYS:
             if field.startswith(others) or (field in _OF_WHOLE_MODELS and not is_whole):
                 continue
             value = getattr(config, field)

@@ -1,5 +1,5 @@
-"""Defines the classes `Format` and `Engine`, the check whether a format supports a config, and the comparison
-of a written model with its checkpoint.
+"""Defines the classes that describe an export format: `ExportFormat`; `Expressible`, the configs that the
+format supports; `Engine`, which runs an exported folder.
 
 A library that only one format needs is perhaps not installed. Therefore the files that define formats import
 such a library inside a function.
@@ -7,29 +7,22 @@ such a library inside a function.
 In shapes, B is the batch size, S the source length and T the target length.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import torch
 from huggingface_hub import ModelCardData
-from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from ..checkpoint.files import CARD_FILE, write_whole
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
-from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.translator_vaswani import BaseTranslator, batches_by_length
 from ..settings.sections import TRAINING_ONLY_FIELDS
 
-# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
-# the target tokenizer are the same object.
-Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 # A function that returns the reason why a format does not support the value of a config field. The function
 # returns None if the format supports the value.
 Limit = Callable[[VaswaniConfig], str | None]
@@ -37,27 +30,6 @@ Limit = Callable[[VaswaniConfig], str | None]
 # The config fields that have no effect on the outputs of a trained model.
 FIELDS_OF_TRAINING = frozenset([*TRAINING_ONLY_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(CONFIG_FIELDS)
-
-# The tolerance is larger than rounding differences, because another order of float32 sums changes logits by
-# about 1e-6. The tolerance is smaller than the effect of an error in an export, because a wrong weight
-# changes logits by more than 1e-2.
-TOLERANCE = 1e-4
-_SOURCE_LENGTHS = (13, 8, 1)
-_TARGET_LENGTHS = (11, 6, 2)
-# The maximum number of source and target tokens in a batch.
-_TOKENS_PER_BATCH = 4096
-
-
-def alternatives(names: Iterable[str]) -> str:
-    """Join names to a text such as '"a", "b" or "c"'."""
-    *others, last = [f'"{name}"' for name in names]
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def are_installed(libraries: Iterable[str]) -> bool:
-    """Return True if all libraries are installed."""
-    return all(find_spec(library) is not None for library in libraries)
-
 
 # The settings of a beam search that divides the score by the length, as the searches of transformers and of
 # Marian do.
@@ -67,6 +39,9 @@ SCORE_PER_TOKEN: Mapping[str, Any] = {
     "coverage_penalty": 0.0,
     "early_stopping": False,
 }
+
+# The maximum number of source and target tokens in a batch.
+_TOKENS_PER_BATCH = 4096
 
 
 def one_of(name: str, values: Collection[Any], reason: str) -> Limit:
@@ -227,8 +202,8 @@ class TranslatorEngine(Engine):
 
 
 @dataclass(frozen=True)
-class Format:
-    """Describes an export format. The table `FORMATS` in export.py lists all formats.
+class ExportFormat:
+    """Describes an export format. The table `EXPORT_FORMATS` in export.py lists all formats.
 
     Attributes:
         name (str): The name of the format, as in the option `--format`. The package extra with the name of
@@ -285,66 +260,3 @@ def write_card(
         tags=[*tags, "translation", "vaswani"],
     )
     write_whole(folder / CARD_FILE, f"---\n{card}\n---\n\n{text}")
-
-
-def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
-    call returns the same sentence pairs.
-
-    The returned dict has the keys `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and
-    `decoder_attention_mask` [B, T], all int64.
-    """
-    generator = torch.Generator().manual_seed(0)
-    is_learned = config.position_embedding == "learned"
-    longest = config.max_position_embeddings if is_learned else max(_SOURCE_LENGTHS)
-    source = _rows(config.vocab_size, [min(n, longest) for n in _SOURCE_LENGTHS], config, generator)
-    target = _rows(config.decoder_vocab_size, [min(n, longest) for n in _TARGET_LENGTHS], config, generator)
-    target["input_ids"][:, 0] = decoder_start_token_id(config) or 0
-    return {**source, **{f"decoder_{name}": tensor for name, tensor in target.items()}}
-
-
-def _rows(
-    vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    """Return random token ids [B, L], padded on the right, and the attention mask. The id of `<pad>` occurs
-    only at padding positions.
-    """
-    pad = config.pad_token_id
-    ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
-    drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    input_ids = ordinary[drawn].masked_fill(~mask, 0 if pad is None else pad)
-    return {"input_ids": input_ids, "attention_mask": mask.long()}
-
-
-def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    """Return the token ids [B][L] of each row of `ids` [B, L] where `mask` [B, L] is 1."""
-    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
-
-
-def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
-    """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
-
-    The function compares the positions where `mask` [B, T] is 1. Two logits or log-probabilities count as
-    equal if both are so low that the probability of the token is 0.
-    """
-    is_real = mask.bool()
-    lowest = EXCLUDED_LOGIT / 2
-    difference = outputs[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
-    return difference.abs().max().item()
-
-
-def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """Return a line of text about the largest difference between the outputs of the written model and the
-    checkpoint. Raise a ValueError if the difference is larger than `tolerance`.
-    """
-    if math.isnan(difference):
-        raise ValueError(
-            f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."
-        )
-    if tolerance is not None and difference > tolerance:
-        raise ValueError(
-            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, "
-            f"but is {difference:.2g}; nothing was written."
-        )
-    return f"Largest difference between the {what} and of the checkpoint on sample inputs: {difference:.2g}."

@@ -1,0 +1,84 @@
+"""Compares a written model with its checkpoint, or an imported model with its original, on sample inputs.
+
+In shapes, B is the batch size, S the source length, T the target length and V the size of the target
+vocabulary.
+"""
+
+import math
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..model.configuration_vaswani import decoder_start_token_id
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+
+# The tolerance is larger than rounding differences, because another order of float32 sums changes logits by
+# about 1e-6. The tolerance is smaller than the effect of an error in an export, because a wrong weight
+# changes logits by more than 1e-2.
+TOLERANCE = 1e-4
+_SOURCE_LENGTHS = (13, 8, 1)
+_TARGET_LENGTHS = (11, 6, 2)
+
+
+def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
+    """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
+    call returns the same sentence pairs.
+
+    The returned dict has the keys `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and
+    `decoder_attention_mask` [B, T], all int64.
+    """
+    generator = torch.Generator().manual_seed(0)
+    is_learned = config.position_embedding == "learned"
+    longest = config.max_position_embeddings if is_learned else max(_SOURCE_LENGTHS)
+    source = _rows(config.vocab_size, [min(n, longest) for n in _SOURCE_LENGTHS], config, generator)
+    target = _rows(config.decoder_vocab_size, [min(n, longest) for n in _TARGET_LENGTHS], config, generator)
+    target["input_ids"][:, 0] = decoder_start_token_id(config) or 0
+    return {**source, **{f"decoder_{name}": tensor for name, tensor in target.items()}}
+
+
+def _rows(
+    vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Return random token ids [B, L], padded on the right, and the attention mask. The id of `<pad>` occurs
+    only at padding positions.
+    """
+    pad = config.pad_token_id
+    ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
+    drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    input_ids = ordinary[drawn].masked_fill(~mask, 0 if pad is None else pad)
+    return {"input_ids": input_ids, "attention_mask": mask.long()}
+
+
+def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """Return the token ids [B][L] of each row of `ids` [B, L] where `mask` [B, L] is 1."""
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
+def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
+    """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
+
+    The function compares the positions where `mask` [B, T] is 1. Two logits or log-probabilities count as
+    equal if both are so low that the probability of the token is 0.
+    """
+    is_real = mask.bool()
+    lowest = EXCLUDED_LOGIT / 2
+    difference = outputs[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
+    return difference.abs().max().item()
+
+
+def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
+    """Return a line of text about the largest difference between the outputs of the written model and the
+    checkpoint. Raise a ValueError if the difference is larger than `tolerance`.
+    """
+    if math.isnan(difference):
+        raise ValueError(
+            f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."
+        )
+    if tolerance is not None and difference > tolerance:
+        raise ValueError(
+            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, "
+            f"but is {difference:.2g}; nothing was written."
+        )
+    return f"Largest difference between the {what} and of the checkpoint on sample inputs: {difference:.2g}."
