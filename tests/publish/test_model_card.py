@@ -581,7 +581,10 @@ def test_a_test_file_is_not_the_id_of_a_dataset(numbers, copy):
 @pytest.mark.parametrize(
     ("license", "sentence"),
     [
-        ("apache-2.0", "under the licence apache-2.0"),
+        ("apache-2.0", "under the licence apache-2.0.\n"),
+        ("cc-by-4.0", "under the licence cc-by-4.0 (https://creativecommons.org/licenses/by/4.0/).\n"),
+        ("cc-by-nc-sa-3.0", "https://creativecommons.org/licenses/by-nc-sa/3.0/"),
+        ("cc0-1.0", "https://creativecommons.org/publicdomain/zero/1.0/"),
         ("research-only", "may be used for research only"),
         ("unknown", "is not known"),
     ],

@@ -4,6 +4,7 @@ Each pushed repository contains code files of this package. The code has the Apa
 the Apache License requires a copy of the licence with each copy of the code.
 """
 
+import re
 from importlib.metadata import distribution
 from typing import Any
 
@@ -34,11 +35,24 @@ def license_text(metadata: dict[str, Any]) -> str:
     elif name in (None, "unknown", "other"):
         weights = _NOT_KNOWN
     else:
+        address = _address(name)
         weights = (
-            f"The weights and the other files of the model are under the licence {name}. The model card "
-            "(README.md)\nsays more about the licence and about the training data."
+            f"The weights and the other files of the model are under the licence {name}"
+            f"{f' ({address})' if address else ''}.\nThe model card (README.md) says more about the licence and "
+            "about the training data."
         )
     # Read the licence text from the metadata of the installed package, because only the metadata contains
     # this text after the installation.
     apache = distribution("vaswani_hf").read_text("licenses/LICENSE") or ""
     return f"{weights}\n\n{_CODE}\n\n{apache}"
+
+
+def _address(license: str) -> str | None:
+    """Return the address of a Creative Commons licence, because these licences require their address in each
+    copy. Return None for other licences.
+
+    `license` is the Hub's identifier of the licence, such as cc-by-4.0 or cc0-1.0.
+    """
+    if found := re.fullmatch(r"cc-(by[a-z-]*)-(\d\.\d)", license):
+        return f"https://creativecommons.org/licenses/{found[1]}/{found[2]}/"
+    return "https://creativecommons.org/publicdomain/zero/1.0/" if license == "cc0-1.0" else None
