@@ -9,7 +9,8 @@ from sentences import refused
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from vaswani_hf import VaswaniForCausalLM
-from vaswani_hf.model.beam_search_vaswani import Candidates, SearchStrategies, best_candidates
+from vaswani_hf.model.beams_vaswani import Candidates
+from vaswani_hf.model.search_strategies_vaswani import SearchStrategies, best_candidates
 
 LIMIT = 7
 

@@ -18,17 +18,15 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from ..model.beam_search_vaswani import (
-    NEG_INF,
-    BeamSearch,
-    Candidates,
-    PenaltyScorer,
-    Scorer,
-    best_candidates,
-    coverage_score,
-)
+from ..model.beams_vaswani import NEG_INF, Candidates
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import setting_of
+from ..model.search_strategies_vaswani import (
+    PenaltyScorer,
+    RunningSearch,
+    Scorer,
+    best_candidates,
+)
 from .explanation import TEMPERATURES, Finished, Node, SearchRecord, display_texts
 
 
@@ -161,16 +159,14 @@ class CandidateRecorder:
     def __init__(self) -> None:
         self.tree = TreeRecorder()
         # The search that is recorded, or None before the first step.
-        self.search: BeamSearch | None = None
+        self.search: RunningSearch | None = None
 
-    def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
+    def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
         """Record the step, and select the best candidates (see `CandidateSelection`)."""
         self.search = search
-        coverage = search.decoders[0].coverage
+        coverage = search.coverage_scores()
         if coverage is not None:
-            mask = search.task.source_mask
-            mask = None if mask is None else mask[search.beams.sentences].unsqueeze(1)
-            coverage = coverage_score(coverage, mask)[0]
+            coverage = coverage[0]
         self.tree.record_step(search.beams.sequences[0], log_probs[0], search.num_candidates, coverage)
         return best_candidates(search, log_probs)
 

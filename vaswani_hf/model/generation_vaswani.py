@@ -52,12 +52,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search_vaswani import (
-    OWN_CRITERIA,
-    BeamSearch,
-    SearchStrategies,
-    SearchTask,
-)
+from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
 from .checks_vaswani import value_of
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
@@ -67,6 +62,7 @@ from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
+from .search_strategies_vaswani import SearchStrategies
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)

@@ -30,19 +30,14 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from .beam_search_vaswani import (
-    NEG_INF,
-    BeamSearch,
-    Candidates,
-    CandidateSelection,
-    EarlyStopping,
-    SearchTask,
-)
+from .beam_search_vaswani import BeamSearch, SearchTask
+from .beams_vaswani import NEG_INF, Candidates
 from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
 from .errors_vaswani import InvalidValueError
 from .masks_vaswani import CACHE_NAME
 from .search_errors_vaswani import SentenceError, forbidding_settings
+from .search_strategies_vaswani import CandidateSelection, EarlyStopping, RunningSearch
 
 logger = logging.get_logger(__name__)
 
@@ -207,7 +202,7 @@ class PhraseCandidates(CandidateSelection):
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
 
-    def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
+    def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
         beams = search.beams
         matches = self.matches[beams.sentences]  # [N, K, F, L + 1]
         if search.num_new > 0:
@@ -232,14 +227,14 @@ class PhraseCandidates(CandidateSelection):
         )
 
     def _order(
-        self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
+        self, search: RunningSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
         """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
         the beam, 1 if the option continues the beam, 2 if the option is discarded. The arguments `scores`,
         `tokens` and `missing` (numbers of missing phrase tokens) [N, K * O] must list the options of each
         sentence by score, best first.
         """
-        is_last = search.task.limits[search.beams.sentences].unsqueeze(1) <= search.num_new + 1
+        is_last = search.limits.unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
@@ -253,7 +248,7 @@ class PhraseCandidates(CandidateSelection):
         return torch.where(is_kept, 1 - ends.long(), 2)
 
     def _options(
-        self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
+        self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
         ids, and numbers of missing phrase tokens.

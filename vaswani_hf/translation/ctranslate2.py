@@ -56,17 +56,17 @@ from transformers import GenerationConfig
 from transformers.utils import logging
 
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
-from ..model.beam_search_vaswani import (
-    PenaltyScorer,
-    coverage_score,
-    highest_reachable_score,
-    length_penalty,
-)
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.search_errors_vaswani import NotFiniteError
+from ..model.search_strategies_vaswani import (
+    PenaltyScorer,
+    coverage_score,
+    highest_reachable_score,
+    length_penalty,
+)
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
