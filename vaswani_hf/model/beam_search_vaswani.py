@@ -262,8 +262,8 @@ class BeamSearch:
         if some_ended:
             self._finish(candidates, paths, ended)
         # Part 4: end the search for each sentence whose results are final.
-        num_left = self._close_sentences(candidates, ended)
-        num_open = self.reader.read(checked, beams.sentences, was_open, num_left)
+        continues = self._close_sentences(candidates, ended)
+        num_open = self.reader.read(checked, beams.sentences, was_open, continues)
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)
@@ -350,24 +350,26 @@ class BeamSearch:
         self.has_finished = True
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final, and return the number of sentences that are still
-        open.
+        """Close the sentences whose results are final. Return a bool tensor [N] that is True for each sentence
+        whose search continues.
         """
         beams = self.beams
         if not self.has_finished:
-            return beams.is_open.sum()
+            return beams.is_open
         finished = self.finished.scores[beams.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         beams.is_improvable = beams.is_improvable & self.stopping_rule.may_improve(self, finished, best)
         is_full = self.stopping_rule.is_full(self, finished)
-        goes_on = ~ended.all(dim=1)
-        beams.is_open = beams.is_improvable & ~is_full
+        has_beams = ~ended.all(dim=1)
         if self.task.transformers_compatible:
-            # End the search for all sentences of the batch at the same step, as transformers does.
-            return beams.is_improvable.any() & ~is_full.all() & goes_on.any()
-        beams.is_improvable = beams.is_improvable & goes_on
-        beams.is_open = beams.is_open & goes_on
-        return beams.is_open.sum()
+            # End the search for all sentences of the batch at the same step, as transformers does. A closed
+            # sentence receives no more translations.
+            beams.is_open = beams.is_improvable & ~is_full
+            continues = beams.is_improvable.any() & ~is_full.all() & has_beams.any()
+            return continues.expand_as(has_beams)
+        beams.is_improvable = beams.is_improvable & has_beams
+        beams.is_open = beams.is_improvable & ~is_full
+        return beams.is_open
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.

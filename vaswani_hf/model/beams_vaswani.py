@@ -41,9 +41,10 @@ class Beams:
             beam that the token has extended.
         parents: For each beam, the index of the beam of the previous step that the beam extends, [N, K]
             int64. The first step of the search sets `parents`.
-        is_improvable: True for each sentence whose results may still change, [N] bool.
-        is_open: True for each sentence whose search continues, [N] bool. The search also ends for a sentence
-            that has enough finished translations (`StoppingRule.is_full`).
+        is_improvable: True for each sentence whose results could still become better, [N] bool.
+        is_open: True for each sentence that still accepts finished translations, [N] bool. A sentence is
+            closed if the sentence is not improvable, or has enough finished translations
+            (`StoppingRule.is_full`).
     """
 
     def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):

@@ -56,14 +56,17 @@ class StepReader:
         self.pending: StepValues | None = None
 
     def read(
-        self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, num_open: torch.Tensor
+        self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, continues: torch.Tensor
     ) -> int:
         """Return the number of sentences whose search continues after the step, or after the previous step if
         `is_late` is True. Raise an error if a log-probability of an open sentence is NaN.
+
+        `continues` [N] is True for each sentence whose search continues after the step. For the other
+        arguments, see `StepValues`.
         """
         trees = [tree for tree in self.trees if tree.is_nearly_full]
         living = [tree.living().sum(dim=1).max() for tree in trees]
-        values = torch.stack((log_probs.sum(), num_open, *living))
+        values = torch.stack((log_probs.sum(), continues.sum(), *living))
         if not self.is_late:
             return self._use(StepValues(values, trees, log_probs, sentences, is_open, copied=None))
         # Pass `non_blocking=True`, so that the GPU and the CPU continue during the copy to pinned memory.
@@ -86,7 +89,7 @@ class StepReader:
         """
         if step.copied is not None:
             step.copied.synchronize()
-        log_prob_sum, num_open, *living = step.values.tolist()
+        log_prob_sum, num_continuing, *living = step.values.tolist()
         if math.isnan(log_prob_sum) and self.refuses_nan:
             is_broken = step.log_probs.isnan().any(dim=1) & step.is_open
             broken = step.sentences[is_broken].tolist()
@@ -94,4 +97,4 @@ class StepReader:
                 raise NotFiniteError(broken[0])
         for tree, num_living in zip(step.trees, living, strict=True):
             tree.num_living = int(num_living)
-        return int(num_open)
+        return int(num_continuing)
