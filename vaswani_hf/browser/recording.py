@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from ..model.beams_vaswani import NEG_INF, Candidates
+from ..model.beams_vaswani import Candidates, exists
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import setting_of
 from ..model.search_strategies_vaswani import (
@@ -61,8 +61,8 @@ class TreeRecorder:
         for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
             index = self._node_of.get(tuple(sequence))
             # Record equal beams only once, because all beams are equal at the start. Skip beams without a
-            # node. If a step finds fewer than K beams, the search fills the remaining places with beams whose
-            # score is -1e9 and which have no node.
+            # node. If a step finds fewer than K beams, the search fills the remaining places with beams that
+            # have no node.
             if index is None or self.nodes[index].normalizers is not None:
                 continue
             node = self.nodes[index]
@@ -71,7 +71,7 @@ class TreeRecorder:
             if coverage is not None:
                 node.coverage = float(coverage[row])
             for log_prob, token in zip(best[row].tolist(), tokens[row].tolist(), strict=True):
-                if log_prob > NEG_INF / 2:
+                if exists(log_prob):
                     self._add(sequence, [token], Node(index, token, log_prob, node.step + 1))
 
     def _add(self, sequence: Sequence[int], new: list[int], node: Node) -> None:

@@ -48,7 +48,7 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .beams_vaswani import NEG_INF, Beams, Candidates, FinishedTranslations
+from .beams_vaswani import EXCLUDED_SCORE, Beams, Candidates, FinishedTranslations, exists, rank_ended_last
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder
 from .fast_path_vaswani import needs_sync
 from .search_strategies_vaswani import (
@@ -298,7 +298,7 @@ class BeamSearch:
         if self.task.transformers_compatible and self.config.output_scores:
             self.step_scores.append(log_probs.flatten(0, 1).clone())
         if self.excluded is not None:
-            log_probs.select(2, self.excluded).fill_(2 * NEG_INF)
+            log_probs.select(2, self.excluded).fill_(EXCLUDED_SCORE)
         return log_probs, checked
 
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
@@ -338,26 +338,24 @@ class BeamSearch:
         """
         beams = slice(self.num_beams)
         scores = candidates.scores[:, beams]
-        entering = ended[:, beams] & self.beams.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
+        entering = ended[:, beams] & self.beams.is_open.unsqueeze(1) & exists(scores)
         coverage = self.coverage_scores()
         if coverage is not None:
             coverage = coverage.gather(1, candidates.parents[:, beams])
         scores = self.scorer(scores, self.num_new, coverage)
-        # Give the score 2 * NEG_INF to candidates that do not become finished translations, because an empty
-        # place has the higher score NEG_INF.
-        scores = scores.masked_fill(~entering, 2 * NEG_INF)
+        scores = scores.masked_fill(~entering, EXCLUDED_SCORE)
         self.finished.add(self.beams.sentences, scores, paths[:, beams], self.num_new)
         self.has_finished = True
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Return a bool tensor [N] that is True for each sentence
-        whose search continues.
+        """Close the sentences whose results are final. Return a bool tensor [N] that is True for each
+        sentence whose search continues.
         """
         beams = self.beams
         if not self.has_finished:
             return beams.is_open
         finished = self.finished.scores[beams.sentences]
-        best = (candidates.scores + ended * NEG_INF).amax(dim=1)
+        best = rank_ended_last(candidates.scores, ended).amax(dim=1)
         beams.is_improvable = beams.is_improvable & self.stopping_rule.may_improve(self, finished, best)
         is_full = self.stopping_rule.is_full(self, finished)
         has_beams = ~ended.all(dim=1)

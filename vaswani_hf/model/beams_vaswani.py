@@ -7,14 +7,33 @@ The docstring of the file beam_search_vaswani explains the letters in tensor sha
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from .decoding_vaswani import gather_beams
 
-# The score of an empty place in a list of candidates or finished translations. transformers uses the same
-# score. Scores of existing candidates are far above NEG_INF / 2, so a lower score marks an empty place.
-NEG_INF = -1e9
+# The score of an empty place in a list of beams, candidates or finished translations. transformers uses the
+# same score.
+EMPTY_SCORE = -1e9
+# The score of a token, candidate or translation that the search must not choose. The score is lower than
+# `EMPTY_SCORE`, so that the search chooses an empty place first.
+EXCLUDED_SCORE = 2 * EMPTY_SCORE
+
+
+def exists(scores: Any) -> Any:
+    """Return True for the scores of existing beams, candidates and translations. Return False for the scores
+    of empty places and for excluded scores.
+    """
+    # The scores of existing translations are far above `EMPTY_SCORE / 2`.
+    return scores > EMPTY_SCORE / 2
+
+
+def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
+    """Return the scores of candidates [N, C]. The scores of candidates that have ended are below the scores of
+    all existing candidates that have not ended.
+    """
+    return scores + ended * EMPTY_SCORE
 
 
 @dataclass
@@ -52,9 +71,9 @@ class Beams:
         # `paths`.
         self.sentences = sentences
         self.paths = prompts[sentences]
-        # Give the score NEG_INF to all beams except the first beam of each sentence, because all beams of a
+        # Leave the places of all beams except the first beam of each sentence empty, because all beams of a
         # sentence are equal at the start.
-        self.scores = torch.full(self.paths.shape[:2], NEG_INF, device=prompts.device)
+        self.scores = torch.full(self.paths.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.scores[:, 0] = 0
         self.parents: torch.Tensor
         self.is_open = torch.ones(len(sentences), dtype=torch.bool, device=prompts.device)
@@ -87,7 +106,7 @@ class Beams:
             self.paths = paths[:, :num_beams]
             self.parents = candidates.parents[:, :num_beams]
         else:
-            self.scores, best = (candidates.scores + ended * NEG_INF).topk(num_beams)
+            self.scores, best = rank_ended_last(candidates.scores, ended).topk(num_beams)
             self.paths = gather_beams(paths, best)
             self.parents = candidates.parents.gather(1, best)
 
@@ -106,7 +125,7 @@ class FinishedTranslations:
 
     Attributes:
         scores: The scores, [B, K] float32. If a sentence has fewer than K finished translations, the
-            remaining scores are `NEG_INF`.
+            remaining scores are `EMPTY_SCORE`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
         paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. If a sentence has fewer than K finished
             translations, the remaining paths contain only the prompt and padding.
@@ -115,7 +134,7 @@ class FinishedTranslations:
     def __init__(self, prompts: torch.Tensor, fill: int):
         # `prompts` [B, K, P, 1 or 2] contains the prompts of all sentences, in the format of `Beams.paths`.
         # `fill` is the token after the end of a translation.
-        self.scores = torch.full(prompts.shape[:2], NEG_INF, device=prompts.device)
+        self.scores = torch.full(prompts.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.lengths = torch.zeros(prompts.shape[:2], dtype=torch.int64, device=prompts.device)
         self.paths = prompts.clone()
         self.after_end = torch.tensor([fill, -1][: prompts.shape[3]], device=prompts.device)

@@ -20,6 +20,7 @@ and K.
 
 import copy
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .beam_search_vaswani import BeamSearch, SearchTask
-from .beams_vaswani import NEG_INF, Candidates
+from .beams_vaswani import EMPTY_SCORE, EXCLUDED_SCORE, Candidates, exists
 from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
 from .errors_vaswani import InvalidValueError
@@ -221,7 +222,7 @@ class PhraseCandidates(CandidateSelection):
         chosen = chosen[:, :num_candidates]
         is_nothing = order[:, :num_candidates] == 2
         return Candidates(
-            scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF),
+            scores.gather(1, chosen).masked_fill(is_nothing, EMPTY_SCORE),
             parents.gather(1, chosen).masked_fill(is_nothing, 0),
             tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
         )
@@ -236,7 +237,7 @@ class PhraseCandidates(CandidateSelection):
         """
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
-        is_possible = scores > NEG_INF / 2
+        is_possible = exists(scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
         # Rank the options (possible next tokens) that continue a beam, best first. Two options compete only
         # if the same number of phrase tokens is missing after both options.
@@ -253,7 +254,7 @@ class PhraseCandidates(CandidateSelection):
         """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
         ids, and numbers of missing phrase tokens.
 
-        A possible next token gets the score 2 * NEG_INF if the length limit leaves too little room for the
+        A possible next token gets the `EXCLUDED_SCORE` if the length limit leaves too little room for the
         missing phrases after the token.
         """
         sentences = search.beams.sentences
@@ -272,7 +273,7 @@ class PhraseCandidates(CandidateSelection):
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
-        return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
+        return scores.masked_fill(~is_option | (missing > capacity), EXCLUDED_SCORE), tokens, missing
 
 
 def check_phrases(
@@ -482,7 +483,7 @@ def unmet_phrases(
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
     for row, (tokens, score) in enumerate(zip(sequences.tolist(), scores.tolist(), strict=True)):
-        phrases = must_contain[row // num_results] or () if score > NEG_INF else ()
+        phrases = must_contain[row // num_results] or () if score > -math.inf else ()
         unmet[row // num_results].append([phrase for phrase in phrases if not contains(tokens, phrase)])
     return unmet
 

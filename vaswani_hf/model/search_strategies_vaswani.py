@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import torch
 from transformers import GenerationConfig
 
-from .beams_vaswani import NEG_INF, Beams, Candidates
+from .beams_vaswani import EMPTY_SCORE, Beams, Candidates, exists
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class CandidateSelection(Protocol):
 
     def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
         """Choose `search.num_candidates` candidates. If there are fewer candidates, fill the result with
-        candidates of the score `NEG_INF`.
+        candidates of the score `EMPTY_SCORE`.
 
         `search.beams` contains the beams, see `Beams`. `log_probs` [N, K, V] are the log-probabilities of the
         next token. In the first step `log_probs` may be [N, 1, V], because all beams of a sentence are equal
@@ -128,7 +128,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     """Return the `number` best candidates for the log-probabilities [N, K, V] of the next token and the
     scores [N, K] of the beams.
 
-    If there are fewer than `number` candidates, the missing candidates have the score NEG_INF. A large
+    If there are fewer than `number` candidates, the missing candidates have the score `EMPTY_SCORE`. A large
     vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The division of
     the vocabulary into chunks halves the time of the selection, and does not change the result.
     """
@@ -158,7 +158,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
     best, index = total.topk(min(number, total.shape[1]))
     missing = number - total.shape[1]
     if missing > 0:
-        best = torch.nn.functional.pad(best, (0, missing), value=NEG_INF)
+        best = torch.nn.functional.pad(best, (0, missing), value=EMPTY_SCORE)
         index = torch.nn.functional.pad(index, (0, missing))
     return Candidates(best, index // num_classes, index % num_classes)
 
@@ -258,7 +258,7 @@ class StoppingRule(Protocol):
         """Return a bool tensor [N]. A value is True if a longer translation could still become one of the
         results of the sentence.
 
-        `finished` [N, K] are the scores of the finished translations, best first, or NEG_INF for missing
+        `finished` [N, K] are the scores of the finished translations, best first, or `EMPTY_SCORE` for missing
         translations. `best` [N] is the highest summed log-probability of a candidate that has not ended.
         """
 
@@ -288,14 +288,14 @@ class EarlyStopping(StoppingRule):
 
     def may_improve(self, search: RunningSearch, finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
         # `worst` is the lowest score of the `num_counted` best finished translations. If fewer than
-        # `num_counted` translations are finished, `worst` is NEG_INF, so that the search continues.
+        # `num_counted` translations are finished, `worst` is `EMPTY_SCORE`, so that the search continues.
         worst = finished[:, self.num_counted - 1]
         considers_all = self.considers_all_lengths[search.beams.sentences]
         longest = torch.where(considers_all, search.limits, search.num_new)
         return highest_reachable_score(best, search.num_new, longest, search.scorer, search.config) > worst
 
     def is_full(self, search: RunningSearch, finished: torch.Tensor) -> torch.Tensor:
-        return self.stops_when_full[search.beams.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
+        return self.stops_when_full[search.beams.sentences] & exists(finished[:, self.num_full - 1])
 
 
 def highest_reachable_score(
