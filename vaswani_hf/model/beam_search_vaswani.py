@@ -356,17 +356,14 @@ class BeamSearch:
             return beams.is_open
         finished = self.finished.scores[beams.sentences]
         best = rank_ended_last(candidates.scores, ended).amax(dim=1)
-        beams.is_improvable = beams.is_improvable & self.stopping_rule.may_improve(self, finished, best)
+        may_improve = self.stopping_rule.may_improve(self, finished, best)
         is_full = self.stopping_rule.is_full(self, finished)
+        beams.is_open = beams.is_open & may_improve & ~is_full
         has_beams = ~ended.all(dim=1)
         if self.task.transformers_compatible:
-            # End the search for all sentences of the batch at the same step, as transformers does. A closed
-            # sentence receives no more translations.
-            beams.is_open = beams.is_improvable & ~is_full
-            continues = beams.is_improvable.any() & ~is_full.all() & has_beams.any()
-            return continues.expand_as(has_beams)
-        beams.is_improvable = beams.is_improvable & has_beams
-        beams.is_open = beams.is_improvable & ~is_full
+            # End the search for all sentences of the batch at the same step, as transformers does.
+            return (beams.is_open.any() & has_beams.any()).expand_as(has_beams)
+        beams.is_open = beams.is_open & has_beams
         return beams.is_open
 
     def _remove_closed_sentences(self, num_staying: int) -> None:

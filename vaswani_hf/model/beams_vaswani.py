@@ -60,10 +60,7 @@ class Beams:
             beam that the token has extended.
         parents: For each beam, the index of the beam of the previous step that the beam extends, [N, K]
             int64. The first step of the search sets `parents`.
-        is_improvable: True for each sentence whose results could still become better, [N] bool.
-        is_open: True for each sentence that still accepts finished translations, [N] bool. A sentence is
-            closed if the sentence is not improvable, or has enough finished translations
-            (`StoppingRule.is_full`).
+        is_open: True for each sentence that still accepts finished translations, [N] bool.
     """
 
     def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):
@@ -77,7 +74,6 @@ class Beams:
         self.scores[:, 0] = 0
         self.parents: torch.Tensor
         self.is_open = torch.ones(len(sentences), dtype=torch.bool, device=prompts.device)
-        self.is_improvable = self.is_open
 
     @property
     def sequences(self) -> torch.Tensor:
@@ -117,7 +113,6 @@ class Beams:
         self.paths = self.paths.index_select(0, staying)
         self.parents = self.parents.index_select(0, staying)
         self.is_open = self.is_open.index_select(0, staying)
-        self.is_improvable = self.is_improvable.index_select(0, staying)
 
 
 class FinishedTranslations:
