@@ -134,6 +134,7 @@ class BeamSearch:
     ):
         self.task = task
         self.config = config
+        self.rows_per_sentence = rows_per_sentence
         self.num_beams = config.num_beams
         self.eos = config._eos_token_tensor
         num_ends = 0 if self.eos is None else len(self.eos)
@@ -172,8 +173,6 @@ class BeamSearch:
         # drawn random numbers, or calls of the user's code.
         has_effects = task.transformers_compatible or config.do_sample or task.has_user_code
         self.reader = StepReader(self.decoders, config, is_late=needs_sync(task.limits) and not has_effects)
-
-        self.rows_per_sentence = rows_per_sentence
         # The scores and logits of each step, for the outputs that `generate` of transformers returns.
         self.step_scores: list[torch.Tensor] = []
         self.step_logits: list[torch.Tensor] = []
@@ -279,13 +278,7 @@ class BeamSearch:
         `checked`. One token is enough for the check, because all log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.
         """
-        log_probs = torch.log_softmax(logits[0], dim=-1)
-        if len(logits) > 1:
-            # Broadcast the log-probabilities, because in the first step a `RowDecoder` returns K rows per
-            # sentence, and a `TreeAttentionDecoder` returns one row.
-            others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
-            of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
-            log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
+        log_probs = _averaged_log_probs(logits)
         # Choose token 0 for the check for NaN. If token 0 is the excluded token, choose token 1, because
         # `fill_` overwrites the log-probability of the excluded token.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
@@ -390,17 +383,30 @@ class BeamSearch:
         lengths = self.finished.lengths[:, kept]
         length = prompt_length + int(lengths.max())
         paths = self.finished.paths[:, kept, :length].flatten(0, 1)
-        rows = paths[:, prompt_length:, 1].int() if self.task.transformers_compatible else None
+        beam_indices = paths[:, prompt_length:, 1].int() if self.task.transformers_compatible else None
         is_missing = (lengths == 0).flatten()
         is_new = torch.arange(length, device=paths.device) >= prompt_length
         pad = self.fill if self.config._pad_token_tensor is None else int(self.config._pad_token_tensor)
         sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, pad)
         scores = self.finished.scores[:, kept].flatten().masked_fill(is_missing, -math.inf)
-        return sequences, scores, rows
+        return sequences, scores, beam_indices
 
     def without_translation(self) -> list[int]:
         """Return the indices of the sentences for which the search found no translation."""
         return (self.finished.lengths[:, 0] == 0).nonzero().flatten().tolist()
+
+
+def _averaged_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the logarithm of the mean probabilities of all models. `logits` contains the logits [N, 1 or K,
+    V] of each model.
+    """
+    of_models = [torch.log_softmax(of_model, dim=-1) for of_model in logits]
+    if len(of_models) == 1:
+        return of_models[0]
+    # Broadcast the log-probabilities, because in the first step a `RowDecoder` returns K rows per sentence,
+    # and a `TreeAttentionDecoder` returns one row.
+    stacked = torch.stack(torch.broadcast_tensors(*of_models))
+    return stacked.logsumexp(dim=0) - math.log(len(of_models))
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:

@@ -30,8 +30,8 @@ def exists(scores: Any) -> Any:
 
 
 def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-    """Return the scores of candidates [N, C]. The scores of candidates that have ended are below the scores of
-    all existing candidates that have not ended.
+    """Return the scores of candidates [N, C]. The scores of candidates that have ended are below the scores
+    of all existing candidates that have not ended.
     """
     return scores + ended * EMPTY_SCORE
 

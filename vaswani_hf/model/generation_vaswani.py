@@ -622,7 +622,7 @@ class SearchMethod:
 
 def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
     config = search.config
-    sequences, scores, rows = search.results()
+    sequences, scores, beam_indices = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
     # With `return_dict_in_generate`, the decoder is a `RowDecoder`.
@@ -644,7 +644,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     if config.num_beams == 1:
         return utils.GenerateDecoderOnlyOutput(**outputs)
     outputs["sequences_scores"] = scores if config.output_scores else None
-    outputs["beam_indices"] = rows
+    outputs["beam_indices"] = beam_indices
     if encoder_outputs is not None:
         return utils.GenerateBeamEncoderDecoderOutput(**outputs)
     return utils.GenerateBeamDecoderOnlyOutput(**outputs)
