@@ -59,7 +59,8 @@ from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
-from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
+from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
+from .phrases_vaswani import check_phrases
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies

@@ -6,9 +6,8 @@ only if the beam contains all phrases of its sentence. If the length limit leave
 phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements these rules as a
 candidate selection of `BeamSearch`.
 
-If a phrase contradicts a setting of the search, `check_phrases` raises an error before the search. If the
-search finds no translation with all phrases, the search returns the best translation with as many phrases as
-possible.
+If the search finds no translation with all phrases, the search returns the best translation with as many
+phrases as possible. The file phrases_vaswani checks the phrases before the search.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` runs grid beam search.
 
@@ -19,7 +18,6 @@ and K.
 """
 
 import copy
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,142 +31,148 @@ from transformers.utils import logging
 
 from .beam_search_vaswani import BeamSearch, SearchTask
 from .beams_vaswani import EMPTY_SCORE, EXCLUDED_SCORE, Candidates, exists
-from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
 from .errors_vaswani import InvalidValueError
 from .masks_vaswani import CACHE_NAME
-from .search_errors_vaswani import SentenceError, forbidding_settings
+from .phrases_vaswani import PhraseError, contains, fit_phrases, num_tokens
+from .search_errors_vaswani import forbidding_settings
 from .search_strategies_vaswani import CandidateSelection, EarlyStopping, RunningSearch
 
 logger = logging.get_logger(__name__)
 
 
-class PhraseError(SentenceError, InvalidValueError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. The error message ends with
-    the text `reason`.
+def search_again(
+    task: SearchTask,
+    config: GenerationConfig,
+    must_contain: Sequence[Sequence[Sequence[int]]],
+    search: BeamSearch,
+) -> BeamSearch:
+    """If the translations of a sentence lack a required phrase, run grid beam search for the sentence. Return
+    a `BeamSearch` with the results of grid beam search for such sentences, and with unchanged results for all
+    other sentences.
+
+    `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
+    no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
+    `search_again` keeps a tried phrase if grid beam search finds a translation with the tried phrase and all
+    phrases already kept.
     """
+    if len(must_contain) != len(task.prompt):
+        raise InvalidValueError(
+            f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
+            f"{len(task.prompt)} sentences."
+        )
+    found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
+    # Maps the index of each sentence that is searched again to the required phrases.
+    wanted: dict[int, list[Sequence[int]]] = {}
+    for sentence, phrases in enumerate(must_contain):
+        results = found[sentence]
+        if not all(contains(tokens, phrase) for tokens in results for phrase in phrases or ()):
+            wanted[sentence] = [*(phrases or ())]
+    if not wanted:
+        return search
+    grid = _grid_search(task, config, wanted, search)
+    failed = [sentence for sentence in grid.without_translation() if sentence in wanted]
+    if not failed:
+        return grid
+    possible: dict[int, list[Sequence[int]]] = {sentence: [] for sentence in failed}
+    for number in range(max(len(wanted[sentence]) for sentence in failed)):
+        tried = {s: [*possible[s], wanted[s][number]] for s in failed if number < len(wanted[s])}
+        without = _grid_search(task, config, tried, search).without_translation()
+        possible |= {sentence: phrases for sentence, phrases in tried.items() if sentence not in without}
+    wanted = {sentence: phrases for sentence, phrases in (wanted | possible).items() if phrases}
+    return _grid_search(task, config, wanted, search) if wanted else search
 
-    def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
-        super().__init__(sentence, text)
-        self.args = (sentence, phrases, reason, text)
-        self.phrases = phrases
-        self.reason = reason
-        # The texts of the phrases, or an empty list if only the token ids are known.
-        self.phrase_texts: list[str] = []
 
-    def __str__(self) -> str:
-        phrases = ", ".join(map(repr, self.phrase_texts or self.phrases))
-        return f"`must_contain` has {phrases} for {self.place}, but {self.reason}."
-
-
-def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """Return a message about a setting that forbids one of the tokens, or None if all tokens are
-    permitted.
+def _grid_search(
+    task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
+) -> BeamSearch:
+    """Run grid beam search for the sentences in `wanted`, a dict that maps the index of a sentence to its
+    required phrases. All other sentences keep their results from the finished search `search`.
     """
-    for bad in config.bad_words_ids or ():
-        if bad and contains(token_ids, bad):
-            return f"`bad_words_ids` forbids the tokens {[*bad]}"
-    for token in config.suppress_tokens or ():
-        if token in token_ids:
-            return f"`suppress_tokens` forbids the token {token}"
-    return None
+    num_sentences = len(task.prompt)
+    device = task.prompt.device
+    phrases = _fit_phrases_of_batch(task, config, wanted)
+    grid = copy.copy(config)
+    grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
+    rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
+    # Use the normal stopping rule for sentences without phrases. With one beam, stop at the first `</s>`, as
+    # greedy search does.
+    has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
+    rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
+    # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
+    # translation. A beam that lacks a phrase can end only at a greater length.
+    rule.considers_all_lengths |= ~has_none
+    # Run grid beam search only for the sentences in `wanted`. If `may_remove_sentences` is False, run grid
+    # beam search for all sentences of the batch.
+    sentences = torch.tensor(
+        sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
+    )
+    inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
+    found = BeamSearch(
+        replace(task, inputs=inputs),
+        grid,
+        candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
+        stopping_rule=rule,
+        sentences=sentences,
+        # Pass `config.num_beams` rows per sentence to each call of a logits processor, because a logits
+        # processor may rely on this number.
+        rows_per_sentence=config.num_beams,
+    )
+    found.run()
+    if search.may_remove_sentences:
+        others = torch.ones(num_sentences, dtype=torch.bool, device=device)
+        others[sentences] = False
+        found.finished.copy_from(search.finished, others)
+    return found
 
 
-def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """Return the first n-gram of `size` tokens that occurs twice. Return None if no n-gram occurs twice, or
-    if `size` is None or 0.
+def _select_inputs(
+    inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
+) -> dict[str, Any]:
+    """Return the inputs of a model for the sentences with the indices `kept` [N]. Repeat the mask of the
+    prompt for `config.num_beams` beams.
     """
-    if not size:
-        return None
-    seen = set()
-    for start in range(len(token_ids) - size + 1):
-        ngram = tuple(token_ids[start : start + size])
-        if ngram in seen:
-            return [*ngram]
-        seen.add(ngram)
-    return None
+    selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
+    selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
+    if "attention_mask" in inputs:
+        selected["attention_mask"] = inputs["attention_mask"][kept]
+    if "decoder_attention_mask" in inputs:
+        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
+        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
+    return selected
 
 
-def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    """Return True if the tokens of `phrase` follow each other in `tokens`."""
-    starts = range(len(tokens) - len(phrase) + 1)
-    return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
-
-
-def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """Return the total number of tokens in phrases."""
-    return sum(len(phrase) for phrase in phrases)
-
-
-def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    """Return the length of the longest prefix of the phrase that is also a suffix of the tokens."""
-    for length in range(min(len(phrase), len(tokens)), 0, -1):
-        if phrase[:length] == tokens[len(tokens) - length :]:
-            return length
-    return 0
-
-
-class PhraseTables:
-    """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
-    GPU in each step of the search.
-
-    The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
-    l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase f,
-    entry [f, l] stays True in later steps, because the translation contains the whole phrase.
+def _fit_phrases_of_batch(
+    task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
+) -> list[list[Sequence[int]]]:
+    """Return the phrases of each sentence. If the phrases of a sentence have too many tokens for the length
+    limit, merge phrases that overlap. Raise a `PhraseError` if the phrases have too many tokens even with
+    overlaps merged.
     """
+    capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
+    phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
+    for sentence, asked in wanted.items():
+        fitting = fit_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
+        if fitting is None:
+            end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
+            raise PhraseError(
+                sentence,
+                [[*phrase] for phrase in asked],
+                f"these phrases have {num_tokens(asked)} tokens, and the translation has room for at most "
+                f"{capacities[sentence]}{end}; give a larger `max_new_tokens` or fewer phrases",
+            )
+        phrases[sentence] = fitting
+    return phrases
 
-    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
-        num_phrases = max(1, max(len(of_sentence) for of_sentence in phrases))
-        longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
-        lengths = []
-        tokens = []
-        for of_sentence in phrases:
-            padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
-            lengths.append([len(phrase) for phrase in padded])
-            tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # Add phrases of length 0 to sentences with fewer phrases than other sentences. `tokens` contains -1
-        # after the end of each phrase.
-        self.lengths = torch.tensor(lengths, device=device)  # [B, F]
-        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
-        self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
-        self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
-    def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return which phrase tokens the prompts [B, P] contain, as a bool tensor `matches` [B, 1, F, L + 1]."""
-        sentences = torch.arange(len(prompts), device=prompts.device)
-        matches = torch.zeros_like(self.is_whole).unsqueeze(1)
-        matches[..., 0] = True
-        for tokens in prompts.unbind(dim=1):
-            matches = self.advance(sentences, matches, tokens[:, None, None]).squeeze(2)
-        return matches
-
-    def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return which phrase tokens [N, K, O, F, L + 1] each beam contains after each possible next token in
-        `tokens` [N, K, O]. The tensor `matches` [N, K, F, L + 1] describes the beams before the next token.
-        """
-        is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
-        longer = matches[:, :, None, :, :-1] & is_next
-        matches_after = nn.functional.pad(longer, (1, 0), value=True)
-        is_there = matches & self.is_whole[sentences].unsqueeze(1)
-        return matches_after | is_there.unsqueeze(2)
-
-    def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """Return the number [..., F] int64 of matched tokens of each phrase."""
-        return (matches * self.numbers).amax(dim=-1)
-
-    def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the number [N, K, O] of tokens that a translation still needs to contain all phrases."""
-        lengths = self.lengths[sentences][:, None, None]
-        progress = self.num_matched(matches)  # [N, K, O, F]
-        is_missing = progress < lengths
-        return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
-
-    def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the next token [N, K, F] of each phrase, or -1 if the translation already contains the
-        phrase.
-        """
-        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
-        return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
+def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
+    """For each sentence, return the number [B] of phrase tokens that fit into a translation within the length
+    limit. If `forced_eos_token_id` forces the last token at the length limit, the translation has room for
+    one phrase token less.
+    """
+    has_forced_end = config.forced_eos_token_id is not None
+    is_longest = limits == config.max_length - prompt_length
+    return limits - (is_longest & has_forced_end).long()
 
 
 class PhraseCandidates(CandidateSelection):
@@ -276,203 +280,67 @@ class PhraseCandidates(CandidateSelection):
         return scores.masked_fill(~is_option | (missing > capacity), EXCLUDED_SCORE), tokens, missing
 
 
-def check_phrases(
-    must_contain: Sequence[Sequence[Sequence[int]]],
-    config: GenerationConfig,
-    num_classes: int,
-    has_own_cache: bool,
-) -> None:
-    """Raise an error if another argument contradicts `must_contain`, if a phrase is not a list of token ids, or
-    if a setting forbids a phrase.
+class PhraseTables:
+    """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
+    GPU in each step of the search.
+
+    The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
+    l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase f,
+    entry [f, l] stays True in later steps, because the translation contains the whole phrase.
     """
-    for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_own_cache)):
-        if is_given:
-            raise InvalidValueError(
-                f"`must_contain` cannot be combined with `{name}`; remove one of the two arguments."
-            )
-    lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
-    for one in lists:
-        if one is not None and not isinstance(one, (list, tuple)):
-            raise InvalidValueError(
-                "`must_contain` must be a list with a list of phrases for each sentence, and each phrase "
-                f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
-                "a tensor with `.tolist()`."
-            )
-    for sentence, phrases in enumerate(must_contain):
-        for phrase in phrases or ():
-            _check_phrase(phrase, sentence, config, num_classes)
 
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
+        num_phrases = max(1, max(len(of_sentence) for of_sentence in phrases))
+        longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
+        lengths = []
+        tokens = []
+        for of_sentence in phrases:
+            padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
+            lengths.append([len(phrase) for phrase in padded])
+            tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
+        # Add phrases of length 0 to sentences with fewer phrases than other sentences. `tokens` contains -1
+        # after the end of each phrase.
+        self.lengths = torch.tensor(lengths, device=device)  # [B, F]
+        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
+        self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
+        self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
-def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_classes: int) -> None:
-    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
-    tokens = phrase if isinstance(phrase, (list, tuple)) else []
-    are_ordinary = [isinstance(t, int) and 0 <= t < num_classes and t not in special for t in tokens]
-    if not tokens or not all(are_ordinary):
-        raise InvalidValueError(
-            "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of "
-            f"one or more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence "
-            f"{sentence}."
-        )
-    reason = forbidden_tokens(tokens, config)
-    ngram = repeated_ngram(tokens, config.no_repeat_ngram_size)
-    if reason is None and ngram is not None:
-        reason = f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as"
-    if reason is not None:
-        raise PhraseError(sentence, [[*tokens]], f"{reason} in this phrase; remove the phrase or the setting")
+    def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
+        """Return which phrase tokens the prompts [B, P] contain, as a bool tensor `matches` [B, 1, F, L + 1]."""
+        sentences = torch.arange(len(prompts), device=prompts.device)
+        matches = torch.zeros_like(self.is_whole).unsqueeze(1)
+        matches[..., 0] = True
+        for tokens in prompts.unbind(dim=1):
+            matches = self.advance(sentences, matches, tokens[:, None, None]).squeeze(2)
+        return matches
 
+    def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return which phrase tokens [N, K, O, F, L + 1] each beam contains after each possible next token in
+        `tokens` [N, K, O]. The tensor `matches` [N, K, F, L + 1] describes the beams before the next token.
+        """
+        is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
+        longer = matches[:, :, None, :, :-1] & is_next
+        matches_after = nn.functional.pad(longer, (1, 0), value=True)
+        is_there = matches & self.is_whole[sentences].unsqueeze(1)
+        return matches_after | is_there.unsqueeze(2)
 
-def search_again(
-    task: SearchTask,
-    config: GenerationConfig,
-    must_contain: Sequence[Sequence[Sequence[int]]],
-    search: BeamSearch,
-) -> BeamSearch:
-    """If the translations of a sentence lack a required phrase, run grid beam search for the sentence. Return
-    a `BeamSearch` with the results of grid beam search for such sentences, and with unchanged results for all
-    other sentences.
+    def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
+        """Return the number [..., F] int64 of matched tokens of each phrase."""
+        return (matches * self.numbers).amax(dim=-1)
 
-    `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
-    no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
-    `search_again` keeps a tried phrase if grid beam search finds a translation with the tried phrase and all
-    phrases already kept.
-    """
-    if len(must_contain) != len(task.prompt):
-        raise InvalidValueError(
-            f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
-            f"{len(task.prompt)} sentences."
-        )
-    found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # Maps the index of each sentence that is searched again to the required phrases.
-    wanted: dict[int, list[Sequence[int]]] = {}
-    for sentence, phrases in enumerate(must_contain):
-        results = found[sentence]
-        if not all(contains(tokens, phrase) for tokens in results for phrase in phrases or ()):
-            wanted[sentence] = [*(phrases or ())]
-    if not wanted:
-        return search
-    grid = _grid_search(task, config, wanted, search)
-    failed = [sentence for sentence in grid.without_translation() if sentence in wanted]
-    if not failed:
-        return grid
-    possible: dict[int, list[Sequence[int]]] = {sentence: [] for sentence in failed}
-    for number in range(max(len(wanted[sentence]) for sentence in failed)):
-        tried = {s: [*possible[s], wanted[s][number]] for s in failed if number < len(wanted[s])}
-        without = _grid_search(task, config, tried, search).without_translation()
-        possible |= {sentence: phrases for sentence, phrases in tried.items() if sentence not in without}
-    wanted = {sentence: phrases for sentence, phrases in (wanted | possible).items() if phrases}
-    return _grid_search(task, config, wanted, search) if wanted else search
+    def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """Return the number [N, K, O] of tokens that a translation still needs to contain all phrases."""
+        lengths = self.lengths[sentences][:, None, None]
+        progress = self.num_matched(matches)  # [N, K, O, F]
+        is_missing = progress < lengths
+        return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
-
-def _grid_search(
-    task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
-) -> BeamSearch:
-    """Run grid beam search for the sentences in `wanted`, a dict that maps the index of a sentence to its
-    required phrases. All other sentences keep their results from the finished search `search`.
-    """
-    num_sentences = len(task.prompt)
-    device = task.prompt.device
-    phrases = _fit_phrases_of_batch(task, config, wanted)
-    grid = copy.copy(config)
-    grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
-    rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # Use the normal stopping rule for sentences without phrases. With one beam, stop at the first `</s>`, as
-    # greedy search does.
-    has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
-    rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
-    # translation. A beam that lacks a phrase can end only at a greater length.
-    rule.considers_all_lengths |= ~has_none
-    # Run grid beam search only for the sentences in `wanted`. If `may_remove_sentences` is False, run grid
-    # beam search for all sentences of the batch.
-    sentences = torch.tensor(
-        sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
-    )
-    inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    found = BeamSearch(
-        replace(task, inputs=inputs),
-        grid,
-        candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
-        stopping_rule=rule,
-        sentences=sentences,
-        # Pass `config.num_beams` rows per sentence to each call of a logits processor, because a logits
-        # processor may rely on this number.
-        rows_per_sentence=config.num_beams,
-    )
-    found.run()
-    if search.may_remove_sentences:
-        others = torch.ones(num_sentences, dtype=torch.bool, device=device)
-        others[sentences] = False
-        found.finished.copy_from(search.finished, others)
-    return found
-
-
-def _fit_phrases_of_batch(
-    task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
-) -> list[list[Sequence[int]]]:
-    """Return the phrases of each sentence. If the phrases of a sentence have too many tokens for the length
-    limit, merge phrases that overlap. Raise a `PhraseError` if the phrases have too many tokens even with
-    overlaps merged.
-    """
-    capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
-    phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
-    for sentence, asked in wanted.items():
-        fitting = _fit_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
-        if fitting is None:
-            end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
-            raise PhraseError(
-                sentence,
-                [[*phrase] for phrase in asked],
-                f"these phrases have {num_tokens(asked)} tokens, and the translation has room for at most "
-                f"{capacities[sentence]}{end}; give a larger `max_new_tokens` or fewer phrases",
-            )
-        phrases[sentence] = fitting
-    return phrases
-
-
-def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """For each sentence, return the number [B] of phrase tokens that fit into a translation within the length
-    limit. If `forced_eos_token_id` forces the last token at the length limit, the translation has room for
-    one phrase token less.
-    """
-    has_forced_end = config.forced_eos_token_id is not None
-    is_longest = limits == config.max_length - prompt_length
-    return limits - (is_longest & has_forced_end).long()
-
-
-def _fit_phrases(
-    phrases: list[Sequence[int]], prompt: list[int], capacity: int
-) -> list[Sequence[int]] | None:
-    """Return the phrases unchanged if the prompt and `capacity` more tokens can contain all phrases.
-    Otherwise merge the phrases into one sequence in which phrases overlap. Return None if the merged sequence
-    needs more than `capacity` tokens after the prompt.
-    """
-    missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
-    if _num_missing_tokens(missing, prompt) <= capacity:
-        return phrases
-    row = _shortest_sequence(missing)
-    return [row] if _num_missing_tokens([row], prompt) <= capacity else None
-
-
-def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """Return the number of tokens that must follow the prompt to complete all missing phrases."""
-    return num_tokens(missing) - max(
-        (_longest_matching_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
-    )
-
-
-def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shortest sequence that contains all phrases. For more than six phrases, try only the given
-    order.
-    """
-    orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
-    rows = []
-    for order in orders:
-        row: tuple[int, ...] = ()
-        for phrase in order:
-            if not contains(row, phrase):
-                row += phrase[_longest_matching_beginning(phrase, row) :]
-        rows.append(row)
-    return min(rows, key=len)
+    def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """Return the next token [N, K, F] of each phrase, or -1 if the translation already contains the
+        phrase.
+        """
+        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
+        return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
 
 def unmet_phrases(
@@ -497,19 +365,3 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
                 "of the batch, but no translation with all phrases was found under "
                 f"{forbidding_settings(config)}; the translation lacks the named phrases."
             )
-
-
-def _select_inputs(
-    inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
-) -> dict[str, Any]:
-    """Return the inputs of a model for the sentences with the indices `kept` [N]. Repeat the mask of the
-    prompt for `config.num_beams` beams.
-    """
-    selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
-    selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
-    if "attention_mask" in inputs:
-        selected["attention_mask"] = inputs["attention_mask"][kept]
-    if "decoder_attention_mask" in inputs:
-        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
-        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
-    return selected
