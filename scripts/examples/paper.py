@@ -31,7 +31,6 @@ import vaswani_hf
 from vaswani_hf import Translator, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.attention_vaswani import VaswaniAttention
-from vaswani_hf.model.beam_search_vaswani import length_penalty
 from vaswani_hf.model.loss_vaswani import smoothed_cross_entropy, target_probabilities
 from vaswani_hf.model.masks_vaswani import self_attention_masks
 from vaswani_hf.model.modeling_vaswani import (
@@ -41,6 +40,7 @@ from vaswani_hf.model.modeling_vaswani import (
     VaswaniStack,
     sinusoids,
 )
+from vaswani_hf.model.search_strategies_vaswani import length_penalty
 from vaswani_hf.optimization.schedules import learning_rate
 from vaswani_hf.pictures.attention import draw_sheets, pair_attention
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets

@@ -11,7 +11,7 @@ import torch
 from vaswani_hf.browser.explain import explain
 from vaswani_hf.browser.explanation import MAX_PAGE_SIZE, TEMPERATURES, Attention, Tokens, Weights
 from vaswani_hf.browser.page import page_of
-from vaswani_hf.model.beam_search_vaswani import coverage_score
+from vaswani_hf.model.search_strategies_vaswani import coverage_score
 
 TEXT = "one two five three"
 KINDS = ("encoder", "decoder", "cross")

@@ -11,7 +11,7 @@ from vaswani_hf.cli.report import report
 from vaswani_hf.convert.export_formats import NotExpressibleError
 from vaswani_hf.data.lines import MissingFileError
 from vaswani_hf.model.errors_vaswani import InvalidValueError
-from vaswani_hf.model.phrase_search_vaswani import PhraseError
+from vaswani_hf.model.phrases_vaswani import PhraseError
 from vaswani_hf.training.ablation import FailedRunsError
 from vaswani_hf.training.run import InterruptedRunError
 

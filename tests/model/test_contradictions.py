@@ -9,7 +9,7 @@ from factories import tiny_model
 from reference_search import SlowSearch, repeated_ngrams, without
 from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, contains, log_probs_of, translator
 
-from vaswani_hf.model.phrase_search_vaswani import PhraseError
+from vaswani_hf.model.phrases_vaswani import PhraseError
 from vaswani_hf.model.search_errors_vaswani import NoTranslationError
 
 NEVER = {"num_beams": 150, "max_new_tokens": 4, "length_penalty": 0.6, "early_stopping": "never"}

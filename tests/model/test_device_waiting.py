@@ -9,7 +9,8 @@ from factories import tiny_model
 from search_models import PREFIXES, SCORED, SOURCES, batch_of, translator
 
 from vaswani_hf.model import fast_path_vaswani
-from vaswani_hf.model.beam_search_vaswani import BeamSearch, sample_candidates
+from vaswani_hf.model.beam_search_vaswani import BeamSearch
+from vaswani_hf.model.search_strategies_vaswani import sample_candidates
 
 PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
 SEARCHES = {

@@ -9,7 +9,8 @@ from sentences import refused
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from vaswani_hf import VaswaniForCausalLM
-from vaswani_hf.model.beam_search_vaswani import Candidates, SearchStrategies, best_candidates
+from vaswani_hf.model.beams_vaswani import Candidates
+from vaswani_hf.model.search_strategies_vaswani import SearchStrategies, best_candidates
 
 LIMIT = 7
 
@@ -73,6 +74,28 @@ def test_a_stopping_rule_decides_when_a_sentence_ends(model):
     found = searched(model, SearchStrategies(stopping_rule=FirstFinished()), length_penalty=2.0)
     assert new_tokens(found) == [hypothesis.tokens for hypothesis in expected]
     assert new_tokens(searched(model, None, length_penalty=2.0)) != new_tokens(found)
+
+
+class NeverStops:
+    """A stopping rule that never ends a search."""
+
+    def may_improve(self, search, finished, best):
+        return torch.ones(len(finished), dtype=torch.bool)
+
+    def is_full(self, search, finished):
+        return torch.zeros(len(finished), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("options", [{}, SCORED], ids=["plain", "scored"])
+def test_no_step_follows_after_all_candidates_have_ended(model, options):
+    lengths = []
+
+    def stop(input_ids, scores, **kwargs):
+        lengths.append(input_ids.shape[1])
+        return torch.full((len(input_ids),), input_ids.shape[1] >= 4)
+
+    searched(model, SearchStrategies(stopping_rule=NeverStops()), stopping_criteria=[stop], **options)
+    assert max(lengths) == 4
 
 
 def odd_candidates(search, log_probs):

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 
 import pytest
 import torch
@@ -10,13 +10,20 @@ from factories import cut, damage, save_checkpoint, tiny_config, tiny_tokenizer
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
-from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
+from vaswani_hf.model.inputs_vaswani import (
+    DECODING_SETTINGS,
+    Request,
+    SearchSettings,
+    TranslationOptions,
+    option,
+)
 from vaswani_hf.translation import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
 
 
 from vaswani_hf.convert.export import export
+from vaswani_hf.translation import ctranslate2
 from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
 LINES = ["one two three", "", "five four", "three three two one", "two\u2028five", "four"]
@@ -125,6 +132,22 @@ def test_phrases_are_refused(folders):
     engine = load_ctranslate2_translator(folders[1], "cpu")
     with pytest.raises(ValueError, match="`must_contain` must be left out with the engine ctranslate2"):
         list(engine.translate(["one"], must_contain=[["eins"]]))
+
+
+def test_a_new_setting_of_the_search_is_refused_by_name(folders, monkeypatch):
+    """The engine refuses a new field of `SearchSettings` in a call and in a checkpoint, until the engine lists it."""
+    new = ("diversity", float, option(0.0))
+    wider = make_dataclass("WiderSettings", [new], bases=(SearchSettings,), frozen=True)
+    monkeypatch.setattr(ctranslate2, "SearchSettings", wider)
+    monkeypatch.setattr(ctranslate2, "DECODING_SETTINGS", {**DECODING_SETTINGS, "diversity": 0.0})
+    engine = load_ctranslate2_translator(folders[1], "cpu")
+    assert list(engine.translate(["one"], diversity=0.0)) == list(engine.translate(["one"]))
+    message = "^`diversity` must be 0.0 with the engine ctranslate2, which does not support other values, but is 0.5.$"
+    with pytest.raises(ValueError, match=message):
+        list(engine.translate(["one"], diversity=0.5))
+    engine.backend.generation_config.diversity = 0.5
+    with pytest.raises(ValueError, match=message):
+        list(engine.translate(["one"]))
 
 
 def edited(change):

@@ -18,17 +18,15 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from ..model.beam_search_vaswani import (
-    NEG_INF,
-    BeamSearch,
-    Candidates,
-    PenaltyScorer,
-    Scorer,
-    best_candidates,
-    coverage_score,
-)
+from ..model.beams_vaswani import Candidates, exists
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import setting_of
+from ..model.search_strategies_vaswani import (
+    PenaltyScorer,
+    RunningSearch,
+    Scorer,
+    best_candidates,
+)
 from .explanation import TEMPERATURES, Finished, Node, SearchRecord, display_texts
 
 
@@ -63,8 +61,8 @@ class TreeRecorder:
         for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
             index = self._node_of.get(tuple(sequence))
             # Record equal beams only once, because all beams are equal at the start. Skip beams without a
-            # node. If a step finds fewer than K beams, the search fills the remaining places with beams whose
-            # score is -1e9 and which have no node.
+            # node. If a step finds fewer than K beams, the search fills the remaining places with beams that
+            # have no node.
             if index is None or self.nodes[index].normalizers is not None:
                 continue
             node = self.nodes[index]
@@ -73,7 +71,7 @@ class TreeRecorder:
             if coverage is not None:
                 node.coverage = float(coverage[row])
             for log_prob, token in zip(best[row].tolist(), tokens[row].tolist(), strict=True):
-                if log_prob > NEG_INF / 2:
+                if exists(log_prob):
                     self._add(sequence, [token], Node(index, token, log_prob, node.step + 1))
 
     def _add(self, sequence: Sequence[int], new: list[int], node: Node) -> None:
@@ -161,16 +159,14 @@ class CandidateRecorder:
     def __init__(self) -> None:
         self.tree = TreeRecorder()
         # The search that is recorded, or None before the first step.
-        self.search: BeamSearch | None = None
+        self.search: RunningSearch | None = None
 
-    def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
+    def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
         """Record the step, and select the best candidates (see `CandidateSelection`)."""
         self.search = search
-        coverage = search.decoders[0].coverage
+        coverage = search.coverage_scores()
         if coverage is not None:
-            mask = search.task.source_mask
-            mask = None if mask is None else mask[search.beams.sentences].unsqueeze(1)
-            coverage = coverage_score(coverage, mask)[0]
+            coverage = coverage[0]
         self.tree.record_step(search.beams.sequences[0], log_probs[0], search.num_candidates, coverage)
         return best_candidates(search, log_probs)
 

@@ -16,11 +16,11 @@ import torch
 
 from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
-from ..model.beam_search_vaswani import considers_all_lengths
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, make_requests
+from ..model.search_strategies_vaswani import considers_all_lengths
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..processor import processor_name

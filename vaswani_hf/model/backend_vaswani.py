@@ -30,7 +30,7 @@ from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import config_with, setting_of
-from .phrase_search_vaswani import forbidden_tokens
+from .phrases_vaswani import forbidden_tokens
 from .processors_vaswani import FiniteLogits
 from .search_errors_vaswani import NotFiniteError
 

@@ -51,6 +51,8 @@ class Decoder(Protocol):
     # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend to
     # the source token. None if the search has no coverage penalty.
     coverage: Any
+    # True if each step computes the model without calls of modules, so that no hook of the user runs.
+    is_direct: bool
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts [B * K, P]. Return the logits of the next token: [B, K, V], or [B, 1, V] if one
@@ -183,17 +185,15 @@ class TreeKVCache:
         if length < self.length:
             # Keep the same number of tokens for every sentence, because one tensor stores the tokens of all
             # sentences. Some of the kept tokens belong to no beam, but the mask hides these tokens.
-            kept = (
-                self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
-            )  # [N, length]
+            living_first = self.living().byte().argsort(dim=1, descending=True, stable=True)
+            kept = living_first[:, :length]  # [N, length]
         # Copy the layers one after the other, so that the cache of only one layer is in memory twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 entries = None if kept is None else kept[:, None, :, None]
-                store[layer_idx] = old.new_empty(
-                    *old.shape[:2], capacity, old.shape[3]
-                )  # [N, H, capacity, d_k or d_v]
-                store[layer_idx][:, :, :length] = _entries(old, entries, 2, length)
+                new = old.new_empty(*old.shape[:2], capacity, old.shape[3])  # [N, H, capacity, d_k or d_v]
+                new[:, :, :length] = _entries(old, entries, 2, length)
+                store[layer_idx] = new
         if self.visible is not None:
             entries = None if kept is None else kept[:, None]
             visible = _entries(self.visible, entries, 2, length)
@@ -348,8 +348,7 @@ class TreeAttentionDecoder:
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
-        # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend
-        # to the source token. None if the search has no coverage penalty.
+        # See `Decoder.coverage`.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
         # True if `DecoderLayerStep` can compute a decoding step of every layer.
@@ -393,9 +392,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states).float()
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
-        batch.
-        """
+        """See `Decoder.select`."""
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys = layer.keys.index_select(0, sentences)
@@ -485,8 +482,7 @@ class RowDecoder:
         # Maps the names of outputs that `generate` returns, such as "cross_attentions", to the outputs of all
         # `forward` calls.
         self.recorded: dict[str, tuple] = {}
-        # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend
-        # to the source token. None if the search has no coverage penalty.
+        # See `Decoder.coverage`.
         self.coverage: torch.Tensor | None = None
         self.recorder: AttentionRecorder | None = None
         if getattr(config, "coverage_penalty", None):
@@ -502,15 +498,13 @@ class RowDecoder:
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
         if self.is_pair and not self.shares_sources:
-            states = model_kwargs["encoder_outputs"][0].repeat_interleave(
-                self.num_beams, dim=0
-            )  # [B * K, S, D]
+            states = model_kwargs["encoder_outputs"][0]
+            states = states.repeat_interleave(self.num_beams, dim=0)  # [B * K, S, D]
             self.model_kwargs["encoder_outputs"] = BaseModelOutput(states)
             mask = model_kwargs.get("attention_mask")
             if mask is not None:
-                self.model_kwargs["attention_mask"] = mask.repeat_interleave(
-                    self.num_beams, dim=0
-                )  # [B * K, S]
+                mask = mask.repeat_interleave(self.num_beams, dim=0)  # [B * K, S]
+                self.model_kwargs["attention_mask"] = mask
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts [B * K, P]. Return the logits [B, K, V] of the next token."""
@@ -577,9 +571,7 @@ class RowDecoder:
             self._target_cache.reorder_cache(_rows_of_beams(parents, self.num_beams))
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
-        batch. The cache must be a dynamic cache or None.
-        """
+        """See `Decoder.select`. The cache must be a dynamic cache or None."""
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()

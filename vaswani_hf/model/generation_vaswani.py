@@ -52,21 +52,18 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search_vaswani import (
-    OWN_CRITERIA,
-    BeamSearch,
-    SearchStrategies,
-    SearchTask,
-)
+from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
 from .checks_vaswani import value_of
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
-from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
+from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
+from .phrases_vaswani import check_phrases
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
+from .search_strategies_vaswani import SearchStrategies
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
@@ -626,7 +623,7 @@ class SearchMethod:
 
 def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
     config = search.config
-    sequences, scores, rows = search.results()
+    sequences, scores, beam_indices = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
     # With `return_dict_in_generate`, the decoder is a `RowDecoder`.
@@ -648,7 +645,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     if config.num_beams == 1:
         return utils.GenerateDecoderOnlyOutput(**outputs)
     outputs["sequences_scores"] = scores if config.output_scores else None
-    outputs["beam_indices"] = rows
+    outputs["beam_indices"] = beam_indices
     if encoder_outputs is not None:
         return utils.GenerateBeamEncoderDecoderOutput(**outputs)
     return utils.GenerateBeamDecoderOnlyOutput(**outputs)

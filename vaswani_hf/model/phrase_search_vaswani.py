@@ -6,9 +6,8 @@ only if the beam contains all phrases of its sentence. If the length limit leave
 phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements these rules as a
 candidate selection of `BeamSearch`.
 
-If a phrase contradicts a setting of the search, `check_phrases` raises an error before the search. If the
-search finds no translation with all phrases, the search returns the best translation with as many phrases as
-possible.
+If the search finds no translation with all phrases, the search returns the best translation with as many
+phrases as possible. The file phrases_vaswani checks the phrases before the search.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` runs grid beam search.
 
@@ -19,7 +18,7 @@ and K.
 """
 
 import copy
-import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,299 +29,16 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from .beam_search_vaswani import (
-    NEG_INF,
-    BeamSearch,
-    Candidates,
-    CandidateSelection,
-    EarlyStopping,
-    SearchTask,
-)
-from .configuration_vaswani import eos_token_ids
+from .beam_search_vaswani import BeamSearch, SearchTask
+from .beams_vaswani import EMPTY_SCORE, EXCLUDED_SCORE, Candidates, exists
 from .decoding_vaswani import gather_beams
 from .errors_vaswani import InvalidValueError
 from .masks_vaswani import CACHE_NAME
-from .search_errors_vaswani import SentenceError, forbidding_settings
+from .phrases_vaswani import PhraseError, contains, fit_phrases, num_tokens
+from .search_errors_vaswani import forbidding_settings
+from .search_strategies_vaswani import CandidateSelection, EarlyStopping, RunningSearch
 
 logger = logging.get_logger(__name__)
-
-
-class PhraseError(SentenceError, InvalidValueError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. The error message ends with
-    the text `reason`.
-    """
-
-    def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
-        super().__init__(sentence, text)
-        self.args = (sentence, phrases, reason, text)
-        self.phrases = phrases
-        self.reason = reason
-        # The texts of the phrases, or an empty list if only the token ids are known.
-        self.phrase_texts: list[str] = []
-
-    def __str__(self) -> str:
-        phrases = ", ".join(map(repr, self.phrase_texts or self.phrases))
-        return f"`must_contain` has {phrases} for {self.place}, but {self.reason}."
-
-
-def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """Return a message about a setting that forbids one of the tokens, or None if all tokens are
-    permitted.
-    """
-    for bad in config.bad_words_ids or ():
-        if bad and contains(token_ids, bad):
-            return f"`bad_words_ids` forbids the tokens {[*bad]}"
-    for token in config.suppress_tokens or ():
-        if token in token_ids:
-            return f"`suppress_tokens` forbids the token {token}"
-    return None
-
-
-def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """Return the first n-gram of `size` tokens that occurs twice. Return None if no n-gram occurs twice, or
-    if `size` is None or 0.
-    """
-    if not size:
-        return None
-    seen = set()
-    for start in range(len(token_ids) - size + 1):
-        ngram = tuple(token_ids[start : start + size])
-        if ngram in seen:
-            return [*ngram]
-        seen.add(ngram)
-    return None
-
-
-def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    """Return True if the tokens of `phrase` follow each other in `tokens`."""
-    starts = range(len(tokens) - len(phrase) + 1)
-    return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
-
-
-def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """Return the total number of tokens in phrases."""
-    return sum(len(phrase) for phrase in phrases)
-
-
-def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    """Return the length of the longest prefix of the phrase that is also a suffix of the tokens."""
-    for length in range(min(len(phrase), len(tokens)), 0, -1):
-        if phrase[:length] == tokens[len(tokens) - length :]:
-            return length
-    return 0
-
-
-class PhraseTables:
-    """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
-    GPU in each step of the search.
-
-    The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
-    l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase f,
-    entry [f, l] stays True in later steps, because the translation contains the whole phrase.
-    """
-
-    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
-        num_phrases = max(1, max(len(of_sentence) for of_sentence in phrases))
-        longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
-        lengths = []
-        tokens = []
-        for of_sentence in phrases:
-            padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
-            lengths.append([len(phrase) for phrase in padded])
-            tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # Add phrases of length 0 to sentences with fewer phrases than other sentences. `tokens` contains -1
-        # after the end of each phrase.
-        self.lengths = torch.tensor(lengths, device=device)  # [B, F]
-        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
-        self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
-        self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
-
-    def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return which phrase tokens the prompts [B, P] contain, as a bool tensor `matches` [B, 1, F, L + 1]."""
-        sentences = torch.arange(len(prompts), device=prompts.device)
-        matches = torch.zeros_like(self.is_whole).unsqueeze(1)
-        matches[..., 0] = True
-        for tokens in prompts.unbind(dim=1):
-            matches = self.advance(sentences, matches, tokens[:, None, None]).squeeze(2)
-        return matches
-
-    def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return which phrase tokens [N, K, O, F, L + 1] each beam contains after each possible next token in
-        `tokens` [N, K, O]. The tensor `matches` [N, K, F, L + 1] describes the beams before the next token.
-        """
-        is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
-        longer = matches[:, :, None, :, :-1] & is_next
-        matches_after = nn.functional.pad(longer, (1, 0), value=True)
-        is_there = matches & self.is_whole[sentences].unsqueeze(1)
-        return matches_after | is_there.unsqueeze(2)
-
-    def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """Return the number [..., F] int64 of matched tokens of each phrase."""
-        return (matches * self.numbers).amax(dim=-1)
-
-    def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the number [N, K, O] of tokens that a translation still needs to contain all phrases."""
-        lengths = self.lengths[sentences][:, None, None]
-        progress = self.num_matched(matches)  # [N, K, O, F]
-        is_missing = progress < lengths
-        return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
-
-    def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the next token [N, K, F] of each phrase, or -1 if the translation already contains the
-        phrase.
-        """
-        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
-        return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
-
-
-class PhraseCandidates(CandidateSelection):
-    """The candidate selection of grid beam search. For each number of missing phrase tokens,
-    `PhraseCandidates` keeps `num_kept` beams.
-
-    `config.num_beams` is the total number K of beams.
-    """
-
-    def __init__(
-        self,
-        task: SearchTask,
-        phrases: Sequence[Sequence[Sequence[int]]],
-        config: GenerationConfig,
-        num_kept: int,
-    ):
-        device = task.prompt.device
-        self.num_kept = num_kept
-        self.tables = PhraseTables(phrases, device)
-        # The number of most probable next tokens that the selection considers for each beam. Consider more
-        # than `num_kept` tokens, so that `num_kept` tokens remain if other tokens end the translation, or
-        # begin or continue a phrase.
-        num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
-        options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
-        self.num_options = torch.tensor(options, device=device)  # [B]
-        self.most_options = max(options)
-        self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
-        self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # For each beam of each sentence, the phrase tokens that the beam contains (see `PhraseTables`).
-        # Sentences whose search has ended stay in the tensor.
-        self.matches = self.tables.match_prompts(task.prompt).repeat(
-            1, config.num_beams, 1, 1
-        )  # [B, K, F, L + 1]
-
-    def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
-        beams = search.beams
-        matches = self.matches[beams.sentences]  # [N, K, F, L + 1]
-        if search.num_new > 0:
-            before = gather_beams(matches, beams.parents)
-            matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
-            self.matches[beams.sentences] = matches
-        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K, O]
-        parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
-        scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
-        tokens = tokens.flatten(1).gather(1, index)
-        missing = missing.flatten(1).gather(1, index)
-        parents = parents.flatten(1).gather(1, index)
-        order = self._order(search, scores, tokens, missing)
-        order, chosen = order.sort(dim=1, stable=True)
-        num_candidates = self.num_kept + search.num_beams
-        chosen = chosen[:, :num_candidates]
-        is_nothing = order[:, :num_candidates] == 2
-        return Candidates(
-            scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF),
-            parents.gather(1, chosen).masked_fill(is_nothing, 0),
-            tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
-        )
-
-    def _order(
-        self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
-    ) -> torch.Tensor:
-        """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
-        the beam, 1 if the option continues the beam, 2 if the option is discarded. The arguments `scores`,
-        `tokens` and `missing` (numbers of missing phrase tokens) [N, K * O] must list the options of each
-        sentence by score, best first.
-        """
-        is_last = search.task.limits[search.beams.sentences].unsqueeze(1) <= search.num_new + 1
-        ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
-        is_possible = scores > NEG_INF / 2
-        is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options (possible next tokens) that continue a beam, best first. Two options compete only
-        # if the same number of phrase tokens is missing after both options.
-        numbers = torch.arange(self.most_missing + 1, device=scores.device)
-        misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
-        ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
-        is_good_enough = ranks.gather(2, missing.unsqueeze(2)).squeeze(2) <= self.num_kept
-        is_kept = is_possible & torch.where(ends, is_complete_enough, is_good_enough)
-        return torch.where(is_kept, 1 - ends.long(), 2)
-
-    def _options(
-        self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
-        ids, and numbers of missing phrase tokens.
-
-        A possible next token gets the score 2 * NEG_INF if the length limit leaves too little room for the
-        missing phrases after the token.
-        """
-        sentences = search.beams.sentences
-        total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
-        scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
-        columns = torch.arange(tokens.shape[2], device=tokens.device)
-        is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
-        # Always consider the next token of each phrase, even if the token is improbable.
-        added = self.tables.next_tokens(sentences, matches)  # [N, K, F]
-        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
-        is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
-        scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
-        is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
-        tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
-        missing = self.tables.num_missing(sentences, self.tables.advance(sentences, matches, tokens))
-        capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
-        if search.eos is not None:
-            capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
-        return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
-
-
-def check_phrases(
-    must_contain: Sequence[Sequence[Sequence[int]]],
-    config: GenerationConfig,
-    num_classes: int,
-    has_own_cache: bool,
-) -> None:
-    """Raise an error if another argument contradicts `must_contain`, if a phrase is not a list of token ids, or
-    if a setting forbids a phrase.
-    """
-    for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_own_cache)):
-        if is_given:
-            raise InvalidValueError(
-                f"`must_contain` cannot be combined with `{name}`; remove one of the two arguments."
-            )
-    lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
-    for one in lists:
-        if one is not None and not isinstance(one, (list, tuple)):
-            raise InvalidValueError(
-                "`must_contain` must be a list with a list of phrases for each sentence, and each phrase "
-                f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
-                "a tensor with `.tolist()`."
-            )
-    for sentence, phrases in enumerate(must_contain):
-        for phrase in phrases or ():
-            _check_phrase(phrase, sentence, config, num_classes)
-
-
-def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_classes: int) -> None:
-    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
-    tokens = phrase if isinstance(phrase, (list, tuple)) else []
-    are_ordinary = [isinstance(t, int) and 0 <= t < num_classes and t not in special for t in tokens]
-    if not tokens or not all(are_ordinary):
-        raise InvalidValueError(
-            "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of "
-            f"one or more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence "
-            f"{sentence}."
-        )
-    reason = forbidden_tokens(tokens, config)
-    ngram = repeated_ngram(tokens, config.no_repeat_ngram_size)
-    if reason is None and ngram is not None:
-        reason = f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as"
-    if reason is not None:
-        raise PhraseError(sentence, [[*tokens]], f"{reason} in this phrase; remove the phrase or the setting")
 
 
 def search_again(
@@ -410,6 +126,22 @@ def _grid_search(
     return found
 
 
+def _select_inputs(
+    inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
+) -> dict[str, Any]:
+    """Return the inputs of a model for the sentences with the indices `kept` [N]. Repeat the mask of the
+    prompt for `config.num_beams` beams.
+    """
+    selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
+    selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
+    if "attention_mask" in inputs:
+        selected["attention_mask"] = inputs["attention_mask"][kept]
+    if "decoder_attention_mask" in inputs:
+        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
+        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
+    return selected
+
+
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
@@ -420,7 +152,7 @@ def _fit_phrases_of_batch(
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
-        fitting = _fit_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
+        fitting = fit_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
         if fitting is None:
             end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
             raise PhraseError(
@@ -443,40 +175,172 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
     return limits - (is_longest & has_forced_end).long()
 
 
-def _fit_phrases(
-    phrases: list[Sequence[int]], prompt: list[int], capacity: int
-) -> list[Sequence[int]] | None:
-    """Return the phrases unchanged if the prompt and `capacity` more tokens can contain all phrases.
-    Otherwise merge the phrases into one sequence in which phrases overlap. Return None if the merged sequence
-    needs more than `capacity` tokens after the prompt.
+class PhraseCandidates(CandidateSelection):
+    """The candidate selection of grid beam search. For each number of missing phrase tokens,
+    `PhraseCandidates` keeps `num_kept` beams.
+
+    `config.num_beams` is the total number K of beams.
     """
-    missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
-    if _num_missing_tokens(missing, prompt) <= capacity:
-        return phrases
-    row = _shortest_sequence(missing)
-    return [row] if _num_missing_tokens([row], prompt) <= capacity else None
+
+    def __init__(
+        self,
+        task: SearchTask,
+        phrases: Sequence[Sequence[Sequence[int]]],
+        config: GenerationConfig,
+        num_kept: int,
+    ):
+        device = task.prompt.device
+        self.num_kept = num_kept
+        self.tables = PhraseTables(phrases, device)
+        # The number of most probable next tokens that the selection considers for each beam. Consider more
+        # than `num_kept` tokens, so that `num_kept` tokens remain if other tokens end the translation, or
+        # begin or continue a phrase.
+        num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
+        options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
+        self.num_options = torch.tensor(options, device=device)  # [B]
+        self.most_options = max(options)
+        self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
+        self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
+        # For each beam of each sentence, the phrase tokens that the beam contains (see `PhraseTables`).
+        # Sentences whose search has ended stay in the tensor.
+        self.matches = self.tables.match_prompts(task.prompt).repeat(
+            1, config.num_beams, 1, 1
+        )  # [B, K, F, L + 1]
+
+    def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
+        beams = search.beams
+        matches = self.matches[beams.sentences]  # [N, K, F, L + 1]
+        if search.num_new > 0:
+            before = gather_beams(matches, beams.parents)
+            matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
+            self.matches[beams.sentences] = matches
+        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K, O]
+        parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
+        scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
+        tokens = tokens.flatten(1).gather(1, index)
+        missing = missing.flatten(1).gather(1, index)
+        parents = parents.flatten(1).gather(1, index)
+        order = self._order(search, scores, tokens, missing)
+        order, chosen = order.sort(dim=1, stable=True)
+        num_candidates = self.num_kept + search.num_beams
+        chosen = chosen[:, :num_candidates]
+        is_nothing = order[:, :num_candidates] == 2
+        return Candidates(
+            scores.gather(1, chosen).masked_fill(is_nothing, EMPTY_SCORE),
+            parents.gather(1, chosen).masked_fill(is_nothing, 0),
+            tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
+        )
+
+    def _order(
+        self, search: RunningSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
+    ) -> torch.Tensor:
+        """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
+        the beam, 1 if the option continues the beam, 2 if the option is discarded. The arguments `scores`,
+        `tokens` and `missing` (numbers of missing phrase tokens) [N, K * O] must list the options of each
+        sentence by score, best first.
+        """
+        is_last = search.limits.unsqueeze(1) <= search.num_new + 1
+        ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
+        is_possible = exists(scores)
+        is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
+        # Rank the options (possible next tokens) that continue a beam, best first. Two options compete only
+        # if the same number of phrase tokens is missing after both options.
+        numbers = torch.arange(self.most_missing + 1, device=scores.device)
+        misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
+        ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
+        is_good_enough = ranks.gather(2, missing.unsqueeze(2)).squeeze(2) <= self.num_kept
+        is_kept = is_possible & torch.where(ends, is_complete_enough, is_good_enough)
+        return torch.where(is_kept, 1 - ends.long(), 2)
+
+    def _options(
+        self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
+        ids, and numbers of missing phrase tokens.
+
+        A possible next token gets the `EXCLUDED_SCORE` if the length limit leaves too little room for the
+        missing phrases after the token.
+        """
+        sentences = search.beams.sentences
+        total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
+        scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
+        columns = torch.arange(tokens.shape[2], device=tokens.device)
+        is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
+        # Always consider the next token of each phrase, even if the token is improbable.
+        added = self.tables.next_tokens(sentences, matches)  # [N, K, F]
+        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
+        is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
+        scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
+        is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
+        tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
+        missing = self.tables.num_missing(sentences, self.tables.advance(sentences, matches, tokens))
+        capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
+        if search.eos is not None:
+            capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
+        return scores.masked_fill(~is_option | (missing > capacity), EXCLUDED_SCORE), tokens, missing
 
 
-def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """Return the number of tokens that must follow the prompt to complete all missing phrases."""
-    return num_tokens(missing) - max(
-        (_longest_matching_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
-    )
+class PhraseTables:
+    """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
+    GPU in each step of the search.
 
-
-def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shortest sequence that contains all phrases. For more than six phrases, try only the given
-    order.
+    The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
+    l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase f,
+    entry [f, l] stays True in later steps, because the translation contains the whole phrase.
     """
-    orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
-    rows = []
-    for order in orders:
-        row: tuple[int, ...] = ()
-        for phrase in order:
-            if not contains(row, phrase):
-                row += phrase[_longest_matching_beginning(phrase, row) :]
-        rows.append(row)
-    return min(rows, key=len)
+
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
+        num_phrases = max(1, max(len(of_sentence) for of_sentence in phrases))
+        longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
+        lengths = []
+        tokens = []
+        for of_sentence in phrases:
+            padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
+            lengths.append([len(phrase) for phrase in padded])
+            tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
+        # Add phrases of length 0 to sentences with fewer phrases than other sentences. `tokens` contains -1
+        # after the end of each phrase.
+        self.lengths = torch.tensor(lengths, device=device)  # [B, F]
+        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
+        self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
+        self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
+
+    def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
+        """Return which phrase tokens the prompts [B, P] contain, as a bool tensor `matches` [B, 1, F, L + 1]."""
+        sentences = torch.arange(len(prompts), device=prompts.device)
+        matches = torch.zeros_like(self.is_whole).unsqueeze(1)
+        matches[..., 0] = True
+        for tokens in prompts.unbind(dim=1):
+            matches = self.advance(sentences, matches, tokens[:, None, None]).squeeze(2)
+        return matches
+
+    def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return which phrase tokens [N, K, O, F, L + 1] each beam contains after each possible next token in
+        `tokens` [N, K, O]. The tensor `matches` [N, K, F, L + 1] describes the beams before the next token.
+        """
+        is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
+        longer = matches[:, :, None, :, :-1] & is_next
+        matches_after = nn.functional.pad(longer, (1, 0), value=True)
+        is_there = matches & self.is_whole[sentences].unsqueeze(1)
+        return matches_after | is_there.unsqueeze(2)
+
+    def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
+        """Return the number [..., F] int64 of matched tokens of each phrase."""
+        return (matches * self.numbers).amax(dim=-1)
+
+    def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """Return the number [N, K, O] of tokens that a translation still needs to contain all phrases."""
+        lengths = self.lengths[sentences][:, None, None]
+        progress = self.num_matched(matches)  # [N, K, O, F]
+        is_missing = progress < lengths
+        return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
+
+    def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """Return the next token [N, K, F] of each phrase, or -1 if the translation already contains the
+        phrase.
+        """
+        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
+        return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
 
 def unmet_phrases(
@@ -487,7 +351,7 @@ def unmet_phrases(
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
     for row, (tokens, score) in enumerate(zip(sequences.tolist(), scores.tolist(), strict=True)):
-        phrases = must_contain[row // num_results] or () if score > NEG_INF else ()
+        phrases = must_contain[row // num_results] or () if score > -math.inf else ()
         unmet[row // num_results].append([phrase for phrase in phrases if not contains(tokens, phrase)])
     return unmet
 
@@ -501,19 +365,3 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
                 "of the batch, but no translation with all phrases was found under "
                 f"{forbidding_settings(config)}; the translation lacks the named phrases."
             )
-
-
-def _select_inputs(
-    inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
-) -> dict[str, Any]:
-    """Return the inputs of a model for the sentences with the indices `kept` [N]. Repeat the mask of the
-    prompt for `config.num_beams` beams.
-    """
-    selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
-    selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
-    if "attention_mask" in inputs:
-        selected["attention_mask"] = inputs["attention_mask"][kept]
-    if "decoder_attention_mask" in inputs:
-        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
-        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
-    return selected

@@ -18,9 +18,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from .backend_vaswani import Hypothesis
-from .beam_search_vaswani import coverage_score, length_penalty
 from .generation_vaswani import setting_of
 from .inputs_vaswani import SCORE_SETTINGS, validate_search_fields
+from .search_strategies_vaswani import coverage_score, length_penalty
 from .text_rules_vaswani import (
     align_words,
     join_sentences,

@@ -54,7 +54,7 @@ from .inputs_vaswani import (
     unwrap,
     zip_pairs,
 )
-from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
+from .phrases_vaswani import contains, forbidden_tokens, repeated_ngram
 from .segment_tokenizer_vaswani import SegmentTokenizer
 from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
 from .tokenizing_vaswani import TOKENIZING, phrase_token_ids, prefix_token_ids

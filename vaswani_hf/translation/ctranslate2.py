@@ -56,17 +56,17 @@ from transformers import GenerationConfig
 from transformers.utils import logging
 
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
-from ..model.beam_search_vaswani import (
-    PenaltyScorer,
-    coverage_score,
-    highest_reachable_score,
-    length_penalty,
-)
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.search_errors_vaswani import NotFiniteError
+from ..model.search_strategies_vaswani import (
+    PenaltyScorer,
+    coverage_score,
+    highest_reachable_score,
+    length_penalty,
+)
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
@@ -74,6 +74,14 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
+# The search settings that this backend computes with all values. All other fields of `SearchSettings` must have
+# their default values.
+_SETTINGS = frozenset(
+    """
+    num_beams num_return_sequences early_stopping length_penalty length_penalty_type coverage_penalty
+    max_new_tokens max_length max_length_a max_length_b no_repeat_ngram_size do_sample temperature top_k top_p
+    """.split()
+)
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
 # With `early_stopping="never"`, the first search of a sentence goes up to `_FIRST_LENGTH` target tokens for
@@ -332,7 +340,8 @@ class CTranslate2Backend:
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
         """Return a value for each search setting. The value comes from the call, else from the generation
-        config of the checkpoint, else from the defaults of `SearchSettings`.
+        config of the checkpoint, else from the defaults of `SearchSettings`. Raise an error if this backend
+        does not support a setting.
         """
         for name in settings:
             if name not in DECODING_SETTINGS:
@@ -341,10 +350,16 @@ class CTranslate2Backend:
                     f"{', '.join(DECODING_SETTINGS)}."
                 )
         chosen = {}
-        for name in DECODING_SETTINGS:
+        for name, default in DECODING_SETTINGS.items():
             value = setting_of(name, settings, self.generation_config)
-            if value is not None:
-                chosen[name] = value
+            if value is None:
+                continue
+            if name not in _SETTINGS and value != default:
+                raise InvalidValueError(
+                    f"`{name}` must be {default!r} with the engine ctranslate2, which does not support other "
+                    f"values, but is {value!r}."
+                )
+            chosen[name] = value
         config = SearchSettings(**chosen)
         validate_search_fields(config)
         is_sampling = config.do_sample and config.num_beams == 1

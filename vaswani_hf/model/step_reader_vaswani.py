@@ -1,0 +1,100 @@
+"""Reads values of a search step from the device.
+
+A search step needs a few numbers on the CPU: the number of sentences whose search continues, a sum that is
+NaN if a log-probability is NaN, and the sizes of the key-value caches. On a GPU, reading a number makes the
+CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together, and can use the numbers
+one step late.
+
+This file is saved with every checkpoint because the search reads its values with `StepReader`.
+
+The docstring of the file beam_search_vaswani explains the letters in tensor shapes, such as N and K.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig
+
+from .decoding_vaswani import Decoder, TreeKVCache
+from .search_errors_vaswani import NotFiniteError
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """Values of one search step. One transfer copies the tensor `values` from the device to the CPU."""
+
+    # `values` [2 + len(trees)] float32 contains the sum of `log_probs`, the number of sentences whose search
+    # continues, and `num_living` of each cache in `trees`. `num_living` is the number of cached tokens that
+    # belong to a beam, in the sentence with the most such tokens.
+    values: torch.Tensor
+    trees: list[TreeKVCache]
+    # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
+    # token of the vocabulary. `sentences` [N] int64 contains the index of each sentence, and `is_open` [N] is
+    # True if the sentence was open before the step. If `log_probs` contains NaN for an open sentence, the
+    # error names the sentence.
+    log_probs: torch.Tensor
+    sentences: torch.Tensor
+    is_open: torch.Tensor
+    # The CUDA event at the end of an asynchronous copy of `values` from the GPU to the CPU, else None.
+    copied: torch.cuda.Event | None
+
+
+class StepReader:
+    """Reads values of a search step from the device. In a step of the default search, only `StepReader` makes
+    the CPU wait for a GPU. If `is_late` is True, the CPU uses the values of a step only in the next step, so
+    that the GPU does not wait for the CPU. With `is_late`, the search can run one additional step at its end.
+    The search discards the results of the additional step.
+    """
+
+    def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
+        self.trees = [decoder.tree for decoder in decoders if decoder.tree is not None]
+        self.refuses_nan = not config.remove_invalid_values
+        self.is_late = is_late
+        # If `is_late` is True, the `StepValues` of the previous call of `read`; otherwise None.
+        self.pending: StepValues | None = None
+
+    def read(
+        self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, continues: torch.Tensor
+    ) -> int:
+        """Return the number of sentences whose search continues after the step, or after the previous step if
+        `is_late` is True. Raise an error if a log-probability of an open sentence is NaN.
+
+        `continues` [N] is True for each sentence whose search continues after the step. For the other
+        arguments, see `StepValues`.
+        """
+        trees = [tree for tree in self.trees if tree.is_nearly_full]
+        living = [tree.living().sum(dim=1).max() for tree in trees]
+        values = torch.stack((log_probs.sum(), continues.sum(), *living))
+        if not self.is_late:
+            return self._use(StepValues(values, trees, log_probs, sentences, is_open, copied=None))
+        # Pass `non_blocking=True`, so that the GPU and the CPU continue during the copy to pinned memory.
+        on_cpu = values.to("cpu", non_blocking=True)
+        copied = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
+        previous = self.pending
+        self.pending = StepValues(on_cpu, trees, log_probs, sentences, is_open, copied)
+        return len(sentences) if previous is None else self._use(previous)
+
+    def finish(self) -> None:
+        """If `is_late` is True, check the values of the final step, because no later call of `read` checks
+        the values.
+        """
+        if self.pending is not None:
+            self._use(self.pending)
+
+    def _use(self, step: StepValues) -> int:
+        """Check the log-probabilities for NaN, set `num_living` of each `TreeKVCache`, and return the number
+        of sentences whose search continues.
+        """
+        if step.copied is not None:
+            step.copied.synchronize()
+        log_prob_sum, num_continuing, *living = step.values.tolist()
+        if math.isnan(log_prob_sum) and self.refuses_nan:
+            is_broken = step.log_probs.isnan().any(dim=1) & step.is_open
+            broken = step.sentences[is_broken].tolist()
+            if broken:
+                raise NotFiniteError(broken[0])
+        for tree, num_living in zip(step.trees, living, strict=True):
+            tree.num_living = int(num_living)
+        return int(num_continuing)
