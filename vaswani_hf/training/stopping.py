@@ -94,6 +94,7 @@ class GracefulShutdown:
             if other_machine == machine and pid != own_pid:
                 self._peers.append(pid)
         if threading.current_thread() is not threading.main_thread():
+            processes.gather(None)
             yield
             return
         reader, writer = socket.socketpair()
@@ -106,8 +107,11 @@ class GracefulShutdown:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
-        watcher.start()
         try:
+            # Wait until all processes have their signal handlers. Without a signal handler, a forwarded signal
+            # would end a process without a message.
+            processes.gather(None)
+            watcher.start()
             yield
         finally:
             self._raises = False
@@ -121,7 +125,8 @@ class GracefulShutdown:
             # Call `shutdown` to end the thread `watcher`. `close` does not end `watcher` if a child process,
             # such as a data worker, has an open copy of the socket `writer`.
             writer.shutdown(socket.SHUT_RDWR)
-            watcher.join()
+            if watcher.is_alive():
+                watcher.join()
             writer.close()
             reader.close()
 
