@@ -164,6 +164,31 @@ def test_processes_have_their_handlers_before_a_signal_is_passed_on():
     assert handlers == [before, inside]
 
 
+def test_a_signal_that_is_passed_on_late_ends_no_process(monkeypatch):
+    class Pair:
+        """A group of this process and a child."""
+
+        is_first = True
+
+        def gather(self, item):
+            return [item, item and (item[0], child.pid)]
+
+    later = []
+    before = signal.signal(signal.SIGTERM, lambda *_: later.append("signal"))
+    try:
+        with subprocess.Popen(["sleep", "120"]) as child, GracefulShutdown().listening(Pair()):
+            signal.raise_signal(signal.SIGTERM)
+        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", 10_000)
+        signal.raise_signal(signal.SIGTERM)
+        assert later == []
+        # The next signal has its earlier effect.
+        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", -1)
+        signal.raise_signal(signal.SIGTERM)
+        assert later == ["signal"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     class Two:
         """A group of this process and one of another machine with the process number of a child."""
