@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sentences import rows
 
 from vaswani_hf.data.toy_corpora import english_words, german_words
 from vaswani_hf.recipe import load_recipe
@@ -52,18 +51,39 @@ def test_pairs_in_other_formats_need_the_languages(pairs, vaswani):
     assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["train_pairs"] == "train.jsonl"
 
 
-WRONG = """
-train.en --source train.en --target train.de | `recipe` must be a new file, but train.en exists; give another name.
-no/mine.yaml --source train.en --target train.de | `recipe` must be the name of a .yaml file in an existing folder
-mine --source train.en --target train.de | `recipe` must be the name of a .yaml file in an existing folder
-mine.yaml --source train.en | Either `--source` and `--target`, or `--pairs` must be given
-mine.yaml --source train.en --target gone.de | `--target` must be an existing file, but is gone.de.
-few.yaml --source few.en --target few.de | The training data must have at least 100 sentence pairs, but has 1; give more data, or write a recipe yourself.
-few.yaml --source train.en --target few.de | train.en and few.de must have equally many lines, but have 300 and 1.
-"""
+WRONG = {
+    "an existing recipe": (
+        "train.en --source train.en --target train.de",
+        "`recipe` must be a new file, but train.en exists; give another name.",
+    ),
+    "a missing folder": (
+        "no/mine.yaml --source train.en --target train.de",
+        "`recipe` must be the name of a .yaml file in an existing folder",
+    ),
+    "a name without .yaml": (
+        "mine --source train.en --target train.de",
+        "`recipe` must be the name of a .yaml file in an existing folder",
+    ),
+    "a source without a target": (
+        "mine.yaml --source train.en",
+        "Either `--source` and `--target`, or `--pairs` must be given",
+    ),
+    "a missing target": (
+        "mine.yaml --source train.en --target gone.de",
+        "`--target` must be an existing file, but is gone.de.",
+    ),
+    "too few pairs": (
+        "few.yaml --source few.en --target few.de",
+        "The training data must have at least 100 sentence pairs, but has 1; give more data, or write a recipe yourself.",
+    ),
+    "files of different lengths": (
+        "few.yaml --source train.en --target few.de",
+        "train.en and few.de must have equally many lines, but have 300 and 1.",
+    ),
+}
 
 
-@pytest.mark.parametrize(("words", "message"), rows(WRONG))
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_options_and_files_are_one_sentence_and_write_nothing(pairs, vaswani, words, message):
     Path("few.en").write_text("one\n")
     Path("few.de").write_text("eins\n")

@@ -4,7 +4,6 @@ import codecs
 import gzip
 import io
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from worker_processes import is_worker, needs_proc, processes_of
@@ -403,83 +403,79 @@ def test_without_work_for_two_no_process_starts(translate, source, tmp_path, mon
     assert message not in translate("--text", "eins")[2]
 
 
-def run_in_a_session(argv: list[str], streams: list[int]) -> None:
-    """Runs a command in a forked process, with these file descriptors as its streams."""
-    os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, 256)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-    code = main(argv)
-    sys.stderr.flush()
-    os._exit(code)
+# The command has a session of its own, so that a test can send a signal to the command and its workers only.
+IN_A_SESSION = """
+import os, sys
+from vaswani_hf.cli import main
+os.setsid()
+print(os.getpid(), flush=True)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class LongRun(NamedTuple):
+    """A command with two workers on endless input."""
+
+    process: subprocess.Popen
+    pid: int
+    workers: list[int]
+
+    def errors_at_the_end(self) -> str:
+        """The errors that the command has printed; the workers must end, too."""
+        _, errors = self.process.communicate(timeout=300)
+        deadline = time.monotonic() + 60
+        while any(map(is_worker, self.workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(is_worker, self.workers))
+        assert "Traceback" not in errors
+        return errors
 
 
 @pytest.fixture
-def long_run(python, copier_checkpoint, tmp_path):
-    """Start a command with two workers on endless input: the command, its workers and its output."""
-    multiprocessing.set_executable(python)
+def long_run(python, copier_checkpoint):
+    command = [python, "-c", IN_A_SESSION, "translate", copier_checkpoint, "--workers", "2", "--window", "4"]
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
-    output, theirs = os.pipe()
-    argv = ["translate", copier_checkpoint, "--workers", "2", "--window", "4"]
-    with open(tmp_path / "errors", "wb") as errors:
-        streams = [feeder.stdout.fileno(), theirs, errors.fileno()]
-        process = multiprocessing.get_context("fork").Process(target=run_in_a_session, args=(argv, streams))
-        process.start()
+    process = subprocess.Popen(
+        command, stdin=feeder.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     feeder.stdout.close()
-    os.close(theirs)
     try:
-        assert os.read(output, 10) == b"eins nein\n"
-        workers = [pid for pid in processes_of(process.pid) if is_worker(pid)]
+        pid = int(process.stdout.readline())
+        assert process.stdout.readline() == "eins nein\n"
+        workers = [worker for worker in processes_of(pid) if is_worker(worker)]
         assert len(workers) == 2
-        yield process, workers, output
+        yield LongRun(process, pid, workers)
     finally:
         feeder.kill()
         feeder.wait()
         process.kill()
-        process.join()
-        multiprocessing.set_executable(sys.executable)
-
-
-def errors_at_the_end(process, workers, folder) -> str:
-    process.join(300)
-    deadline = time.monotonic() + 60
-    while any(map(is_worker, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(is_worker, workers))
-    errors = (folder / "errors").read_text(encoding="utf-8")
-    assert "Traceback" not in errors
-    return errors
+        process.wait()
 
 
 @needs_proc
-def test_ctrl_c_ends_all(long_run, tmp_path):
-    process, workers, output = long_run
+def test_ctrl_c_ends_all(long_run):
     # The workers ignore SIGINT.
-    for pid in workers:
+    for pid in long_run.workers:
         os.kill(pid, signal.SIGINT)
     time.sleep(0.5)
-    assert all(map(is_worker, workers))
-    os.killpg(process.pid, signal.SIGINT)
-    while os.read(output, 4096):
-        pass
-    assert errors_at_the_end(process, workers, tmp_path).strip() == "vaswani: interrupted"
-    assert process.exitcode == 130
+    assert all(map(is_worker, long_run.workers))
+    os.killpg(long_run.pid, signal.SIGINT)
+    assert long_run.errors_at_the_end() == "vaswani: interrupted\n"
+    assert long_run.process.returncode == 130
 
 
 @needs_proc
-def test_who_was_killed_leaves_no_one_behind(long_run, tmp_path):
-    process, workers, _ = long_run
-    process.kill()
-    assert errors_at_the_end(process, workers, tmp_path) == ""
+def test_who_was_killed_leaves_no_one_behind(long_run):
+    os.kill(long_run.pid, signal.SIGKILL)
+    assert long_run.errors_at_the_end() == ""
+    assert long_run.process.returncode == -signal.SIGKILL
 
 
 @needs_proc
-def test_a_broken_pipe_ends_all(long_run, tmp_path):
-    process, workers, output = long_run
-    os.close(output)
-    assert errors_at_the_end(process, workers, tmp_path) == ""
-    assert process.exitcode == 0
+def test_a_broken_pipe_ends_all(long_run):
+    long_run.process.stdout.close()
+    assert long_run.process.wait(300) == 0
+    assert long_run.errors_at_the_end() == ""
 
 
 def test_what_is_there_already_is_never_cut_off(translate, command, tmp_path):

@@ -51,9 +51,11 @@ def test_free_cores_are_those_that_other_programs_leave(idle, own, expected):
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
-def test_the_times_of_the_processor_grow(tmp_path, monkeypatch):
-    first, second = processor_times(), processor_times()
-    assert all(later >= earlier >= 0 for earlier, later in zip(first, second, strict=True))
+def test_the_times_of_the_processor_are_those_of_the_kernel(tmp_path, monkeypatch):
+    times = processor_times()
+    # The times of Linux may decrease by a tick from one call to the next, so the test compares no two calls.
+    assert times.total > times.idle >= 0
+    assert times.own > 0
     (tmp_path / "stat").write_text("cpu  100 20 30 400 50 6 7 8 0 0\ncpu0 1 2 3\n")
     monkeypatch.setattr(threads, "_STATISTICS", tmp_path / "stat")
     ticks = os.sysconf("SC_CLK_TCK")

@@ -1,15 +1,11 @@
 """A Space runs from the files that a push has sent, without the package."""
 
-import os
-import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import snapshot_download
-from huggingface_hub.utils import get_session
 
 from vaswani_hf.convert.html_engine import HtmlEngine
 
@@ -33,18 +29,16 @@ def test_the_pushed_space_translates_without_the_package(
     client = pytest.importorskip("gradio_client")
     assert vaswani("push", both_directions[0], repo_id, "--space", space_id)[0] == 0
     folder = snapshot_download(space_id, repo_type="space")
-    port = _free_port()
-    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
-    process = subprocess.Popen([fresh_python, "-c", WITHOUT_PACKAGE], cwd=folder, env=environment)
+    command = [fresh_python, "-u", "-c", WITHOUT_PACKAGE]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
-        address = f"http://127.0.0.1:{port}/"
-        _wait(process, address)
+        address = _address_of(process)
         page = client.Client(address, verbose=False)
         translation, words, *_ = page.predict("en → de", "der Hund", 2, 1, api_name="/translate")
         view = page.predict("en → de", "der Hund", 2, api_name="/explain")
     finally:
         process.terminate()
-        process.wait()
+        process.communicate()
     assert translation == "der Hund" and "Hund<rt>" in words
     assert view.startswith("<iframe") and "vaswaniView.show" in view and "cross" in view
 
@@ -112,19 +106,9 @@ def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vas
     assert code == 2 and "a/b/c" in sentence and ("model", repo_id) not in hub.repositories
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _wait(process: subprocess.Popen, address: str) -> None:
-    """Wait until the page answers, at most four minutes."""
-    for _ in range(480):
-        assert process.poll() is None, "The Space has ended."
-        try:
-            get_session().get(address)
-            return
-        except Exception:
-            time.sleep(0.5)
-    raise TimeoutError(address)
+def _address_of(process: subprocess.Popen) -> str:
+    """Read the output of the Space until gradio has chosen a free port and the page answers."""
+    for line in process.stdout:
+        if "Running on local URL" in line:
+            return line.split()[-1]
+    raise AssertionError("The Space has ended.")

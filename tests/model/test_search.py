@@ -341,7 +341,9 @@ def test_a_model_without_an_end_equals_transformers():
 
 
 @pytest.mark.parametrize(
-    ("cache", "early_stopping"), zip(CACHES.values(), (False, "never", "never"), strict=True), ids=CACHES
+    ("cache", "early_stopping"),
+    list(zip(CACHES.values(), (False, "never", "never"), strict=True)),
+    ids=CACHES,
 )
 def test_outputs_of_every_step_are_transformers_own(model, cache, early_stopping):
     model.set_attn_implementation("eager")

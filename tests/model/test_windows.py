@@ -25,6 +25,7 @@ from vaswani_hf.model.masks_vaswani import (
     cross_attention_masks,
     self_attention_masks,
 )
+from vaswani_hf.training.training_step import enable_gradient_checkpointing
 
 WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
@@ -319,7 +320,7 @@ def test_a_window_is_trained_with_gradient_checkpointing_and_dropout():
     for is_checkpointed in (False, True):
         model = tiny_model(attention_window=4, dropout=0.1, attention_dropout=0.1).train()
         if is_checkpointed:
-            model.gradient_checkpointing_enable()
+            enable_gradient_checkpointing(model)
         torch.manual_seed(1)
         loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()

@@ -15,7 +15,6 @@ from huggingface_hub import HfApi, ModelCard
 from jinja2 import Environment, meta
 from safetensors.torch import load_file, save_file
 from sentences import refused
-from sentences import rows as rows_of
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.certificate import hashes_of_weights
@@ -444,22 +443,39 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
             assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
 
-DAMAGED_RECORDS = """
-results.json | [] | must hold a JSON object, but does not; restore it or remove it.
-results.json | { | must hold a JSON object, but does not; restore it or remove it.
-results.json | {"test": {"bleu": "x"}} | WRONG (`test.bleu` must be a number, but is 'x'); restore it
-results.json | {"origin": {}} | WRONG (`origin.name` must be given, but is missing); restore it
-results.json | {"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]} | WRONG (`examples[0].words[0]` must be a list, but is 3); restore it
-results.json | {"test": {"bleu": 20, "exact_match": 1}} | must hold all scores of the test set, but has `test.bleu` and no `test.chrf`; restore the file or remove it.
-recipe.yaml | steps: 3 | cannot be used: `steps` is not a key of a recipe
-"""
+FOREIGN = "must hold what `vaswani train` writes, but does not"
+# The file, its content, and the begin of the error message after the name of the file.
+DAMAGED_RECORDS = {
+    "a list": ("results.json", "[]", "must hold a JSON object, but does not; restore it or remove it."),
+    "no JSON": ("results.json", "{", "must hold a JSON object, but does not; restore it or remove it."),
+    "text for a number": (
+        "results.json",
+        '{"test": {"bleu": "x"}}',
+        f"{FOREIGN} (`test.bleu` must be a number, but is 'x'); restore it",
+    ),
+    "a missing name": (
+        "results.json",
+        '{"origin": {}}',
+        f"{FOREIGN} (`origin.name` must be given, but is missing); restore it",
+    ),
+    "a number for a list": (
+        "results.json",
+        '{"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]}',
+        f"{FOREIGN} (`examples[0].words[0]` must be a list, but is 3); restore it",
+    ),
+    "a missing score": (
+        "results.json",
+        '{"test": {"bleu": 20, "exact_match": 1}}',
+        "must hold all scores of the test set, but has `test.bleu` and no `test.chrf`; restore the file or remove it.",
+    ),
+    "an unknown key": ("recipe.yaml", "steps: 3", "cannot be used: `steps` is not a key of a recipe"),
+}
 
 
-@pytest.mark.parametrize(("file", "content", "sentence"), rows_of(DAMAGED_RECORDS))
+@pytest.mark.parametrize(("file", "content", "sentence"), DAMAGED_RECORDS.values(), ids=DAMAGED_RECORDS)
 def test_a_damaged_record_is_named(tiny_checkpoint, file, content, sentence):
     folder = tiny_checkpoint()
     (folder / file).write_text(content)
-    sentence = sentence.replace("WRONG", "must hold what `vaswani train` writes, but does not")
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words")
     assert str(caught.value).startswith(f"The record '{folder / file}' {sentence}")

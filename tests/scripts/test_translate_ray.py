@@ -45,7 +45,7 @@ def test_two_workers_translate_every_row_in_order(python, source, tiny_checkpoin
             [str(SCRIPT.parents[2]), environment.get("PYTHONPATH", "")]
         )
         command = [python, str(SCRIPT), *map(str, words)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     first, *others = done.stdout.splitlines()
     assert first == "5 files, 0 of them translated already" and len(others) == 5

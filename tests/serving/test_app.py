@@ -1,16 +1,14 @@
 """The HTTP interface: LibreTranslate, `/v1/translations`, limits, and clients that misbehave."""
 
-import asyncio
 import json
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import factories
 import pytest
 import torch
 from libretranslatepy import LibreTranslateAPI
-from test_engine import Recorded
+from test_engine import Recorded, wait_until
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.markup import translate_markup
@@ -26,13 +24,6 @@ def translate(client, **fields):
 
 def events_of(answer) -> list[dict]:
     return [json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line]
-
-
-def wait_until(is_true) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_client_of_libretranslate(client):
@@ -239,14 +230,21 @@ def test_html(client, copier):
     assert translate(client, q="&amp;").json()["translatedText"] == next(copier.translate(["&amp;"]))
 
 
-def test_html_shares_batches_with_texts(serve, copier):
+def test_html_requests_share_a_batch(serve, copier):
+    """Two requests wait while the batch of an earlier request is translated."""
     recorded = Recorded(copier)
-    client = serve([("en", "de", recorded)], batch_wait=0.5)
+    recorded.proceed.clear()
+    client = serve([("en", "de", recorded)], batch_wait=0.0)
     documents = ["<p>eins</p><p>nein</p>", "<b>Öl</b>"]
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda one: translate(client, q=one, format="html").json(), documents))
-    assert [answer["translatedText"] for answer in answers] == documents
-    assert [sorted(batch) for batch in recorded.batches] == [["eins", "nein", "Öl"]]
+    with ThreadPoolExecutor(3) as pool:
+        earlier = pool.submit(translate, client, q="ja?")
+        assert recorded.has_begun.wait(60)
+        answers = [pool.submit(translate, client, q=one, format="html") for one in documents]
+        wait_until(lambda: client.service.engine.num_waiting_characters == len("ja?einsneinÖl"))
+        recorded.proceed.set()
+    assert earlier.result().json()["translatedText"] == "ja?"
+    assert [answer.result().json()["translatedText"] for answer in answers] == documents
+    assert [sorted(batch) for batch in recorded.batches] == [["ja?"], ["eins", "nein", "Öl"]]
 
 
 def test_glossaries(serve, tmp_path):
@@ -463,24 +461,20 @@ def test_the_request_of_a_client_that_leaves_leaves_the_queue(serve, copier, str
 
 def test_requests_of_many_clients_get_their_own_translations(serve, copier):
     """Requests with different options and texts at the same time."""
-    client = serve(batch_wait=0.02)
+    recorded = Recorded(copier)
+    recorded.proceed.clear()
+    client = serve([("en", "de", recorded)], batch_wait=0.02)
     texts = [f"{line} {other}" for line in LINES for other in LINES]
     expected = list(copier.translate(texts, split_sentences=True))
 
-    async def ask_all() -> list[str]:
-        import httpx
+    def ask(number: int) -> str:
+        fields = {"text": texts[number], "scores": number % 2 == 0}
+        return client.post("/v1/translations", json=fields).json()["translations"][0]["text"]
 
-        limits = httpx.Limits(max_connections=16)
-        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, limits=limits) as fast:
-            answers = await asyncio.gather(
-                *(
-                    fast.post("/v1/translations", json={"text": text, "scores": number % 2 == 0})
-                    for number, text in enumerate(texts)
-                )
-            )
-        return [answer.json()["translations"][0]["text"] for answer in answers]
-
-    assert asyncio.run(ask_all()) == expected
-    batches = client.get("/metrics").text
-    count = next(line for line in batches.splitlines() if line.startswith("vaswani_batch_sentences_count"))
-    assert float(count.split()[1]) < len(texts)
+    with ThreadPoolExecutor(16) as pool:
+        answers = pool.map(ask, range(len(texts)))
+        # The first batch waits until 16 requests are in the queue, so that the next batches are shared.
+        wait_until(lambda: client.service.engine.num_waiting_characters >= sum(map(len, texts[:16])))
+        recorded.proceed.set()
+        assert list(answers) == expected
+    assert len(recorded.batches) < len(texts)

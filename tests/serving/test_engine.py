@@ -10,6 +10,8 @@ from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
 from vaswani_hf.serving.engine import Engine, Job, QueueFullError
 from vaswani_hf.serving.limits import Limits
 
+# Seconds; more than the time limit of a test. The first batch begins when `max_batch` requests wait.
+NEVER = 10_000.0
 LINES = ["der Hund läuft. zwei nein! ja?", "", "  Öl\n3. Mai  ", "weiß größer. " * 30, "eins"]
 
 
@@ -56,6 +58,13 @@ def engine():
         started.stop()
 
 
+def wait_until(is_true) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def job_of(translator, *texts: str, options=None, **constraints) -> Job:
     options = translator.complete(options or TranslationOptions.of(split_sentences=True))
     return Job(translator, [Request(text, **constraints) for text in texts], options)
@@ -90,23 +99,23 @@ def test_the_translations_are_those_of_the_translator(copier, engine, options):
 
 
 def test_requests_that_arrive_together_share_a_batch(recorded, engine):
-    futures = submitted(engine(batch_wait=0.5), job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
+    started = engine(max_batch=2, batch_wait=NEVER)
+    futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
     assert [future.result(60)[0][0].text for future in futures] == ["eins", "zwei, ja?"]
     assert recorded.batches == [["eins", "zwei, ja?"]]
 
 
 def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
     scored = TranslationOptions.of(split_sentences=True, return_scores=True)
-    futures = submitted(
-        engine(batch_wait=0.5), job_of(recorded, "eins"), job_of(recorded, "nein", options=scored)
-    )
+    started = engine(max_batch=2, batch_wait=NEVER)
+    futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=scored))
     assert [future.result(60)[0][0].score is None for future in futures] == [True, False]
     assert recorded.batches == [["eins"], ["nein"]]
 
 
 def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
     scored = TranslationOptions.of(split_sentences=True, return_scores=True)
-    started = engine(max_batch=2, batch_wait=1000.0)
+    started = engine(max_batch=2, batch_wait=NEVER)
     # The two requests have different options, so each batch has one request.
     submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=scored))[1].result(60)
     (alone,) = submitted(started, job_of(recorded, "Hund"))
@@ -115,9 +124,8 @@ def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
 
 def test_a_request_with_a_constraint_does_not_share_a_batch(recorded, engine):
     """A text without letters is translated if its translation has a constraint."""
-    free, begun = submitted(
-        engine(batch_wait=0.5), job_of(recorded, "eins"), job_of(recorded, "!", target_prefix="Öl")
-    )
+    started = engine(max_batch=2, batch_wait=NEVER)
+    free, begun = submitted(started, job_of(recorded, "eins"), job_of(recorded, "!", target_prefix="Öl"))
     assert free.result(60)[0][0].text == "eins"
     assert begun.result(60)[0][0].text.startswith("Öl")
     assert recorded.batches == [["eins"], ["!"]]
@@ -160,9 +168,8 @@ def test_a_cancelled_request_leaves_the_queue(recorded, engine):
 
 
 def test_a_bad_text_fails_alone(recorded, engine):
-    good, bad, other = submitted(
-        engine(batch_wait=0.5), *[job_of(recorded, text) for text in ("eins", "bad", "zwei, ja?")]
-    )
+    started = engine(max_batch=3, batch_wait=NEVER)
+    good, bad, other = submitted(started, *[job_of(recorded, text) for text in ("eins", "bad", "zwei, ja?")])
     with pytest.raises(RuntimeError):
         bad.result(60)
     assert [future.result(60)[0][0].text for future in (good, other)] == ["eins", "zwei, ja?"]
@@ -184,18 +191,17 @@ def test_a_full_queue_refuses_a_request(recorded, engine):
         started.submit(job_of(recorded, "Hund"))
     recorded.proceed.set()
     first.result(60)
+    wait_until(lambda: started.num_waiting_characters == 0)
     (again,) = submitted(started, job_of(recorded, "Hund"))
     assert again.result(60)[0][0].text == "Hund"
 
 
 def test_a_stop_finishes_all_requests(recorded):
-    started = Engine(Limits(max_batch=1, batch_wait=10.0))
+    started = Engine(Limits(max_batch=3, batch_wait=NEVER))
     started.start()
     futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "Hund"))
-    begin = time.monotonic()
     started.stop()
     assert [future.result(0)[0][0].text for future in futures] == ["eins", "Hund"]
-    assert time.monotonic() - begin < 9
     assert not started.is_alive
 
 

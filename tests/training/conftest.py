@@ -22,6 +22,13 @@ def small_held_out():
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_time_limit_after_a_signal(monkeypatch):
+    """A run kills its process some seconds after a signal. A run on a slow machine would kill the process of the tests."""
+    monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_TO_END", 10_000)
+    monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_TO_SAVE", 10_000)
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
     """Give the folder of an uninterrupted run with these options. A process makes each run once; no test changes the folder."""

@@ -19,28 +19,28 @@ from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
-def in_two_processes(python: str, function, folder: Path, *, backend: str, seconds: int = 60) -> list:
-    """The result of a function of this module in each of two processes, with this timeout (seconds)."""
-    words = [function.__name__, str(folder), backend, str(seconds)]
+def in_two_processes(python: str, function, folder: Path, *, backend: str) -> list:
+    """The result of a function of this module in each of two processes."""
+    words = [function.__name__, str(folder), backend]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [
         subprocess.Popen([python, __file__, *words, str(rank)], env=environment) for rank in range(2)
     ]
     try:
         for process in processes:
-            process.wait(300)
+            process.wait(500)
     finally:
         for process in processes:
             process.kill()
     return [json.loads((folder / f"answer-{rank}").read_text()) for rank in range(2)]
 
 
-def meet(name: str, folder: Path, backend: str, seconds: int, rank: int) -> None:
+def meet(name: str, folder: Path, backend: str, rank: int) -> None:
     """Calls a function of this module in one of two processes, and writes its answer into the folder."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="29500")
     _wait_for_both(folder, rank)
-    timeout = timedelta(seconds=seconds)
+    timeout = timedelta(minutes=5)
     dist.init_process_group(backend, f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timeout)
     (folder / f"answer-{rank}").write_text(json.dumps(globals()[name](rank, folder)))
     dist.destroy_process_group()
@@ -49,11 +49,11 @@ def meet(name: str, folder: Path, backend: str, seconds: int, rank: int) -> None
 def _wait_for_both(folder: Path, rank: int) -> None:
     """Wait until both processes have started, because one may start seconds later."""
     (folder / f"started-{rank}").touch()
-    for _ in range(1200):
+    for _ in range(3000):
         if all((folder / f"started-{other}").exists() for other in range(2)):
             return
         time.sleep(0.1)
-    raise TimeoutError("The other process has not started within two minutes.")
+    raise TimeoutError("The other process has not started within five minutes.")
 
 
 def validate(rank, folder) -> dict[str, float]:
@@ -79,11 +79,13 @@ def wait_for_the_first(rank, folder) -> list:
     """Return the rank that worked longer than the timeout of the default group, and the result of the work."""
 
     def slowly():
-        time.sleep(4)
+        time.sleep(2)
         (folder / "corpus").write_text("prepared")
         return rank
 
     processes = Processes()
+    # The processes have met. A shorter timeout would apply to their meeting, too.
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
     return [
         processes.run_on_main(slowly),
         processes.main_process_first(lambda: (folder / "corpus").read_text() + str(rank)),
@@ -120,4 +122,4 @@ def _end_of(work) -> str | int:
 
 
 if __name__ == "__main__":
-    meet(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    meet(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

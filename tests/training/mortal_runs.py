@@ -89,7 +89,7 @@ def _fail_at_change(change, folder):
 
 
 def slow_at(owner: str, name: str) -> Moment:
-    """At the first call of this function, all processes write a file "RUN.slow" and wait for a minute."""
+    """At the first call of this function, all processes write a file "RUN.slow" and wait for ten minutes."""
     return Moment(None, functools.partial(_be_slow, owner, name))
 
 
@@ -101,7 +101,7 @@ def _be_slow(owner, name, folder):
         if not called:
             called.append(True)
             Path(f"{folder}.slow").touch()
-            for _ in range(1200):
+            for _ in range(12_000):
                 time.sleep(0.05)
         return before(*args, **kwargs)
 
@@ -116,7 +116,7 @@ def stuck_at(owner: str, name: str) -> Moment:
 def _be_stuck(owner, name, folder):
     def stuck(*args, **kwargs):
         Path(f"{folder}.slow").touch()
-        hashlib.pbkdf2_hmac("sha512", b"", b"", 300_000_000)
+        hashlib.pbkdf2_hmac("sha512", b"", b"", 2_000_000_000)
 
     setattr(pkgutil.resolve_name(owner), name, stuck)
 

@@ -321,6 +321,7 @@ def test_one_signal_that_comes_twice_is_one_and_a_later_one_ends_at_once(
     # Handle SIGTERM, because SIGTERM would end the process of the tests.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", 10_000)
         before_method(2, signal_twice)
         with pytest.raises((InterruptedRunError, KeyboardInterrupt)) as raised:
             run("run")

@@ -137,7 +137,7 @@ def test_a_run_outlives_the_reader_of_its_output(run, python, tmp_path, lines, e
             for _ in range(lines):
                 process.stdout.readline()
             process.stdout.close()
-            code = process.wait(120)
+            code = process.wait(500)
         file.seek(0)
         said = file.read()
     assert code == 0, said

@@ -52,7 +52,7 @@ def test_a_finished_run_that_is_whole_is_only_read(run, copied, capsys):
         run("run", "--resume=true --max_steps=10")
 
 
-@pytest.mark.parametrize(("name", "kind"), zip(FINAL, KINDS, strict=False))
+@pytest.mark.parametrize(("name", "kind"), list(zip(FINAL, KINDS, strict=False)))
 def test_damaged_files_of_a_finished_run_are_made_again(run, copied, capsys, name, kind):
     expected = contents(copied)
     DAMAGES[kind](copied / name)

@@ -74,10 +74,12 @@ def assert_same_run(part, whole):
     assert {path.name for path in part.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-def draw(choice, processes):
-    """Draw the moment at which a process is killed, or the seconds after which a process is killed."""
+def draw(choice, processes, seconds):
+    """Draw the moment at which a process is killed, or the seconds after which a process is killed. An uninterrupted
+    run takes this number of seconds.
+    """
     if choice.random() < 0.5:
-        return choice.uniform(0.05, 1.5)
+        return choice.uniform(0, 0.7 * seconds)
     if processes == 2 and choice.random() < 0.5:
         return fail_at(1, choice.randint(1, 8))
     return fail_at_change(0, choice.randint(1, 130))
@@ -89,10 +91,13 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(recip
     options = words.replace("FOLDER", str(recipe.parent)).split()
     whole = tmp_path / "whole"
     life = live(recipe, whole, *options, processes=processes)
+    life.wait_for_start()
+    began = time.monotonic()
     assert life.wait() == [0] * processes, life.said()
+    seconds = time.monotonic() - began
     choice, folder, kills = random.Random(way), tmp_path / "run", 0
-    for _ in range(3 * num_kills):
-        moment = draw(choice, processes)
+    for _ in range(10 * num_kills):
+        moment = draw(choice, processes, seconds)
         is_moment = isinstance(moment, Moment)
         life = live(recipe, folder, *options, processes=processes, moment=moment if is_moment else None)
         if not is_moment:

@@ -24,7 +24,7 @@ def test_processes_wait_for_the_first_and_end_where_one_fails(python, tmp_path):
     folders = [tmp_path / name for name in ("wait", "first", "second")]
     for folder in folders:
         folder.mkdir()
-    answers = in_two_processes(python, wait_for_the_first, folders[0], backend="gloo", seconds=2)
+    answers = in_two_processes(python, wait_for_the_first, folders[0], backend="gloo")
     assert answers == [[0, "prepared0"], [0, "prepared1"]]
     # One process prints the error, and the other process ends without a message.
     assert in_two_processes(python, fail_in_first, folders[1], backend="gloo") == ["The corpus is empty.", 1]

@@ -19,8 +19,6 @@ from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import GracefulShutdown
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
-# Launchers kill a process 30 seconds after the signal. The interrupted function takes longer.
-IN_TIME = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +27,13 @@ def recipe(tmp_path_factory):
 
 
 def ended(life):
-    """The seconds until all processes have ended, and their output without errors."""
-    began = time.monotonic()
+    """The output of processes that end although their interrupted function takes longer than `Life.wait`."""
     codes = life.wait()
     said = life.said()
     assert codes == [130] * len(codes), said
     assert "Traceback" not in said
     assert said.count("vaswani: ") == 1, said
-    return time.monotonic() - began, said
+    return said
 
 
 CORPUS = ("vaswani_hf.training.run", "_load_corpus")
@@ -47,7 +44,7 @@ KEYS = "--validation_bleu=true --save_steps=4 --average_checkpoints=2 --max_step
 
 
 def interrupted(recipe, folder, moment, rank, processes):
-    """Send a signal to this process; return the seconds until all processes have ended, and their output."""
+    """Send a signal to this process; return the output of all processes."""
     keys = (*KEYS, f"--gradient_accumulation_steps={2 // processes}")
     life = live(recipe, folder, *keys, processes=processes, moment=moment)
     slow = folder.with_name(f"{folder.name}.slow")
@@ -79,8 +76,7 @@ SLOW = pytest.mark.slow
 )
 def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path, place, rank, processes):
     folder, (function, saved) = tmp_path / "run", PLACES[place]
-    seconds, said = interrupted(recipe, folder, slow_at(*function), rank, processes)
-    assert seconds < IN_TIME
+    said = interrupted(recipe, folder, slow_at(*function), rank, processes)
     assert names(folder) == saved
     assert "continue with `--resume true`" in said
     if processes == 1 and place != "data":
@@ -92,8 +88,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path,
 
 @pytest.mark.parametrize(("rank", "processes"), [(0, 1), pytest.param(1, 2, marks=SLOW)])
 def test_a_library_that_gives_nothing_back_is_no_reason_to_stay(recipe, tmp_path, rank, processes):
-    seconds, said = interrupted(recipe, tmp_path / "run", stuck_at(*CORPUS), rank, processes)
-    assert seconds < IN_TIME
+    said = interrupted(recipe, tmp_path / "run", stuck_at(*CORPUS), rank, processes)
     assert "The run was interrupted, before its first checkpoint; continue with `--resume true`." in said
 
 
@@ -107,14 +102,13 @@ def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank)
 
 def test_a_run_does_not_wait_for_processes_that_it_has_begun():
     # The traceback of an error keeps the processes alive that load data.
-    began = time.monotonic()
     with GracefulShutdown().listening(Processes()):
-        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        # `sleep` takes longer than the time limit of a test.
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(10_000,), daemon=True)
         child.start()
-    seconds = time.monotonic() - began
+    assert child.is_alive()
     child.kill()
     child.join()
-    assert seconds < IN_TIME
 
 
 def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
@@ -153,6 +147,48 @@ def test_a_signal_that_is_ignored_stays_ignored():
     assert stop.received == signal.SIGTERM
 
 
+def test_processes_have_their_handlers_before_a_signal_is_passed_on():
+    handlers = []
+
+    class Group:
+        is_first = True
+
+        def gather(self, item):
+            handlers.append(signal.getsignal(signal.SIGTERM))
+            return [item]
+
+    before = signal.getsignal(signal.SIGTERM)
+    with GracefulShutdown().listening(Group()):
+        inside = signal.getsignal(signal.SIGTERM)
+    assert before != inside
+    assert handlers == [before, inside]
+
+
+def test_a_signal_that_is_passed_on_late_ends_no_process(monkeypatch):
+    class Pair:
+        """A group of this process and a child."""
+
+        is_first = True
+
+        def gather(self, item):
+            return [item, item and (item[0], child.pid)]
+
+    later = []
+    before = signal.signal(signal.SIGTERM, lambda *_: later.append("signal"))
+    try:
+        with subprocess.Popen(["sleep", "120"]) as child, GracefulShutdown().listening(Pair()):
+            signal.raise_signal(signal.SIGTERM)
+        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", 10_000)
+        signal.raise_signal(signal.SIGTERM)
+        assert later == []
+        # The next signal has its earlier effect.
+        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", -1)
+        signal.raise_signal(signal.SIGTERM)
+        assert later == ["signal"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     class Two:
         """A group of this process and one of another machine with the process number of a child."""
@@ -163,6 +199,8 @@ def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
             self.place = place
 
         def gather(self, here):
+            if here is None:
+                return [None, None]
             return [here, (self.place or here[0], child.pid)]
 
     for place in (socket.gethostname(), None):

@@ -58,7 +58,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
     Create the output folder if it does not exist. Delete a new folder at the end if it is still empty.
     """
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise InvalidValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
     new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
     sentence = (
@@ -80,14 +80,18 @@ def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder / LOCK_FILE, sentence))
-        except FileNotFoundError:
+            return
+        except FileExistsError:
+            # `mkdir` raises this error if the folder is deleted during the call, or if `folder` is a link to
+            # a missing folder.
             if time.monotonic() > end:
                 raise
-        else:
-            return
+        except FileNotFoundError:
+            if time.monotonic() > end:
+                raise InUseError(sentence.format("another process")) from None
 
 
 def _delete_empty(folders: list[Path]) -> None:

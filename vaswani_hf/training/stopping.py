@@ -29,7 +29,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one signal, because a process may
 # receive the same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
-SECONDS_TO_FORWARD = 1.0
 # To end a process, the package raises `ShutdownRequested` in the process. If the process still runs
 # `SECONDS_TO_END` seconds later, the process is killed, because Python cannot raise an exception while C code
 # runs or while the process waits for another process.
@@ -94,6 +93,7 @@ class GracefulShutdown:
             if other_machine == machine and pid != own_pid:
                 self._peers.append(pid)
         if threading.current_thread() is not threading.main_thread():
+            processes.gather(None)
             yield
             return
         reader, writer = socket.socketpair()
@@ -106,22 +106,26 @@ class GracefulShutdown:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
-        watcher.start()
         try:
+            # Wait until all processes have their signal handlers. Without a signal handler, a forwarded signal
+            # would end a process without a message.
+            processes.gather(None)
+            watcher.start()
             yield
         finally:
             self._raises = False
-            if self.received and self._peers:
-                # Wait until the other processes have forwarded the signal too. A forwarded signal that
-                # arrives after `restore` would end this process before this process has printed its message.
-                time.sleep(SECONDS_TO_FORWARD)
-            self.restore()
+            # After a signal, another process may still forward the signal to this process. Therefore keep the
+            # handler, so that the forwarded signal does not end this process before this process has printed
+            # its message. The handler restores the earlier handlers when the next signal arrives.
+            if not self.received or not self._peers:
+                self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
             # Call `shutdown` to end the thread `watcher`. `close` does not end `watcher` if a child process,
             # such as a data worker, has an open copy of the socket `writer`.
             writer.shutdown(socket.SHUT_RDWR)
-            watcher.join()
+            if watcher.is_alive():
+                watcher.join()
             writer.close()
             reader.close()
 
