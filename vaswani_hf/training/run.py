@@ -2,7 +2,7 @@
 
 `_train` calls the functions of a run one after the other. This file defines the functions in the order in
 which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
-training/, except ablation.py, receive only sections of the recipe.
+training/, except ablation.py and plan.py, receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
 data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), loop.py and trainer.py (training
