@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
+from vaswani_hf.data.batching import PairCollator, cut_into_parts
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
@@ -33,6 +34,7 @@ from vaswani_hf.training.recipe_model import (
     planned_model,
 )
 from vaswani_hf.training.step_cost import step_cost
+from vaswani_hf.training.training_step import BatchShape, batch_shape, full_batch
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 BASE = CONFIGURATION / "wmt14" / "base_en_de.yaml"
@@ -118,9 +120,8 @@ def cost(fields=None, rows=3, on_accelerator=False, accumulates=False, **trainin
     return step_cost(
         small_config(**(fields or {})),
         EncoderDecoderTraining(**training),
-        rows=rows,
-        source_length=LENGTH,
-        target_length=LENGTH,
+        VaswaniForSeq2SeqLM,
+        BatchShape(rows, LENGTH, LENGTH),
         on_accelerator=on_accelerator,
         accumulates=accumulates,
     )
@@ -211,8 +212,9 @@ def test_the_operations_of_a_step_by_hand(on_accelerator):
 def test_a_window_leaves_a_query_fewer_keys():
     def flops(**fields):
         config = small_config(**fields)
-        lengths = {"source_length": 256, "target_length": 256}
-        return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
+        shape = BatchShape(rows=1, source_length=256, target_length=256)
+        training = EncoderDecoderTraining()
+        return step_cost(config, training, VaswaniForSeq2SeqLM, shape, on_accelerator=True).batch_flops
 
     # In a block, 64 queries have 68 keys in the encoder and 66 keys in the decoder, instead of 256 keys.
     fewer = LAYERS * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
@@ -315,6 +317,23 @@ def test_the_side_with_fewer_tokens_has_shorter_sentences():
     )
     # A step of several batches also holds the gradients of the earlier batches.
     assert batch_cost(small_config(), longer, VaswaniForSeq2SeqLM, 32).memory.peak > found.peak
+
+
+@pytest.mark.parametrize(("source", "target"), [(9000, 20_000), (20_000, 9000), (500, 2000), (2000, 2000)])
+def test_a_planned_part_of_a_batch_is_a_part_that_the_trainer_cuts(source, target):
+    training = EncoderDecoderTraining(source_tokens_per_batch=source, target_tokens_per_batch=target)
+    shape = batch_shape(training, LENGTH)
+    source_ids = torch.ones(shape.rows, shape.source_length, dtype=torch.int64)
+    batch = full_batch(source_ids, torch.ones(shape.rows, shape.target_length, dtype=torch.int64))
+    del batch["num_items_in_batch"]
+    first, *_ = cut_into_parts(batch, 1024, PairCollator(pad_token_id=1).trim)
+    planned = batch_shape(training, LENGTH, 1024)
+    assert planned.rows == pytest.approx(len(first["labels"]), abs=1)
+    assert (planned.source_length, planned.target_length) == (
+        first["input_ids"].size(1),
+        first["labels"].size(1),
+    )
+    assert planned.rows * max(planned.source_length, planned.target_length) <= 1024
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from ..optimization.section import AnyTraining
 from .hardware import hardware_name, resolve_defaults
 from .recipe_model import planned_model
 from .trainer import largest_part
-from .training_step import full_batch, loss_function, set_up_training
+from .training_step import batch_shape, full_batch, loss_function, set_up_training
 
 
 def measure_speed(
@@ -86,14 +86,9 @@ def _random_batch(
     """Return a batch of random token ids without padding. On a CPU, the function returns a smaller batch,
     because the trainer divides a large batch into smaller batches.
     """
-    source_tokens = training.source_tokens_per_batch
-    target_tokens = training.target_tokens_per_batch
-    largest = largest_part(training, config.d_model) if device.type == "cpu" else None
-    share = 1.0 if largest is None else min(1.0, max(largest, length) / max(source_tokens, target_tokens))
-    rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
-    source_length = min(length, max(1, int(share * source_tokens) // rows))
-    target_length = min(length, max(1, int(share * target_tokens) // rows))
+    part = largest_part(training, config.d_model) if device.type == "cpu" else None
+    shape = batch_shape(training, length, part)
     # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
-    source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
-    labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
+    source = torch.randint(4, config.vocab_size, (shape.rows, shape.source_length), device=device)
+    labels = torch.randint(4, config.decoder_vocab_size, (shape.rows, shape.target_length), device=device)
     return full_batch(source, labels)

@@ -36,6 +36,7 @@ from .measure import measure_speed
 from .recipe_model import Parameters, parameters_by_part, planned_config, planned_model
 from .step_cost import StepCost, StepMemory, step_cost
 from .trainer import largest_part
+from .training_step import batch_shape
 
 # The assumed mean length of a sentence (tokens). `vaswani plan` also prints the FLOPs for sentences of
 # `data.max_length` tokens.
@@ -392,27 +393,14 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """Return the cost of a training step with a full batch of sentences of `length` tokens.
-
-    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side (source or
-    target) with more tokens per batch, the function assumes sentences of `length` tokens. On the side with
-    fewer tokens per batch, the function assumes proportionally shorter sentences. If the trainer divides a
-    batch into parts, `largest_part` is the largest number of source positions (and of target positions) in a
-    part. If `largest_part` is not None, the function returns the cost of one part of the batch.
+    """Return the cost of a training step with a full batch of sentences of `length` tokens, or with a part of
+    this batch (see `batch_shape`).
     """
-    source = training.source_tokens_per_batch
-    target = training.target_tokens_per_batch
-    if largest_part is not None:
-        source = min(source, largest_part)
-        target = min(target, largest_part)
-    rows = max(1, max(source, target) // length)
     return step_cost(
         config,
         training,
         model_class,
-        rows=rows,
-        source_length=min(length, max(1, source // rows)),
-        target_length=min(length, max(1, target // rows)),
+        batch_shape(training, length, largest_part),
         on_accelerator=on_accelerator,
         accumulates=largest_part is not None or training.gradient_accumulation_steps > 1,
     )

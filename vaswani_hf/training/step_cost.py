@@ -25,12 +25,11 @@ from transformers import PreTrainedModel
 
 from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .moving_average import MovingAverage
 from .recipe_model import planned_model
-from .training_step import full_batch, loss_function, set_up_training
+from .training_step import BatchShape, full_batch, loss_function, set_up_training
 
 aten = torch.ops.aten
 
@@ -83,19 +82,15 @@ class StepCost:
 def step_cost(
     config: VaswaniConfig,
     training: AnyTraining,
-    model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM,
+    model_class: type[PreTrainedModel],
+    shape: BatchShape,
     *,
-    rows: int,
-    source_length: int,
-    target_length: int,
     on_accelerator: bool,
     accumulates: bool = False,
 ) -> StepCost:
     """Run a training step on fake tensors and count its cost.
 
-    A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
-    tokens. The function computes the loss at all target positions, because the batch has no padding.
-    `on_accelerator` selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if
+    The function computes the loss at all target positions, because the batch has no padding. `on_accelerator` selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if
     the gradients of earlier batches already exist before the batch.
     """
     bf16 = training.bf16 is True
@@ -125,8 +120,9 @@ def step_cost(
         if not accumulates:
             optimizer.zero_grad()
 
-        source = torch.ones(rows, source_length, dtype=torch.int64)
-        batch = full_batch(source, torch.ones(rows, target_length, dtype=torch.int64))
+        source = torch.ones(shape.rows, shape.source_length, dtype=torch.int64)
+        labels = torch.ones(shape.rows, shape.target_length, dtype=torch.int64)
+        batch = full_batch(source, labels)
         before = counter.now
         counter.peak = before
         after_layers: list[int] = []
@@ -142,7 +138,7 @@ def step_cost(
     activations = after_layers[-1] - before
     memory = StepMemory(
         source_positions=source.numel() if model.config.is_encoder_decoder else 0,
-        target_positions=rows * target_length,
+        target_positions=labels.numel(),
         dtype="bfloat16" if bf16 else "float32",
         weights=weights,
         gradients=gradients,
