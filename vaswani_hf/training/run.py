@@ -241,7 +241,8 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
     """
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
-    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
+    fixed = {name for name in now.keys() | (before or {}).keys() if recipe.on_resume(name) == "fixed"}
+    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, now, before, fixed)
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
@@ -249,12 +250,14 @@ def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
     scores.
     """
     return resume.is_finished(
-        Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
+        Path(recipe.output_dir), _asked_values(recipe), _asked_values(earlier or recipe)
     )
 
 
-def _changeable_values(recipe: Recipe) -> dict[str, Any]:
-    return run_results.changeable_values(published_recipe(recipe).values())
+def _asked_values(recipe: Recipe) -> dict[str, Any]:
+    """Return the keys with whose values a finished run continues, and their values."""
+    values = published_recipe(recipe).values()
+    return {name: value for name, value in values.items() if recipe.on_resume(name) == "continue"}
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
@@ -524,7 +527,7 @@ def _results_of_run(
         training=training,
         examples=examples,
         decoding={name: getattr(model.generation_config, name) for name in recipe.decoding.settings()},
-        asked=_changeable_values(recipe),
+        asked=_asked_values(recipe),
         data=data_record(recipe.data),
         corpus={split: dataclasses.asdict(report) for split, report in corpus.reports.items()},
     )
