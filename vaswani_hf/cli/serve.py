@@ -27,7 +27,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..serving.app import Service
+    from ..serving.service import Service
 
 _SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
@@ -122,8 +122,8 @@ def run(options: ServeOptions) -> None:
 def _load_service(options: ServeOptions) -> "Service":
     import torch
 
-    from ..serving.app import Service
     from ..serving.directions import load_directions
+    from ..serving.service import Service
     from ..translation.language_check import has_detector, load_detector
 
     if "OMP_NUM_THREADS" not in os.environ:
