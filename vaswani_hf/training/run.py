@@ -308,17 +308,17 @@ def _warn(sentences: list[str], processes: Processes) -> None:
 
 def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
     """Return the checkpoint from which the run continues, or None for a new run."""
-    folder = Path(recipe.output_dir)
-
-    def newest_checkpoint() -> Path | None:
-        with naming_the_folder(folder):
-            checkpoints.put_back_replaced(folder)
-        return resume.find_checkpoint(folder, recipe.training, processes.count)
-
-    checkpoint = processes.run_on_main(newest_checkpoint)
+    checkpoint = processes.run_on_main(_newest_checkpoint, recipe, processes.count)
     if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
     return checkpoint
+
+
+def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
+    folder = Path(recipe.output_dir)
+    with naming_the_folder(folder):
+        checkpoints.put_back_replaced(folder)
+    return resume.find_checkpoint(folder, recipe.training, num_processes)
 
 
 def _prepare_folder(recipe: Recipe) -> None:
@@ -379,20 +379,28 @@ def _initial_model(
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint later.
     """
-    model = build_model(
-        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
-    )
-
-    def load_bases() -> str:
-        bases = initialization.find_bases(recipe.model)
-        return initialization.load_base_weights(model, bases, corpus) if bases else ""
-
+    model = _random_model(recipe, corpus)
     if checkpoint is None:
-        message = processes.main_process_first(load_bases)
+        message = processes.main_process_first(_load_bases, recipe, model, corpus)
         if message and processes.is_first:
             say(message)
     initialization.freeze(model, recipe.training.frozen)
     return model
+
+
+def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
+    """Return the model of the recipe with random weights."""
+    model_class = TASKS[recipe.task].model_class
+    model: PreTrainedModel = build_model(
+        recipe.model, model_class, corpus, recipe.decoding.settings(), recipe.seed
+    )
+    return model
+
+
+def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
+    """Load the weights of the models in `model.init_from`, and return a message about the loaded weights."""
+    bases = initialization.find_bases(recipe.model)
+    return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
 
 def _build_trainer(
@@ -494,13 +502,7 @@ def _final_model(
     folder = Path(recipe.output_dir)
     training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
-    model = build_model(
-        recipe.model,
-        TASKS[recipe.task].model_class,
-        trainer.corpus,
-        recipe.decoding.settings(),
-        recipe.seed,
-    )
+    model = _random_model(recipe, trainer.corpus)
     if final_record and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return model, []
