@@ -90,8 +90,9 @@ def step_cost(
 ) -> StepCost:
     """Run a training step on fake tensors and count its cost.
 
-    The function computes the loss at all target positions, because the batch has no padding. `on_accelerator` selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if
-    the gradients of earlier batches already exist before the batch.
+    The function computes the loss at all target positions, because the batch has no padding. `on_accelerator`
+    selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if the gradients of
+    earlier batches already exist before the batch.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class)
