@@ -25,7 +25,7 @@ class KeyFacts(TypedDict, total=False):
     range: str
     """The possible values in words, if the limits do not describe them."""
     on_resume: OnResume
-    """What a resumed run does with another value; by default `keys_on_resume` of the section, else "fixed"."""
+    """What a resumed run does with another value; by default `keys_on_resume` of the section, or "fixed"."""
 
 
 def recipe_key(

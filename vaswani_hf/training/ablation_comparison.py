@@ -1,4 +1,4 @@
-"""Compares the runs of an ablation (`vaswani ablate`): the scores, the table, the JSON text and the picture."""
+"""Compares the runs of an ablation (`vaswani ablate`): the scores, the table, the JSON text, the picture."""
 
 import dataclasses
 import json
@@ -80,8 +80,8 @@ class RunComparison:
         num_seeds: The number of trainings of the run, including trainings that have not ended.
         seeds: The trainings that have ended.
         mean: Maps each score to its mean over the seeds, or to None if no training has finished.
-        std: Maps each score to its sample standard deviation, with N - 1 in the denominator. The value is None
-            if there are fewer than two seeds.
+        std: Maps each score to its sample standard deviation, with N - 1 in the denominator. The value is
+            None if there are fewer than two seeds.
     """
 
     name: str

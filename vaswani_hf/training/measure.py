@@ -73,7 +73,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
-    """Call `compute` for `seconds` seconds with a progress bar, and return the mean time of a call (seconds)."""
+    """Call `compute` for `seconds` seconds with a progress bar. Return the mean time of a call (seconds)."""
     start = time.perf_counter()
     elapsed = 0.0
     num_calls = 0

@@ -177,10 +177,10 @@ class Plan:
         parameters: The numbers of parameters.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
-        source_tokens: The largest number of source tokens (with padding) in all batches; None if the number of
-            steps is unknown, or for a language model.
-        target_tokens: The largest number of target tokens (with padding) in all batches; None if the number of
-            steps is unknown.
+        source_tokens: The largest number of source tokens (with padding) in all batches; None if the number
+            of steps is unknown, or for a language model.
+        target_tokens: The largest number of target tokens (with padding) in all batches; None if the number
+            of steps is unknown.
         flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
@@ -188,8 +188,8 @@ class Plan:
         speed: A text about the speed that `hours` assumes, or about the missing speed.
         hours: The hours of the run; None if the speed or the number of steps is unknown.
         price: The price of the run; None if `hours` or the price of the hardware is unknown.
-        jobs: The cost on each one-GPU machine of Hugging Face Jobs, the cheapest first; empty if the number of
-            steps is unknown.
+        jobs: The cost on each one-GPU machine of Hugging Face Jobs, the cheapest first; empty if the number
+            of steps is unknown.
     """
 
     vocab_size: int

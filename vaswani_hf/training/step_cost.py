@@ -46,8 +46,8 @@ class StepMemory:
         weights: Bytes of the weights and of their moving average.
         gradients: Bytes of the gradients.
         optimizer: Bytes of the optimizer state.
-        activations: Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies
-            of weights.
+        activations: Bytes of the tensors that the layers keep for the backward pass, including bfloat16
+            copies of weights.
         loss: Bytes that the computation of the loss needs in addition to the activations.
         peak: The peak memory of the training step in bytes, without the memory of PyTorch itself and without
             unused memory of PyTorch's allocator.
