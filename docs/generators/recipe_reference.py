@@ -23,6 +23,7 @@ from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
 from vaswani_hf.settings.base import as_yaml
+from vaswani_hf.settings.keys import KeyFacts, key_facts, on_resume
 
 RECIPES = recipe_classes()
 
@@ -78,6 +79,9 @@ page. `vaswani train --help-keys` prints the keys, and `vaswani train --help-key
 
 A key on the command line replaces the key in the recipe file: `vaswani train RECIPE --max_steps 100`, or
 `--training.max_steps 100`. A recipe may extend another recipe with the key `extends`: `extends: base.yaml`.
+
+The column "resume" is "yes" if a run that continues an earlier run (`training.resume: true`) may have another
+value of the key than the earlier run.
 """
 
 
@@ -172,6 +176,14 @@ def file_of_field(section: str, key: str) -> str:
     return modules[0].removeprefix("vaswani_hf.").replace(".", "/") + ".py"
 
 
+def resume_words(section: str, key: str) -> str:
+    """Return "yes" if a resumed run may have another value of the key, else "no"."""
+    task, _ = all_keys()[section][key][0]
+    recipe: Any = RECIPES[task]
+    kind = recipe.model_fields[section].annotation if section else recipe
+    return "no" if on_resume(kind, key) == "fixed" else "yes"
+
+
 def type_words(kind: Any) -> str:
     """Return the name of a type in words, such as "list of integers or null"."""
     if typing.get_origin(kind) is typing.Annotated:
@@ -199,17 +211,10 @@ def accepts_bool(kind: Any) -> bool:
     return kind is bool or bool in typing.get_args(kind)
 
 
-def facts_of(field: FieldInfo) -> dict[str, str]:
-    """Return the unit and the range of a key, such as {"unit": "tokens"}. If the field of the key defines
-    neither unit nor range, the dict is empty.
-    """
-    facts: Any = field.json_schema_extra
-    return facts or {}
-
-
 def range_words(field: FieldInfo) -> str:
     """Return the limits of a numeric key as text, such as "from 0 to 1"."""
-    found = [facts_of(field)["range"]] if "range" in facts_of(field) else []
+    facts = key_facts(field)
+    found = [facts["range"]] if "range" in facts else []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
             for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):
@@ -249,7 +254,7 @@ def rows() -> list[RecipeKey]:
                 key=key,
                 type=" or ".join(kinds),
                 default=default_words(field),
-                unit=facts_of(field).get("unit", ""),
+                unit=key_facts(field).get("unit", ""),
                 range=range_words(field),
                 meaning=description(found),
                 is_boolean=accepts_bool(field.annotation),
@@ -263,12 +268,13 @@ def page() -> str:
     lines = [HEAD]
     for section in all_keys():
         lines += [f"## {section or 'Keys outside of sections'}", ""]
-        lines += ["| key | type | default | unit | range | meaning | field | use |"]
-        lines += ["|---|---|---|---|---|---|---|---|"]
+        lines += ["| key | type | default | unit | range | resume | meaning | field | use |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
         for row in rows():
             if row.section != section:
                 continue
-            cells = [f"`{row.key}`", row.type, row.default, row.unit, row.range, row.meaning]
+            cells = [f"`{row.key}`", row.type, row.default, row.unit, row.range]
+            cells += [resume_words(section, row.key), row.meaning]
             cells += [file_of_field(section, row.key), ", ".join(uses_of(section, row.key))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
@@ -303,7 +309,7 @@ def schema() -> dict[str, Any]:
                 form = {
                     word: value
                     for word, value in owner["properties"][key].items()
-                    if word not in ("title", "description", "unit", "range")
+                    if word not in ("title", "description", *KeyFacts.__annotations__)
                 }
                 definitions |= {
                     name: whole["$defs"][name] for name in re.findall(r"#/\$defs/(\w+)", json.dumps(form))
@@ -312,7 +318,7 @@ def schema() -> dict[str, Any]:
                     forms.append(form)
             form = forms[0] if len(forms) == 1 else {"anyOf": forms}
             help = description(found).replace("`", "")
-            if unit := facts_of(found[0][1]).get("unit"):
+            if unit := key_facts(found[0][1]).get("unit"):
                 help += f" Unit: {unit}."
             of_section[key] = {"description": help, **form}
         if section:

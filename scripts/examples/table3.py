@@ -8,12 +8,12 @@ import argparse
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
-from vaswani_hf.training.plan import MEAN_LENGTH, batch_cost, parameters_by_part, planned_flops
-from vaswani_hf.training.recipe_model import planned_config, planned_model
+from vaswani_hf.training.plan import MEAN_LENGTH, Flops, PaperFlops, batch_cost, counted_flops, paper_flops
+from vaswani_hf.training.recipe_model import Parameters, parameters_by_part, planned_config, planned_model
 
 COLUMNS = (
     "row of Table 3",
@@ -72,13 +72,14 @@ class PlannedRow(NamedTuple):
 
     paper: PaperRow
     recipe: Recipe
-    parameters: dict[str, Any]
-    flops: dict[str, Any]
+    parameters: Parameters
+    counted: Flops
+    by_paper: PaperFlops
 
     @property
     def millions(self) -> float:
         """Parameters in millions."""
-        return self.parameters["total"] / 1e6
+        return self.parameters.total / 1e6
 
     @property
     def classes(self) -> tuple[float, float] | None:
@@ -88,7 +89,7 @@ class PlannedRow(NamedTuple):
         if self.paper.millions is None:
             return None
         width = planned_config(self.recipe.model, self.recipe.tokenizer).d_model
-        others = self.parameters["total"] - self.parameters["embeddings"]
+        others = self.parameters.total - self.parameters.embeddings
         low, high = ((self.paper.millions + half) * 1e6 - others for half in (-0.5, 0.5))
         return low / width, high / width
 
@@ -102,8 +103,13 @@ def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]
         recipe = load_recipe(FOLDER / f"{name}.yaml")
         config = planned_config(recipe.model, recipe.tokenizer)
         cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH)
-        flops = planned_flops(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH, cost)
-        rows[name] = PlannedRow(paper, recipe, parameters_by_part(planned_model(config)), flops)
+        rows[name] = PlannedRow(
+            paper,
+            recipe,
+            parameters=parameters_by_part(planned_model(config)),
+            counted=counted_flops(cost, recipe.training),
+            by_paper=paper_flops(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH, cost),
+        )
     return rows
 
 
@@ -118,8 +124,8 @@ def table(rows: dict[str, PlannedRow]) -> list[str]:
             f"{row.millions:.1f}",
             "" if paper.millions is None else str(paper.millions),
             "" if classes is None else f"{classes[0]:,.0f} to {classes[1]:,.0f}",
-            f"{row.flops['counted']['run']:.2e}",
-            f"{row.flops['paper']['run']:.2e}",
+            f"{row.counted.run:.2e}",
+            f"{row.by_paper.run:.2e}",
             "" if paper.flops is None else f"{paper.flops:.1e}",
             f"{paper.perplexity:.2f}",
             f"{paper.bleu:.1f}",

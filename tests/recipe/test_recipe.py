@@ -726,3 +726,23 @@ def test_wrong_extensions_are_one_sentence(files, recipe, b, parts):
     folder = files(recipe=recipe, rows__b=b)
     sentence = message(folder / "recipe.yaml")
     assert contains(sentence, parts.replace("FOLDER", str(folder))), sentence
+
+
+@pytest.mark.parametrize(
+    ("on_resume", "keys"),
+    [
+        (
+            "fixed",
+            "task seed data.test_size data.language training.bf16 model.d_model model.init_from.encoder",
+        ),
+        ("free", "output_dir data.num_proc data.train_source model.code training.resume publishing.examples"),
+        (
+            "continue",
+            "data.test_source data.test_split training.max_steps decoding.num_beams evaluation.tokenize",
+        ),
+    ],
+)
+def test_a_key_declares_what_a_resumed_run_does_with_another_value(loaded, on_resume, keys):
+    """Only the recipes of other tasks have the key `data.language`."""
+    recipe = loaded()
+    assert {key: recipe.on_resume(key) for key in keys.split()} == dict.fromkeys(keys.split(), on_resume)

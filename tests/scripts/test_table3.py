@@ -49,7 +49,7 @@ def test_the_paper_s_numbers_are_near_the_plan(rows):
         if row.paper.millions is not None:
             assert row.millions == pytest.approx(row.paper.millions, rel=0.07)
         if row.paper.flops is not None:
-            assert row.flops["paper"]["run"] == pytest.approx(row.paper.flops, rel=0.08)
+            assert row.by_paper.run == pytest.approx(row.paper.flops, rel=0.08)
 
 
 def parameters(row, vocab_size):

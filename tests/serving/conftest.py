@@ -12,9 +12,10 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn: pip install '.[s
 httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
 
 from vaswani_hf.model.inputs_vaswani import TranslationOptions  # noqa: E402
-from vaswani_hf.serving.app import Service, make_app  # noqa: E402
+from vaswani_hf.serving.app import make_app  # noqa: E402
 from vaswani_hf.serving.directions import Directions  # noqa: E402
 from vaswani_hf.serving.limits import Limits  # noqa: E402
+from vaswani_hf.serving.service import Service  # noqa: E402
 
 
 @contextlib.contextmanager

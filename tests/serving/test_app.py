@@ -13,7 +13,7 @@ from test_engine import Recorded, wait_until
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.markup import translate_markup
 from vaswani_hf.model.glossary_vaswani import read_glossary
-from vaswani_hf.serving.app import Service
+from vaswani_hf.serving.service import Service
 
 LINES = ["der Hund läuft.", "zwei nein\nÖl", "  3. Mai ", "weiß größer. eins", "ja? nein", "日本"]
 

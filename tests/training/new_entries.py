@@ -108,10 +108,8 @@ def main(recipe, text_recipe, folder):
     seen["parts"] = [largest_part(loaded(*words, "--d_model=512").training, 512) for words in ((), z_loss)]
     seen["state"] = []
     for words in ((), sgd):
-        run = loaded(*words)
-        plan = plan_run(run.task, run.data, run.tokenizer, run.model, run.training, PlanSettings())
-        memory = plan["memory"]["processor"]
-        seen["state"].append(memory["optimizer"] / memory["weights"])
+        memory = plan_run(loaded(*words), PlanSettings()).memory.processor
+        seen["state"].append(memory.optimizer / memory.weights)
     seen["language_model"] = load_recipe(text_recipe, ["--z_alpha=0.5"]).training.z_alpha
     seen["resolved"] = resolve(loaded(*z_loss, "--bf16=auto"), None).training.bf16 in (True, False)
     (folder / "seen.json").write_text(json.dumps(seen))

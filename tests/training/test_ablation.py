@@ -10,7 +10,7 @@ from factories import write_recipe
 from vaswani_hf.cli import main
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.evaluation.evaluate import evaluate
-from vaswani_hf.training import ablation
+from vaswani_hf.training import ablation, ablation_comparison
 from vaswani_hf.training.run import InterruptedRunError
 from vaswani_hf.translation.translator import Translator
 
@@ -204,7 +204,7 @@ def test_differences_from_the_first_run_include_its_base_and_its_shape(folder, t
     runs = f"{{wide: {{d_k: 16, init_from: {folder / 'base'}}}, plain: {{}}, deep: {{d_v: 4}}}}"
     path.write_text(f"recipe: recipe.yaml\nruns: {runs}")
     planned = ablation.plan_runs(path, tmp_path / "runs", [])
-    said = [ablation.changes(recipe, planned["wide"][0]) for (recipe,) in planned.values()]
+    said = [ablation_comparison.changes(recipe, planned["wide"][0]) for (recipe,) in planned.values()]
     expected = [{""}, {"d_k null", "init_from null"}, {"d_k null", "d_v 4", "init_from null"}]
     assert [set(words.split(", ")) for words in said] == expected
 
@@ -216,7 +216,7 @@ def test_each_list_of_the_project_is_valid(folder, name, tmp_path):
     files = [f"--{kind}={folder / kind.replace('_', '.')}" for kind in kinds]
     runs = ablation.plan_runs(path, tmp_path, files)
     (first,), *_ = runs.values()
-    assert len({ablation.changes(recipe, first) for (recipe,) in runs.values()}) == len(runs) > 1
+    assert len({ablation_comparison.changes(recipe, first) for (recipe,) in runs.values()}) == len(runs) > 1
 
 
 def test_another_run_in_the_same_folder_is_refused(first_time, words, folder, capsys):

@@ -16,16 +16,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
+from vaswani_hf.data.batching import PairCollator, cut_into_parts
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.settings.gpus import GPUS
 from vaswani_hf.tasks import TASKS
-from vaswani_hf.training.gpus import GPUS
 from vaswani_hf.training.measure import measure_speed
-from vaswani_hf.training.plan import PlanSettings, batch_cost, parameters_by_part, plan_as_text, plan_run
-from vaswani_hf.training.recipe_model import build_model, planned_config, planned_model
+from vaswani_hf.training.plan import PlanSettings, batch_cost, plan_run
+from vaswani_hf.training.plan_text import plan_as_text
+from vaswani_hf.training.recipe_model import (
+    StackParameters,
+    build_model,
+    parameters_by_part,
+    planned_config,
+    planned_model,
+)
 from vaswani_hf.training.step_cost import step_cost
+from vaswani_hf.training.training_step import BatchShape, batch_shape, full_batch
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 BASE = CONFIGURATION / "wmt14" / "base_en_de.yaml"
@@ -77,10 +86,10 @@ def test_planned_parameters_are_those_of_the_model_that_a_run_builds(name, overr
         planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class)
     )
     numbers = {id(parameter): parameter.numel() for parameter in built(recipe).parameters()}
-    assert planned["total"] == sum(numbers.values())
-    stacks = [planned[stack] for stack in ("encoder", "decoder") if stack in planned]
-    assert planned["total"] == planned["embeddings"] + sum(stack["total"] for stack in stacks)
-    assert all(s["total"] == s["attention"] + s["feed_forward"] + s["norms"] for s in stacks)
+    assert planned.total == sum(numbers.values())
+    stacks = [stack for stack in (planned.encoder, planned.decoder) if stack is not None]
+    assert planned.total == planned.embeddings + sum(stack.total for stack in stacks)
+    assert all(stack.total == stack.attention + stack.feed_forward + stack.norms for stack in stacks)
 
 
 def test_the_parameters_of_base_by_hand():
@@ -88,19 +97,18 @@ def test_the_parameters_of_base_by_hand():
     feed_forward = 6 * (2 * d * f + f + d)
     recipe = load_recipe(BASE)
     found = parameters_by_part(planned_model(planned_config(recipe.model, recipe.tokenizer)))
-    assert found["total"] == classes * d + 18 * 4 * d * d + 2 * feed_forward + 30 * 2 * d
-    assert found["embeddings"] == classes * d
+    assert found.total == classes * d + 18 * 4 * d * d + 2 * feed_forward + 30 * 2 * d
+    assert found.embeddings == classes * d
     for stack, attention, norms in (
-        ("encoder", 6 * 4 * d * d, 12 * 2 * d),
-        ("decoder", 12 * 4 * d * d, 18 * 2 * d),
+        (found.encoder, 6 * 4 * d * d, 12 * 2 * d),
+        (found.decoder, 12 * 4 * d * d, 18 * 2 * d),
     ):
         parts = {"attention": attention, "feed_forward": feed_forward, "norms": norms}
-        assert found[stack] == parts | {"total": sum(parts.values())}
+        assert stack == StackParameters(total=sum(parts.values()), **parts)
 
 
 def plan_of(recipe, **settings):
-    sections = (recipe.data, recipe.tokenizer, recipe.model, recipe.training)
-    return plan_run(recipe.task, *sections, PlanSettings(**settings))
+    return plan_run(recipe, PlanSettings(**settings))
 
 
 def small_config(**fields) -> VaswaniConfig:
@@ -112,9 +120,8 @@ def cost(fields=None, rows=3, on_accelerator=False, accumulates=False, **trainin
     return step_cost(
         small_config(**(fields or {})),
         EncoderDecoderTraining(**training),
-        rows=rows,
-        source_length=LENGTH,
-        target_length=LENGTH,
+        VaswaniForSeq2SeqLM,
+        BatchShape(rows, LENGTH, LENGTH),
         on_accelerator=on_accelerator,
         accumulates=accumulates,
     )
@@ -205,8 +212,9 @@ def test_the_operations_of_a_step_by_hand(on_accelerator):
 def test_a_window_leaves_a_query_fewer_keys():
     def flops(**fields):
         config = small_config(**fields)
-        lengths = {"source_length": 256, "target_length": 256}
-        return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
+        shape = BatchShape(rows=1, source_length=256, target_length=256)
+        training = EncoderDecoderTraining()
+        return step_cost(config, training, VaswaniForSeq2SeqLM, shape, on_accelerator=True).batch_flops
 
     # In a block, 64 queries have 68 keys in the encoder and 66 keys in the decoder, instead of 256 keys.
     fewer = LAYERS * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
@@ -232,7 +240,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     ids=str,
 )
 def test_planned_memory_is_what_a_step_takes(fields, rows, training):
-    planned = cost(fields, rows, **training)
+    planned = cost(fields, rows, **training).memory
     measured = RealStep(fields, rows, **training).peak()
     # PyTorch adds gradients of fake tensors out of place, so the gradient of an embedding may exist twice.
     embedding = 4 * SMALL["vocab_size"] * SMALL["d_model"]
@@ -252,14 +260,15 @@ def test_the_activations_on_an_accelerator_by_hand():
     decoder_layer = 2 * (4 * d + attention) + feed_forward + 3 * norm_and_mask
     # The embeddings of both stacks have dropout masks, and the last states of both stacks exist.
     by_hand = rows * LENGTH * (LAYERS * (encoder_layer + decoder_layer) + 2 * d + 2 * 4 * d)
-    planned = cost(rows=rows, on_accelerator=True).activations
+    planned = cost(rows=rows, on_accelerator=True).memory.activations
     assert planned == pytest.approx(by_hand, rel=0.002)
-    in_bfloat16 = cost(rows=rows, on_accelerator=True, bf16=True).activations
+    in_bfloat16 = cost(rows=rows, on_accelerator=True, bf16=True).memory.activations
     assert 0.5 < in_bfloat16 / planned < 0.8
 
 
 def test_gradients_of_earlier_batches_lie_beside_the_activations():
-    once, again = cost(rows=32), cost(rows=32, accumulates=True)
+    once = cost(rows=32).memory
+    again = cost(rows=32, accumulates=True).memory
     parts = ("weights", "gradients", "optimizer", "activations", "loss")
     assert again.peak >= sum(getattr(again, part) for part in parts)
     assert once.peak < again.peak <= once.peak + once.gradients
@@ -268,11 +277,13 @@ def test_gradients_of_earlier_batches_lie_beside_the_activations():
 def test_average_muon_and_frozen_weights_change_what_is_kept():
     plain = cost()
     matrices = 4 * LAYERS * (12 * 128**2 + 4 * 128 * 512)
-    assert cost(ema_decay=0.99).weights == 2 * plain.weights
-    assert plain.optimizer - cost(optimizer="muon").optimizer == pytest.approx(matrices, abs=1000)
+    assert cost(ema_decay=0.99).memory.weights == 2 * plain.memory.weights
+    assert plain.memory.optimizer - cost(optimizer="muon").memory.optimizer == pytest.approx(
+        matrices, abs=1000
+    )
     frozen = cost(frozen=["encoder.layers"])
-    encoder = 4 * parameters_by_part(planned_model(small_config()))["encoder"]["total"]
-    assert plain.gradients - frozen.gradients == encoder
+    encoder = 4 * parameters_by_part(planned_model(small_config())).encoder.total
+    assert plain.memory.gradients - frozen.memory.gradients == encoder
     assert frozen.batch_flops < plain.batch_flops
 
 
@@ -283,29 +294,46 @@ def base_plan():
 
 def test_a_processor_computes_parts_of_a_batch(base_plan):
     # At once, an accelerator has 781 sentences of 32 tokens, and a processor 1,024 positions (2**19 numbers).
-    assert base_plan["memory"]["accelerator"]["source_positions"] == 24_992
-    assert base_plan["memory"]["processor"]["source_positions"] == 1024
+    assert base_plan.memory.accelerator.source_positions == 24_992
+    assert base_plan.memory.processor.source_positions == 1024
 
 
 def test_the_paper_s_runs_take_the_paper_s_hours_and_operations(base_plan):
     # Section 5.2: a step takes 0.4 seconds (base) or 1.0 seconds (big) on eight P100 GPUs of 9.5 TFLOPS each.
-    assert base_plan["hours"] == pytest.approx(100_000 * 0.4 / 3600)
-    assert base_plan["flops"]["paper"]["run"] == pytest.approx(100_000 * 0.4 * 8 * 9.5e12)
-    assert base_plan["source_tokens"] == base_plan["target_tokens"] == 2_500_000_000
+    assert base_plan.hours == pytest.approx(100_000 * 0.4 / 3600)
+    assert base_plan.flops.paper.run == pytest.approx(100_000 * 0.4 * 8 * 9.5e12)
+    assert base_plan.source_tokens == base_plan.target_tokens == 2_500_000_000
     big = plan_of(load_recipe(CONFIGURATION / "wmt14" / "big_en_de.yaml"), hardware="k80")
-    assert big["flops"]["paper"]["run"] == pytest.approx(300_000 * 1.0 * 8 * 9.5e12)
-    assert big["hours"] == pytest.approx(300_000 * 1.0 * 9.5 / 2.8 / 3600) and big["hardware"] == "8 x K80"
+    assert big.flops.paper.run == pytest.approx(300_000 * 1.0 * 8 * 9.5e12)
+    assert big.hours == pytest.approx(300_000 * 1.0 * 9.5 / 2.8 / 3600) and big.hardware == "8 x K80"
 
 
 def test_the_side_with_fewer_tokens_has_shorter_sentences():
     training = EncoderDecoderTraining(source_tokens_per_batch=128, target_tokens_per_batch=512)
-    found = batch_cost(small_config(), training, VaswaniForSeq2SeqLM, 32)
+    found = batch_cost(small_config(), training, VaswaniForSeq2SeqLM, 32).memory
     assert (found.source_positions, found.target_positions) == (16 * 8, 16 * 32)
     longer = EncoderDecoderTraining(
         source_tokens_per_batch=128, target_tokens_per_batch=512, gradient_accumulation_steps=2
     )
     # A step of several batches also holds the gradients of the earlier batches.
-    assert batch_cost(small_config(), longer, VaswaniForSeq2SeqLM, 32).peak > found.peak
+    assert batch_cost(small_config(), longer, VaswaniForSeq2SeqLM, 32).memory.peak > found.peak
+
+
+@pytest.mark.parametrize(("source", "target"), [(9000, 20_000), (20_000, 9000), (500, 2000), (2000, 2000)])
+def test_a_planned_part_of_a_batch_is_a_part_that_the_trainer_cuts(source, target):
+    training = EncoderDecoderTraining(source_tokens_per_batch=source, target_tokens_per_batch=target)
+    shape = batch_shape(training, LENGTH)
+    source_ids = torch.ones(shape.rows, shape.source_length, dtype=torch.int64)
+    batch = full_batch(source_ids, torch.ones(shape.rows, shape.target_length, dtype=torch.int64))
+    del batch["num_items_in_batch"]
+    first, *_ = cut_into_parts(batch, 1024, PairCollator(pad_token_id=1).trim)
+    planned = batch_shape(training, LENGTH, 1024)
+    assert planned.rows == pytest.approx(len(first["labels"]), abs=1)
+    assert (planned.source_length, planned.target_length) == (
+        first["input_ids"].size(1),
+        first["labels"].size(1),
+    )
+    assert planned.rows * max(planned.source_length, planned.target_length) <= 1024
 
 
 @pytest.fixture
@@ -317,11 +345,11 @@ def constant_paper(monkeypatch):
 @pytest.mark.usefixtures("constant_paper")
 def test_hours_by_a_measured_rate_are_of_all_batches_of_a_step():
     plan = plan_of(load_recipe(NUMBERS, ONE_LAYER), tokens_per_second=1000)
-    assert plan["target_tokens"] == 2000 * 2 * 512
-    assert plan["hours"] == pytest.approx(2000 * 2 * 512 / 1000 / 3600)
-    assert plan["flops"]["counted"]["run"] == 2000 * plan["flops"]["counted"]["step"]
+    assert plan.target_tokens == 2000 * 2 * 512
+    assert plan.hours == pytest.approx(2000 * 2 * 512 / 1000 / 3600)
+    assert plan.flops.counted.run == 2000 * plan.flops.counted.step
     one = plan_of(load_recipe(NUMBERS, [*ONE_LAYER, "--gradient_accumulation_steps=1"]))
-    assert plan["flops"]["counted"]["step"] == 2 * one["flops"]["counted"]["step"]
+    assert plan.flops.counted.step == 2 * one.flops.counted.step
 
 
 def printed(capsys, *argv) -> str:
@@ -338,7 +366,7 @@ def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     options = ["--corpus=null", *ONE_LAYER]
     plan = json.loads(printed(capsys, NUMBERS, *options, "--json"))
-    assert plan == plan_of(load_recipe(NUMBERS, options, needs_data=False))
+    assert plan == plan_of(load_recipe(NUMBERS, options, needs_data=False)).as_json()
     assert (plan["hours"], plan["flops"]["mean_length"]) == (None, 32)
     assert not list(tmp_path.iterdir())
 

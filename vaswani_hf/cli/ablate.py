@@ -29,7 +29,8 @@ class AblateOptions(RecipeKeyOptions):
 
 def run(options: AblateOptions) -> None:
     """Run the command: validate the list of runs, train the runs, and print a comparison of their scores."""
-    from ..training.ablation import FailedRunsError, as_json, comparison, plan_runs, run_all, table
+    from ..training.ablation import FailedRunsError, plan_runs, run_all
+    from ..training.ablation_comparison import as_json, comparison, table
     from ..training.processes import hide_progress_bars_without_terminal
 
     hide_progress_bars_without_terminal()

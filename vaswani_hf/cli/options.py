@@ -99,14 +99,20 @@ class CommandLine(TypedDict, total=False):
 
 
 def on_command_line(
-    default: Any = ..., *, ge: float | None = None, gt: float | None = None, **settings: Unpack[CommandLine]
+    default: Any = ...,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    description: str | None = None,
+    **settings: Unpack[CommandLine],
 ) -> Any:
     """Declare a field of an options class, and describe its option on the command line.
 
-    `ge` (inclusive) and `gt` (exclusive) are lower limits of the value.
+    `ge` (inclusive) and `gt` (exclusive) are lower limits of the value. `description` is the help text if the
+    help text is computed; by default the help text is the string below the field.
     """
     extra: Any = settings
-    return Field(default, ge=ge, gt=gt, json_schema_extra=extra)
+    return Field(default, ge=ge, gt=gt, description=description, json_schema_extra=extra)
 
 
 def command_line_settings(field: FieldInfo) -> CommandLine:

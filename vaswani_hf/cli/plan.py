@@ -1,21 +1,31 @@
 """Defines `vaswani plan`, the command that estimates the cost of a training run."""
 
 import json
+from collections.abc import Iterable
 from typing import Self
 
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
+from ..settings.gpus import GPUS, PAPER_GPUS
 from .options import on_command_line
 from .train import RecipeOptions
+
+
+def _one_of(table: Iterable[str]) -> str:
+    *others, last = table
+    return f"{', '.join(others)} or {last}"
 
 
 class PlanOptions(RecipeOptions):
     """The options of `vaswani plan`."""
 
-    hardware: str | None = on_command_line(None, group="computing")
-    """estimate the hours on one GPU of this model: H200, H100, A100, L40S, L4, A10, RTX4090, V100 or T4; or on
-    eight GPUs of the paper: K80, K40, M40 or P100"""
+    hardware: str | None = on_command_line(
+        None,
+        group="computing",
+        description=f"estimate the hours on one GPU of this model: {_one_of(GPUS)}; or on eight GPUs of the "
+        f"paper: {_one_of(PAPER_GPUS)}",
+    )
     tokens_per_second: float | None = on_command_line(None, gt=0, group="computing")
     """estimate the hours from this measured speed, in target tokens per second; the training log shows the
     speed
@@ -54,7 +64,8 @@ class PlanOptions(RecipeOptions):
 def run(options: PlanOptions) -> None:
     """Print the estimated cost of the recipe."""
     from ..recipe.loading import load_recipe
-    from ..training.plan import PlanSettings, plan_as_text, plan_run
+    from ..training.plan import PlanSettings, plan_run
+    from ..training.plan_text import plan_as_text
 
     recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
     settings = PlanSettings(
@@ -64,5 +75,5 @@ def run(options: PlanOptions) -> None:
         price_per_hour=options.price_per_hour,
         mean_length=options.mean_length,
     )
-    plan = plan_run(recipe.task, recipe.data, recipe.tokenizer, recipe.model, recipe.training, settings)
-    print(json.dumps(plan, indent=2) if options.as_json else plan_as_text(plan))
+    plan = plan_run(recipe, settings)
+    print(json.dumps(plan.as_json(), indent=2) if options.as_json else plan_as_text(plan))

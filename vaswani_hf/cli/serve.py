@@ -27,7 +27,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..serving.app import Service
+    from ..serving.service import Service
 
 _SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
@@ -94,6 +94,11 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
             )
         return self
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of the service."""
+        return Limits(**{name: getattr(self, name) for name in Limits.model_fields})
+
     @cached_property
     def glossaries(self) -> dict[str, Glossary]:
         """Maps the name of each glossary to the content of its file."""
@@ -117,8 +122,8 @@ def run(options: ServeOptions) -> None:
 def _load_service(options: ServeOptions) -> "Service":
     import torch
 
-    from ..serving.app import Service
     from ..serving.directions import load_directions
+    from ..serving.service import Service
     from ..translation.language_check import has_detector, load_detector
 
     if "OMP_NUM_THREADS" not in os.environ:
@@ -135,7 +140,7 @@ def _load_service(options: ServeOptions) -> "Service":
     )
     settings = TranslationOptions.of(**options.translation_settings())
     key = os.environ.get(API_KEY) or None
-    return Service(directions, settings, options, key, options.glossaries, options.language_check)
+    return Service(directions, settings, options.limits, key, options.glossaries, options.language_check)
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,19 +8,19 @@ import math
 from functools import partial
 from typing import Any
 
-from pydantic import Field
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings
+from ..settings.keys import recipe_key
 from .entries import Schedule
 
 
 class PaperSettings(Settings):
     """The recipe key of the paper's schedule (Section 5.3)."""
 
-    learning_rate_factor: float = Field(1.0, ge=0)
+    learning_rate_factor: float = recipe_key(1.0, ge=0)
     """A factor that multiplies all learning rates of the schedule "paper". Apart from this factor, the
     learning rate of a step depends only on `d_model` and `warmup_steps`."""
 
@@ -30,7 +30,7 @@ class HighestRateSettings(Settings):
     rises to `learning_rate` during the warm-up.
     """
 
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = recipe_key(gt=0)
     """The highest learning rate, which the schedule reaches at the last step of the warm-up."""
 
 

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, create_model, model_validator
 from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import NO_DOCSTRINGS, Settings
+from ..settings.keys import recipe_key
 from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS
 from .regularizers import REGULARIZERS, regularizer_of
@@ -57,23 +58,25 @@ class TrainingSettings(_EntryKeys):
     # The keys that limit the number of tokens in a batch.
     batch_keys: ClassVar[tuple[str, ...]] = ()
 
-    max_steps: int | None = Field(None, gt=0, json_schema_extra={"unit": "steps"})
+    max_steps: int | None = recipe_key(None, gt=0, unit="steps", on_resume="continue")
     """The number of optimizer steps. Give either `max_steps` or `num_train_epochs`."""
-    num_train_epochs: float | None = Field(None, gt=0, json_schema_extra={"unit": "epochs"})
+    num_train_epochs: float | None = recipe_key(None, gt=0, unit="epochs", on_resume="continue")
     """The number of passes over the corpus. Give either `num_train_epochs` or `max_steps`."""
-    gradient_accumulation_steps: int = Field(1, gt=0, json_schema_extra={"unit": "batches"})
+    # In a resumed run, `gradient_accumulation_steps` may change together with the number of processes. Their
+    # product stays the same (see `_refuse_other_batches` in training/resume.py).
+    gradient_accumulation_steps: int = recipe_key(1, gt=0, unit="batches", on_resume="free")
     """The number of batches whose gradients are summed for one optimizer step."""
-    optimizer: str = Field("adam", json_schema_extra={"range": ", ".join(OPTIMIZERS)})
+    optimizer: str = recipe_key("adam", range=", ".join(OPTIMIZERS))
     """The name of the optimizer. The paper uses Adam (Section 5.3)."""
-    lr_scheduler_type: str = Field("paper", json_schema_extra={"range": ", ".join(SCHEDULES)})
+    lr_scheduler_type: str = recipe_key("paper", range=", ".join(SCHEDULES))
     """The name of the learning rate schedule. "paper" is the schedule of the paper (Equation 3 in Section
     5.3)."""
-    warmup_steps: int = Field(4000, gt=0, json_schema_extra={"unit": "steps"})
+    warmup_steps: int = recipe_key(4000, gt=0, unit="steps")
     """The number of steps in which the learning rate rises (warm-up)."""
-    max_grad_norm: float = Field(0.0, ge=0)
+    max_grad_norm: float = recipe_key(0.0, ge=0)
     """The maximum norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
     the scaling off."""
-    ema_decay: float | None = Field(None, gt=0, lt=1)
+    ema_decay: float | None = recipe_key(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. Validations and the final
     checkpoint use the average. If `ema_decay` is null, the run computes no moving average."""
     frozen: list[str] = []
@@ -87,34 +90,34 @@ class TrainingSettings(_EntryKeys):
     gradient_checkpointing: bool = False
     """Save memory: do not store the activations of the layers. The backward pass computes the activations
     again."""
-    logging_steps: int = Field(50, gt=0, json_schema_extra={"unit": "steps"})
+    logging_steps: int = recipe_key(50, gt=0, unit="steps", on_resume="free")
     """The number of steps between two lines of the log."""
-    eval_steps: int = Field(500, gt=0, json_schema_extra={"unit": "steps"})
+    eval_steps: int = recipe_key(500, gt=0, unit="steps", on_resume="free")
     """The number of steps between two validations."""
-    save_steps: int = Field(500, gt=0, json_schema_extra={"unit": "steps"})
+    save_steps: int = recipe_key(500, gt=0, unit="steps", on_resume="free")
     """The number of steps between two checkpoints."""
-    save_total_limit: int = Field(5, gt=0, json_schema_extra={"unit": "checkpoints"})
+    save_total_limit: int = recipe_key(5, gt=0, unit="checkpoints", on_resume="free")
     """The number of checkpoints that a run keeps. The run deletes older checkpoints."""
-    average_checkpoints: int = Field(0, ge=0, json_schema_extra={"unit": "checkpoints"})
+    average_checkpoints: int = recipe_key(0, ge=0, unit="checkpoints", on_resume="continue")
     """The number of last checkpoints whose average becomes the final weights (Section 6.1). 0 turns averaging
     off."""
-    early_stopping_patience: int | None = Field(None, gt=0, json_schema_extra={"unit": "validations"})
+    early_stopping_patience: int | None = recipe_key(None, gt=0, unit="validations", on_resume="continue")
     """Stop the training after this number of validations without an improvement. The final weights are the
     weights of the best checkpoint. If `early_stopping_patience` is null, validations without an improvement
     do not stop the training."""
-    early_stopping_score: float | None = None
+    early_stopping_score: float | None = recipe_key(None, on_resume="continue")
     """Stop the training when the validation score `metric_for_best_model` reaches this value, such as 100 for
     `exact_match`. The final weights are the weights of the best checkpoint. If `early_stopping_score` is
     null, no score stops the training."""
     metric_for_best_model: str = "loss"
     """The validation score by which early stopping finds the best checkpoint. `loss` is always available. The
     scores `bleu` and `exact_match` need `evaluation.validation_bleu: true`."""
-    dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
+    dataloader_num_workers: int | None = recipe_key(None, ge=0, unit="processes", on_resume="free")
     """The number of processes that prepare batches. The default is 2 on an accelerator, and 0 on a CPU or
     with `data.streaming: true`."""
-    report_to: list[str] = []
+    report_to: list[str] = recipe_key([], on_resume="free")
     """Additional tools that receive the log, such as `tensorboard`."""
-    resume: bool = False
+    resume: bool = recipe_key(False, on_resume="free")
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
     @property
@@ -245,9 +248,9 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 
     batch_keys = ("source_tokens_per_batch", "target_tokens_per_batch")
 
-    source_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
+    source_tokens_per_batch: int = recipe_key(PAPER_TOKENS_PER_BATCH, gt=0, unit="tokens")
     """The largest number of source tokens in a batch, including padding (Section 5.1)."""
-    target_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
+    target_tokens_per_batch: int = recipe_key(PAPER_TOKENS_PER_BATCH, gt=0, unit="tokens")
     """The largest number of target tokens in a batch, including padding (Section 5.1)."""
 
 
@@ -256,7 +259,7 @@ class TextTraining(TrainingSettings):
 
     batch_keys = ("text_tokens_per_batch",)
 
-    text_tokens_per_batch: int = Field(PAPER_TOKENS_PER_BATCH, gt=0, json_schema_extra={"unit": "tokens"})
+    text_tokens_per_batch: int = recipe_key(PAPER_TOKENS_PER_BATCH, gt=0, unit="tokens")
     """The largest number of tokens in a batch, including padding."""
 
     @property

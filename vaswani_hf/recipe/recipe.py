@@ -13,6 +13,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining, training_settings
 from ..settings.base import NO_DOCSTRINGS, Settings, as_yaml
+from ..settings.keys import OnResume, on_resume, recipe_key
 from ..settings.sections import ModelSettings, PublishingSettings, model_settings
 from ..tasks import TASKS, Task
 from .licenses import check_license, data_license
@@ -21,11 +22,11 @@ from .licenses import check_license, data_license
 class Recipe(Settings):
     """Contains all settings of one run, from the corpus to the scored checkpoint."""
 
-    output_dir: str
+    output_dir: str = recipe_key(on_resume="free")
     """The folder into which the run writes checkpoints, the log and the scores."""
     task: str = "translation"
     """The task for which the model is trained."""
-    seed: int = Field(1, ge=0, lt=2**32)
+    seed: int = recipe_key(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
     # The types of most sections depend on the task. For each task, `recipe_class` creates a subclass of
     # `Recipe` whose sections have the settings classes of the task as types.
@@ -52,6 +53,13 @@ class Recipe(Settings):
         The section `model` includes only keys that the recipe sets.
         """
         return flat(self._content())
+
+    def on_resume(self, name: str) -> OnResume:
+        """Return what a resumed run does with another value of a key, such as `training.max_steps`."""
+        section, *keys = name.split(".")
+        if keys:
+            return on_resume(type(getattr(self, section)), keys[0])
+        return on_resume(type(self), section)
 
     def training_warnings(self) -> list[str]:
         """Raise a ValueError if the recipe needs a validation split but has none.

@@ -13,7 +13,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..version import install_command
 
 if TYPE_CHECKING:
-    from .app import Service
+    from .service import Service
 
 # The environment variable that contains the API key of the service.
 API_KEY = "VASWANI_API_KEY"

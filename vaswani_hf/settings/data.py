@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from .base import Settings
+from .keys import recipe_key
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
@@ -49,30 +50,30 @@ class DataSettings(Settings):
 
     corpus: str | None = None
     """The name of a corpus that the package generates."""
-    max_length: int = Field(256, gt=0, json_schema_extra={"unit": "tokens"})
+    max_length: int = recipe_key(256, gt=0, unit="tokens")
     """The maximum number of tokens in a source or target, including `</s>`. The training and the validation
     loss leave out longer examples. The scores of the test split include all examples. The training of the
     tokenizer leaves out an example if its source or target has more than 16 * `max_length` characters."""
-    validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
+    validation_size: int | None = recipe_key(None, gt=0, unit="examples")
     """The number of examples that the run takes out of the training data for validation, if the recipe names
     no validation data. Equal training data always gives equal validation examples. The training uses neither
     the validation examples nor their duplicates."""
-    test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
+    test_size: int | None = recipe_key(None, gt=0, unit="examples")
     """The number of examples that the run takes out of the training data for the scores at the end of the
     run, if the recipe names no test data. Equal training data always gives equal test examples. The training
     uses neither the test examples nor their duplicates."""
-    num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
+    num_proc: int = recipe_key(1, gt=0, unit="processes", on_resume="free")
     """The number of processes that tokenize the corpus."""
-    license: str | None = None
+    license: str | None = recipe_key(None, on_resume="free")
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". If
     `data.license` is null, a dataset of the Hub has the licence in its card, a generated corpus has the
     licence of the package, and the licence of all other data is unknown."""
-    attribution: str | None = None
+    attribution: str | None = recipe_key(None, on_resume="free")
     """The people or projects that the model card credits for the data."""
-    test_name: str | None = None
+    test_name: str | None = recipe_key(None, on_resume="continue")
     """The name of the test set in the model card, such as newstest2014. If `data.test_name` is null, the card
     shows the name of the dataset or of the first file."""
-    test_dataset: str | None = None
+    test_dataset: str | None = recipe_key(None, on_resume="continue")
     """The dataset of the Hub that contains the test set, such as wmt/wmt14, for the metadata of the model
     card. `data.test_dataset` does not change the data that the run reads."""
 
@@ -206,7 +207,7 @@ class CorpusData(DataSettings):
     corpus: Literal["numbers"] | None = None
     """The name of a corpus that the package generates. The corpus "numbers" contains number words in English
     and German."""
-    numbers_train_size: int = Field(30000, gt=0, json_schema_extra={"unit": "examples"})
+    numbers_train_size: int = recipe_key(30000, gt=0, unit="examples")
     """The number of training examples of `corpus: numbers`."""
     dataset: str | None = None
     """A dataset that the library `datasets` can load: a dataset of the Hub, or a local folder."""
@@ -220,11 +221,11 @@ class CorpusData(DataSettings):
     validation_split: str | None = "validation"
     """The name of the dataset's split for validation. If `validation_split` is null, the run reads no
     validation split from the dataset."""
-    test_split: str | None = "test"
+    test_split: str | None = recipe_key("test", on_resume="continue")
     """The name of the dataset's split for the scores at the end of the run. If `test_split` is null, the run
     reads no test split from the dataset."""
-    train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = Field(
-        [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
+    train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = recipe_key(
+        [], unit="passes per epoch", range=f"numbers from 0 to {_LARGEST_WEIGHT}"
     )
     """One weight for each corpus. A corpus is an entry in the list of training files. The weight is the
     average number of times that an example of the corpus occurs in an epoch. With the weight 0.25, each epoch

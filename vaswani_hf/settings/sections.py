@@ -2,11 +2,12 @@
 
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, create_model, model_validator
+from pydantic import create_model, model_validator
 
 from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from .base import NO_DOCSTRINGS, Settings
+from .keys import KeyFacts, OnResume, recipe_key
 
 # The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
@@ -17,7 +18,7 @@ class TokenizerSettings(Settings):
     keeps the tokenizers of the model in `model.init_from`.
     """
 
-    vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
+    vocab_size: int = recipe_key(37000, ge=SMALLEST_VOCABULARY, unit="tokens")
     """The maximum number of tokens in the vocabulary. A small corpus may give a smaller vocabulary."""
     lowercase: bool = False
     """Convert all text to lowercase."""
@@ -90,7 +91,7 @@ class ModelSettings(Settings):
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
     or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
     decoder. If `model.init_from` is null, the training starts from random weights."""
-    code: str | None = None
+    code: str | None = recipe_key(None, on_resume="free")
     """A Python file that registers attention functions or position encodings, relative to the folder of the
     recipe. The file is executed when the recipe is loaded."""
 
@@ -140,14 +141,14 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
         if key.startswith(other_stacks) or (is_of_both and stacks != STACKS):
             continue
         declared = CONFIG_FIELDS[key]
-        facts: dict[str, Any] = {}
+        facts: KeyFacts = {}
         if declared.metadata["unit"]:
             facts["unit"] = declared.metadata["unit"]
         if not isinstance(declared.default, bool):
             facts["range"] = declared.metadata["rule"].words.replace("None", "null")
         fields[key] = (
             declared.type,
-            Field(declared.default, description=declared.metadata["help"], json_schema_extra=facts),
+            recipe_key(declared.default, description=declared.metadata["help"], **facts),
         )
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
@@ -176,20 +177,22 @@ class DecodingSettings(Settings):
     The defaults are the values of the paper (Section 6.1).
     """
 
-    num_beams: int = Field(4, gt=0, json_schema_extra={"unit": "beams"})
+    keys_on_resume: ClassVar[OnResume] = "continue"
+
+    num_beams: int = recipe_key(4, gt=0, unit="beams")
     """The number of beams. 1 means greedy search."""
     length_penalty: float = 0.6
     """The exponent `alpha` in the formula of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
     """The formula of the length penalty of a translation with `n` tokens: "gnmt" for `((5 + n) / 6)^alpha`,
     or "power" for `n^alpha`."""
-    max_length_a: float = Field(1.0, ge=0, json_schema_extra={"unit": "tokens per source token"})
+    max_length_a: float = recipe_key(1.0, ge=0, unit="tokens per source token")
     """The factor `a` of the length limit. The translation of `n` source tokens has at most `a * n + b` new
     tokens."""
-    max_length_b: int = Field(50, ge=0, json_schema_extra={"unit": "tokens"})
+    max_length_b: int = recipe_key(50, ge=0, unit="tokens")
     """The constant `b` of the length limit. The translation of `n` source tokens has at most `a * n + b` new
     tokens."""
-    max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
+    max_length: int | None = recipe_key(None, gt=0, unit="tokens")
     """The maximum number of tokens of a translation, including the start token. If `decoding.max_length` is
     null, only `max_length_a` and `max_length_b` limit the length."""
     early_stopping: bool = False
@@ -219,7 +222,9 @@ class EvaluationSettings(Settings):
     test split.
     """
 
-    tokens_per_batch: int = Field(4096, gt=0, json_schema_extra={"unit": "tokens"})
+    keys_on_resume: ClassVar[OnResume] = "continue"
+
+    tokens_per_batch: int = recipe_key(4096, gt=0, unit="tokens")
     """The maximum number of source tokens, and of target tokens, in a batch of the validation split or the
     test split, including padding."""
 
@@ -238,6 +243,8 @@ class PublishingSettings(Settings):
     """The section `publishing` of a recipe: the repository on the Hub, the licence and the examples of the
     model card, and the dashboard of Trackio.
     """
+
+    keys_on_resume: ClassVar[OnResume] = "free"
 
     push_to_hub: bool = False
     """Push the final checkpoint to the Hub when the run ends."""

@@ -43,6 +43,7 @@ from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translator_vaswani import batches_by_length
 from ..settings.data import CorpusData, Files
+from ..settings.keys import recipe_key
 from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings
 from ..translation.translator import checked_device
 from .base import PAPER, CardWords, Scores, Task, language_of
@@ -69,11 +70,11 @@ class TextData(CorpusData):
 
     language: str = Field(min_length=1)
     """The language of the texts, such as en."""
-    train_text: Files = None
+    train_text: Files = recipe_key(None, on_resume="free")
     """Text files with one text per line, for training."""
-    validation_text: Files = None
+    validation_text: Files = recipe_key(None, on_resume="free")
     """Text files with one text per line, for validation."""
-    test_text: Files = None
+    test_text: Files = recipe_key(None, on_resume="continue")
     """Text files with one text per line, for the test at the end of the run."""
     text_column: str = "text"
     """The column of the dataset that contains the texts."""

@@ -33,6 +33,7 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..parsing.bracketing import evaluate_parser, trees_as_lines
 from ..parsing.parser import Parser
 from ..settings.data import DataSettings, Files
+from ..settings.keys import recipe_key
 from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
 from .base import PAPER, CardWords, Scores, Task, language_of
@@ -59,15 +60,15 @@ class TreebankData(DataSettings):
 
     corpus: Literal["trees"] | None = None
     """The corpus "trees" contains trees of a small grammar."""
-    trees_train_size: int = Field(20000, gt=0, json_schema_extra={"unit": "examples"})
+    trees_train_size: int = recipe_key(20000, gt=0, unit="examples")
     """The number of training examples of `corpus: trees`."""
     language: str = Field(min_length=1)
     """The language of the sentences, such as en."""
-    train_trees: Files = None
+    train_trees: Files = recipe_key(None, on_resume="free")
     """Files or folders of trees, for training."""
-    validation_trees: Files = None
+    validation_trees: Files = recipe_key(None, on_resume="free")
     """Files or folders of trees, for validation."""
-    test_trees: Files = None
+    test_trees: Files = recipe_key(None, on_resume="continue")
     """Files or folders of trees, for the test at the end of the run."""
 
 

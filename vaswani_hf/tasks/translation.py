@@ -34,6 +34,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
+from ..settings.keys import recipe_key
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
 from .base import PAPER, CardWords, Scores, Task
@@ -64,23 +65,23 @@ class TranslationData(CorpusData):
     """The language that the model translates from, such as en, and the name of the column with its texts."""
     target_language: str = Field(min_length=1)
     """The language that the model translates into, such as de, and the name of the column with its texts."""
-    train_source: Files = None
+    train_source: Files = recipe_key(None, on_resume="free")
     """Text files with one source sentence per line, for training."""
-    train_target: Files = None
+    train_target: Files = recipe_key(None, on_resume="free")
     """Text files with one translation per line: the translations of the sentences in `train_source`."""
-    train_pairs: Files = None
+    train_pairs: Files = recipe_key(None, on_resume="free")
     """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
-    validation_source: Files = None
+    validation_source: Files = recipe_key(None, on_resume="free")
     """Text files with one source sentence per line, for validation."""
-    validation_target: Files = None
+    validation_target: Files = recipe_key(None, on_resume="free")
     """Text files with one translation per line: the translations of the sentences in `validation_source`."""
-    validation_pairs: Files = None
+    validation_pairs: Files = recipe_key(None, on_resume="free")
     """Files of validation pairs: JSON lines, CSV or Parquet with a `translation` column."""
-    test_source: Files = None
+    test_source: Files = recipe_key(None, on_resume="continue")
     """Text files with one source sentence per line, for the test at the end of the run."""
-    test_target: Files = None
+    test_target: Files = recipe_key(None, on_resume="continue")
     """Text files with one translation per line: the translations of the sentences in `test_source`."""
-    test_pairs: Files = None
+    test_pairs: Files = recipe_key(None, on_resume="continue")
     """Files of test pairs: JSON lines, CSV or Parquet with a `translation` column."""
     both_directions: bool = False
     """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag that names
@@ -94,7 +95,7 @@ class TranslationData(CorpusData):
     Each rate is the fraction of the pairs that are changed in an epoch, from 0 to 1. The default of each rate
     is 0.
     """
-    max_length_ratio: float | None = Field(None, ge=1)
+    max_length_ratio: float | None = recipe_key(None, ge=1)
     """The largest allowed length ratio of a training pair: the number of tokens of the longer side divided by
     the number of tokens of the shorter side. Training pairs with a larger ratio are removed.
     """
@@ -188,12 +189,12 @@ class TranslationData(CorpusData):
 class TranslationTokenizer(TokenizerSettings):
     """The section `tokenizer` of a recipe for translation: the tokenizers of the source and of the target."""
 
-    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
+    target_vocab_size: int | None = recipe_key(None, ge=SMALLEST_VOCABULARY, unit="tokens")
     """The size of the target vocabulary if the vocabulary is not shared. If `target_vocab_size` is null, the
     size is `vocab_size`."""
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
-    bpe_dropout: float = Field(0.0, ge=0, lt=1)
+    bpe_dropout: float = recipe_key(0.0, ge=0, lt=1)
     """The probability with which BPE-dropout leaves out a merge in training (Provilkov et al. 2020)."""
 
     @property

@@ -9,18 +9,16 @@ picture OUTPUT/LIST.png and the numbers OUTPUT/LIST.json.
 
 import json
 import re
-import statistics
 import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from pydantic import Field
 
-from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
+from ..checkpoint.files import write_whole
 from ..checkpoint.results import read_results
-from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
@@ -29,41 +27,9 @@ from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
+from .ablation_comparison import Outcomes, Runs, as_json, comparison, draw, table
 from .run import earlier_recipe, has_ended, refuse_another_run, resolve, train
 from .stopping import InterruptedRunError, RunError
-
-# Maps the name of each run in a list to its recipes: one recipe for each seed.
-Runs = dict[str, list[Recipe]]
-# Maps the `output_dir` of each training that has ended to its outcome: the content of results.json, or the
-# message of the error that ended the training.
-Outcomes = dict[str, dict[str, Any] | str]
-
-# The prefixes of the recipe keys that `changes` does not compare, because `vaswani ablate` itself sets these
-# keys.
-_OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# Stands for the value of a config field that comes from the model in `init_from`. The function `changes` does
-# not list a config field that a run takes from the model in `init_from`.
-_OF_THE_BASE = "that of the model"
-# Maps each score in the comparison table to its title.
-_SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
-
-
-class RunComparison(TypedDict):
-    """The scores of a run, an entry of the list that `comparison` returns."""
-
-    name: str
-    changes: str
-    """The recipe keys that differ from the first run."""
-    num_seeds: int
-    """The number of trainings of the run, including trainings that have not ended."""
-    seeds: list[dict[str, Any]]
-    """The scores and the cost of each training that has ended, or the message of its error."""
-    mean: dict[str, Any]
-    """Maps each score to its mean over the seeds, or to None if no training has ended without an error."""
-    std: dict[str, Any]
-    """Maps each score to its sample standard deviation, with N - 1 in the denominator. The value is None if
-    there are fewer than two seeds.
-    """
 
 
 class FailedRunsError(RunError):
@@ -272,7 +238,7 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
     numbers = comparison(runs, outcomes)
     write_whole(output / f"{stem}.md", table(numbers) + "\n")
     write_whole(output / f"{stem}.json", as_json(numbers) + "\n")
-    _draw(numbers, output / f"{stem}.png")
+    draw(numbers, output / f"{stem}.png")
 
 
 def _has_ended(recipe: Recipe) -> bool:
@@ -285,188 +251,3 @@ def _has_ended(recipe: Recipe) -> bool:
     except (OSError, ValueError):
         return False
     return has_ended(recipe, earlier)
-
-
-def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
-    """Compare the runs of an ablation. Leave out a run if none of its trainings has finished or failed.
-
-    Args:
-        runs (dict): The result of `plan_runs`.
-        outcomes (dict): Maps the `output_dir` of each training that has ended to its outcome (see `Outcomes`).
-
-    Returns:
-        list: One entry for each run.
-    """
-    (first, *_), *_ = runs.values()
-    compared: list[RunComparison] = []
-    for name, recipes in runs.items():
-        seeds = [
-            _training_facts(recipe, outcomes[recipe.output_dir])
-            for recipe in recipes
-            if recipe.output_dir in outcomes
-        ]
-        if not seeds:
-            continue
-        mean = {}
-        deviation = {}
-        for score in _SCORES:
-            values = [seed[score] for seed in seeds if seed.get(score) is not None]
-            mean[score] = statistics.mean(values) if values else None
-            deviation[score] = statistics.stdev(values) if len(values) > 1 else None
-        compared.append(
-            {
-                "name": name,
-                "changes": changes(recipes[0], first),
-                "num_seeds": len(recipes),
-                "seeds": seeds,
-                "mean": mean,
-                "std": deviation,
-            }
-        )
-    return compared
-
-
-def _training_facts(recipe: Recipe, outcome: dict[str, Any] | str) -> dict[str, Any]:
-    facts: dict[str, Any] = {"seed": recipe.seed, "folder": recipe.output_dir}
-    if isinstance(outcome, str):
-        return {**facts, "error": outcome}
-    for name in ("parameters", "steps", "epochs", "seconds", "hardware"):
-        facts[name] = outcome["training"][name]
-    for name in (*_SCORES, "bleu_signature"):
-        facts[name] = outcome["test"][name]
-    decoding: Any = recipe.decoding
-    return {**facts, "num_beams": decoding.num_beams}
-
-
-def as_json(compared: list[RunComparison]) -> str:
-    """Return the result of `comparison` as JSON."""
-    return json.dumps({"runs": finite(compared)}, indent=2, ensure_ascii=False)
-
-
-def changes(recipe: Recipe, first: Recipe) -> str:
-    """Return the recipe keys whose values in `recipe` and `first` differ, and the values in `recipe`."""
-    keys = {**recipe.values(), **first.values()}
-    # If the encoder and the decoder start from different models, `init_from` is a dict with the keys
-    # "encoder" and "decoder".
-    keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
-    changed = {
-        # If `init_from` contains the folder OUTPUT/NAME/seed_N of an earlier run, list only NAME, the name of
-        # the run.
-        key: _name_of_base(value) if value and key.startswith("model.init_from") else value
-        for key in keys
-        if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
-        and not key.startswith(_OF_THE_PLACE)
-    }
-    last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # If two changed keys in different sections have the same name, write the name of the section before each
-    # key.
-    names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
-    words = ["null" if value is None else value for value in changed.values()]
-    return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
-
-
-def _name_of_base(folder: str) -> str:
-    path = Path(folder)
-    return path.parent.name if re.fullmatch(r"seed_\d+", path.name) else path.name
-
-
-def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a recipe key. If the recipe does not contain a config field, return the field's
-    default, or `_OF_THE_BASE` if the recipe has `init_from`.
-    """
-    values = recipe.values()
-    if key in values:
-        return values[key]
-    return (
-        _OF_THE_BASE if recipe.model.init_from else getattr(VaswaniConfig, key.removeprefix("model."), None)
-    )
-
-
-def table(compared: list[RunComparison]) -> str:
-    """Return the result of `comparison` as a table in Markdown."""
-    scores = " | ".join(_SCORES.values())
-    lines = [
-        f"| run | differs from the first run by | seeds | parameters, millions | steps | minutes | {scores} "
-        "|",
-        f"|{'---|' * (6 + len(_SCORES))}",
-    ]
-    measures: dict[str, list[str]] = {}
-    for run in compared:
-        finished = [seed for seed in run["seeds"] if "error" not in seed]
-        cells = [run["name"], run["changes"].replace("|", r"\|"), f"{len(finished)} of {run['num_seeds']}"]
-        if finished:
-            first = finished[0]
-            cells += [f"{first['parameters'] / 1e6:.2f}", f"{first['steps']:,}"]
-            cells.append(f"{statistics.mean(seed['seconds'] for seed in finished) / 60:.1f}")
-            cells += [_with_deviation(run["mean"][score], run["std"][score]) for score in _SCORES]
-            measure = f"{first['num_beams']} beams, {first['bleu_signature']}; {first['hardware']}"
-            measures.setdefault(measure, []).append(run["name"])
-        else:
-            cells += ["–"] * (3 + len(_SCORES))
-        lines.append(f"| {' | '.join(cells)} |")
-    notes = [
-        "Scores of the validation split. Perplexity is per token, so perplexities of runs with different "
-        "vocabularies cannot be compared."
-    ]
-    if any(run["num_seeds"] > 1 for run in compared):
-        notes.append("Scores are the mean over the seeds ± the sample standard deviation.")
-    for measure, names in measures.items():
-        notes.append(f"{measure}." if len(measures) == 1 else f"{', '.join(names)}: {measure}.")
-    lines += ["", " ".join(notes)]
-    for run in compared:
-        for seed in run["seeds"]:
-            if "error" in seed:
-                lines += ["", f"{run['name']}, seed {seed['seed']}, failed: {seed['error']}"]
-    return "\n".join(lines)
-
-
-def _with_deviation(mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return "–"
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
-
-
-def _draw(compared: list[RunComparison], path: Path) -> None:
-    """Draw a bar with the mean BLEU of each run, and a curve with the validation loss of each training over
-    time.
-    """
-    # Import matplotlib inside the function, because only the picture needs matplotlib.
-    from matplotlib.figure import Figure
-
-    ended = [run for run in compared if run["mean"]["bleu"] is not None]
-    if not ended:
-        return
-    figure = Figure(figsize=(13, 2.5 + 0.25 * len(ended)), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for number, run in enumerate(ended):
-        color = f"C{number % 10}"
-        style = ("-", "--", ":")[number // 10 % 3]
-        bar = left.barh([run["name"]], [run["mean"]["bleu"]], xerr=run["std"]["bleu"], color=color)
-        left.bar_label(bar, fmt="%.2f", padding=2)
-        label = run["name"]
-        for seed in run["seeds"]:
-            if "error" in seed:
-                continue
-            rows = [
-                row
-                for row in read_metrics(Path(seed["folder"], METRICS_FILE))
-                if row.get("eval_loss") is not None
-            ]
-            minutes = [row["seconds"] / 60 for row in rows]
-            losses = [row["eval_loss"] for row in rows]
-            right.plot(minutes, losses, label=label, color=color, linestyle=style)
-            # Name each run only once in the legend. matplotlib leaves labels that begin with "_" out of the
-            # legend.
-            label = "_"
-    scores = [run["mean"]["bleu"] for run in ended]
-    # Start the BLEU axis near the lowest score, so that small differences are visible.
-    margin = max(max(scores) - min(scores), 0.5)
-    left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
-    left.invert_yaxis()
-    left.set_xlabel("validation BLEU of the final weights (the axis need not begin at 0)")
-    right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
-    for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
-        axis_format("{x:.3g}")
-    # Put the legend beside the right panel, because many curves leave no room inside the panel.
-    right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(path, dpi=120)

@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from tqdm.auto import tqdm
@@ -14,7 +15,7 @@ from ..optimization.section import AnyTraining
 from .hardware import hardware_name, resolve_defaults
 from .recipe_model import planned_model
 from .trainer import largest_part
-from .training_step import full_batch, loss_function, set_up_training
+from .training_step import batch_shape, full_batch, loss_function, set_up_training
 
 
 def measure_speed(
@@ -31,8 +32,9 @@ def measure_speed(
     and backward passes for `seconds` seconds, and measures the optimizer once. The time of a training step is
     the mean time of its forward and backward passes plus the time of the optimizer.
     """
-    is_cpu = not torch.accelerator.is_available()
-    device = torch.device("cpu") if is_cpu else torch.accelerator.current_accelerator()
+    device = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    )
     training = resolve_defaults(training, None, planned_model(config, model_class), streams=False)
     torch.manual_seed(0)
     model = model_class(config).to(device)
@@ -43,41 +45,45 @@ def measure_speed(
     loss = loss_function(model, training, device.type)
 
     batch = _random_batch(config, training, length, device)
-    part_tokens = batch["labels"].numel()
-
-    def synchronize() -> None:
-        if not is_cpu:
-            torch.accelerator.synchronize()
 
     def compute_part() -> None:
         loss(batch).backward()
-        synchronize()
+        _synchronize(device)
 
     # Compute one step that is not measured, because the first step creates the state of the optimizer.
     compute_part()
     optimizer.step()
     optimizer.zero_grad()
-    synchronize()
+    _synchronize(device)
     hardware = hardware_name(device, 1)
     print(f"measuring training steps for {seconds:g} seconds on {hardware}", file=sys.stderr, flush=True)
-    start = time.perf_counter()
-    elapsed = 0.0
-    num_parts = 0
-    with tqdm(total=math.ceil(seconds), unit=" s", desc="measuring", disable=None, leave=False) as bar:
-        while elapsed < seconds:
-            compute_part()
-            num_parts += 1
-            elapsed = time.perf_counter() - start
-            bar.update(min(int(elapsed), bar.total) - bar.n)
+    part_seconds = _mean_seconds(compute_part, seconds)
     start = time.perf_counter()
     optimizer.step()
-    synchronize()
+    _synchronize(device)
     optimizer_seconds = time.perf_counter() - start
-    # Multiply the mean time of a forward and backward pass by the number of passes in a step. Add the time of
-    # the optimizer.
     step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
-    step_seconds = step_tokens / part_tokens * elapsed / num_parts + optimizer_seconds
-    return step_tokens / step_seconds, hardware
+    num_parts = step_tokens / batch["labels"].numel()
+    return step_tokens / (num_parts * part_seconds + optimizer_seconds), hardware
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
+    """Call `compute` for `seconds` seconds with a progress bar. Return the mean time of a call (seconds)."""
+    start = time.perf_counter()
+    elapsed = 0.0
+    num_calls = 0
+    with tqdm(total=math.ceil(seconds), unit=" s", desc="measuring", disable=None, leave=False) as bar:
+        while elapsed < seconds:
+            compute()
+            num_calls += 1
+            elapsed = time.perf_counter() - start
+            bar.update(min(int(elapsed), bar.total) - bar.n)
+    return elapsed / num_calls
 
 
 def _random_batch(
@@ -86,14 +92,9 @@ def _random_batch(
     """Return a batch of random token ids without padding. On a CPU, the function returns a smaller batch,
     because the trainer divides a large batch into smaller batches.
     """
-    source_tokens = training.source_tokens_per_batch
-    target_tokens = training.target_tokens_per_batch
-    largest = largest_part(training, config.d_model) if device.type == "cpu" else None
-    share = 1.0 if largest is None else min(1.0, max(largest, length) / max(source_tokens, target_tokens))
-    rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
-    source_length = min(length, max(1, int(share * source_tokens) // rows))
-    target_length = min(length, max(1, int(share * target_tokens) // rows))
+    part = largest_part(training, config.d_model) if device.type == "cpu" else None
+    shape = batch_shape(training, length, part)
     # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
-    source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
-    labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
+    source = torch.randint(4, config.vocab_size, (shape.rows, shape.source_length), device=device)
+    labels = torch.randint(4, config.decoder_vocab_size, (shape.rows, shape.target_length), device=device)
     return full_batch(source, labels)

@@ -8,6 +8,7 @@ numbers are larger than the counted FLOPs, because the paper assumes that each G
 sustained capacity. A real training is slower.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -19,14 +20,23 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.section import PAPER_TOKENS_PER_BATCH, AnyTraining, EncoderDecoderTraining
-from ..settings.data import DataSettings
-from ..settings.sections import ModelSettings, TokenizerSettings
+from ..recipe.recipe import Recipe
+from ..settings.gpus import (
+    ASSUMED_UTILIZATION,
+    GPUS,
+    NUM_PAPER_GPUS,
+    PAPER_GPUS,
+    PRICES,
+    gpu_name,
+    gpu_seconds,
+)
+from ..settings.sections import ModelSettings
 from ..tasks import TASKS
-from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name, gpu_seconds
 from .measure import measure_speed
-from .recipe_model import PARTS, parameters_by_part, planned_config, planned_model
-from .step_cost import StepCost, step_cost
+from .recipe_model import Parameters, parameters_by_part, planned_config, planned_model
+from .step_cost import StepCost, StepMemory, step_cost
 from .trainer import largest_part
+from .training_step import batch_shape
 
 # The assumed mean length of a sentence (tokens). `vaswani plan` also prints the FLOPs for sentences of
 # `data.max_length` tokens.
@@ -39,8 +49,7 @@ _PAPER_TRAINING = EncoderDecoderTraining(
     source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
     target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
 )
-_GIB = 2**30
-_MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
+GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +59,7 @@ class PlanSettings:
     The caller must set at most one of `hardware`, `tokens_per_second` and `measure`.
 
     Attributes:
-        hardware: The name of a GPU in gpus.py.
+        hardware: The name of a GPU in settings/gpus.py.
         tokens_per_second: The measured speed of a run in target tokens per second.
         measure: If True, the plan measures the speed on this machine.
         price_per_hour: The price of the hardware for one hour, in any currency.
@@ -64,64 +73,215 @@ class PlanSettings:
     mean_length: int | None = None
 
 
-def plan_run(
-    task: str,
-    data: DataSettings,
-    tokenizer: TokenizerSettings,
-    model: ModelSettings,
-    training: AnyTraining,
-    settings: PlanSettings,
-) -> dict[str, Any]:
-    """Plan a run of one process, and return the values that `plan_as_text` prints.
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """The counted FLOPs of the matrix products of a run.
+
+    Attributes:
+        step: The FLOPs of an optimizer step.
+        run: The FLOPs of all steps; None if the number of steps is unknown.
+    """
+
+    step: int
+    run: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFlops:
+    """The FLOPs of a run by the paper's method of estimation.
+
+    Attributes:
+        seconds_of_a_step: The seconds of an optimizer step on the paper's eight P100 GPUs.
+        step: The FLOPs of an optimizer step.
+        run: The FLOPs of all steps; None if the number of steps is unknown.
+    """
+
+    seconds_of_a_step: float
+    step: float
+    run: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFlops:
+    """The FLOPs of a run: counted, and by the paper's method.
+
+    Attributes:
+        mean_length: The assumed mean length of a sentence (tokens).
+        counted: The counted FLOPs for sentences of `mean_length` tokens.
+        paper: The FLOPs by the paper's method for sentences of `mean_length` tokens.
+        max_length: The value of `data.max_length` (tokens).
+        counted_at_max_length: The counted FLOPs for sentences of `max_length` tokens.
+    """
+
+    mean_length: int
+    counted: Flops
+    paper: PaperFlops
+    max_length: int
+    counted_at_max_length: Flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMemory:
+    """The memory of a training step.
+
+    Attributes:
+        accelerator: The memory of a batch on a GPU.
+        processor: The memory on a CPU: of a batch, or of a part if the trainer divides the batch into parts.
+    """
+
+    accelerator: StepMemory
+    processor: StepMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """The price of a run.
+
+    Attributes:
+        total: The price of the run, in the currency of `per_hour`.
+        per_hour: The price of one hour of the hardware.
+        source: The source of `per_hour`.
+    """
+
+    total: float
+    per_hour: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The estimated cost of a run on a one-GPU machine of Hugging Face Jobs.
+
+    Attributes:
+        flavor: The value of `hf jobs run --flavor`.
+        gpu: The name of the GPU.
+        hours: The hours of the run.
+        price: The price of the run in US dollars.
+        fits: True if a training step fits into the memory of the GPU.
+    """
+
+    flavor: str
+    gpu: str
+    hours: float
+    price: float
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The estimated cost of a run. The field names are the keys of `vaswani plan --json`.
+
+    Attributes:
+        vocab_size: The number of source tokens in the vocabulary.
+        decoder_vocab_size: The number of target tokens in the vocabulary.
+        parameters: The numbers of parameters.
+        steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
+        num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
+        source_tokens: The largest number of source tokens (with padding) in all batches; None if the number
+            of steps is unknown, or for a language model.
+        target_tokens: The largest number of target tokens (with padding) in all batches; None if the number
+            of steps is unknown.
+        flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
+        memory: The memory of a training step.
+        hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
+        tokens_per_second: The given or measured speed in target tokens per second; None without such a speed.
+        speed: A text about the speed that `hours` assumes, or about the missing speed.
+        hours: The hours of the run; None if the speed or the number of steps is unknown.
+        price: The price of the run; None if `hours` or the price of the hardware is unknown.
+        jobs: The cost on each one-GPU machine of Hugging Face Jobs, the cheapest first; empty if the number
+            of steps is unknown.
+    """
+
+    vocab_size: int
+    decoder_vocab_size: int
+    parameters: Parameters
+    steps: int | None
+    num_train_epochs: float | None
+    source_tokens: int | None
+    target_tokens: int | None
+    flops: PlannedFlops
+    memory: PlannedMemory
+    hardware: str | None
+    tokens_per_second: float | None
+    speed: str
+    hours: float | None
+    price: Price | None
+    jobs: list[Job]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON. The parameters have no key for a stack that the model does not have."""
+        plan = dataclasses.asdict(self)
+        plan["parameters"] = {name: part for name, part in plan["parameters"].items() if part is not None}
+        return plan
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """The speed of a run.
+
+    Attributes:
+        seconds: The seconds of an optimizer step; None if the speed is unknown.
+        text: A text about the speed for the user.
+        tokens_per_second: The given or measured speed in target tokens per second; None for an estimate.
+    """
+
+    seconds: float | None
+    text: str
+    tokens_per_second: float | None = None
+
+
+def plan_run(recipe: Recipe, settings: PlanSettings) -> Plan:
+    """Plan a run of one process.
 
     If the recipe gives `num_train_epochs` instead of `max_steps`, values that depend on the number of steps
-    are None. For several processes, the FLOPs are the sum over all processes.
+    are None.
     """
-    model_class = TASKS[task].model_class
-    config = planned_config(model, tokenizer)
-    _refuse_unplannable(model, config)
-    name = None if settings.hardware is None else gpu_name(settings.hardware)
-    longest = data.max_length
+    training = recipe.training
+    model_class = TASKS[recipe.task].model_class
+    config = planned_config(recipe.model, recipe.tokenizer)
+    _refuse_unplannable(recipe.model, config)
+    gpu = None if settings.hardware is None else gpu_name(settings.hardware)
+    longest = recipe.data.max_length
     length = _mean_length(settings, longest)
-    steps = training.max_steps
 
     on_accelerator = batch_cost(config, training, model_class, length)
     of_longest = batch_cost(config, training, model_class, longest)
     on_processor = _cost_on_processor(config, training, model_class, length, longest)
-    flops = planned_flops(config, training, model_class, length, on_accelerator)
-    flops["max_length"] = longest
-    flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
-
-    tokens_per_second = settings.tokens_per_second
-    machine = ""
+    flops = PlannedFlops(
+        mean_length=length,
+        counted=counted_flops(on_accelerator, training),
+        paper=paper_flops(config, training, model_class, length, on_accelerator),
+        max_length=longest,
+        counted_at_max_length=counted_flops(of_longest, training),
+    )
     if settings.measure:
-        tokens_per_second, hardware_here = measure_speed(config, training, model_class, length)
-        machine = f", measured on {hardware_here}"
-    if tokens_per_second is None:
-        seconds, speed = _seconds_on(name, flops, training)
+        tokens_per_second, machine = measure_speed(config, training, model_class, length)
+        speed = _speed_by_tokens(tokens_per_second, training, f", measured on {machine}")
+    elif settings.tokens_per_second is not None:
+        speed = _speed_by_tokens(settings.tokens_per_second, training)
     else:
-        seconds = step_seconds(training, tokens_per_second)
-        speed = f"{tokens_per_second:,.0f} target tokens/s{machine}"
-    hours = None if seconds is None or steps is None else steps * seconds / 3600
-    return {
-        "vocab_size": config.vocab_size,
-        "decoder_vocab_size": config.decoder_vocab_size,
-        "parameters": parameters_by_part(planned_model(config, model_class)),
-        "steps": steps,
-        "num_train_epochs": training.num_train_epochs,
-        **_tokens_of_run(training),
-        "flops": flops,
-        "memory": {
-            "accelerator": _memory(on_accelerator, training),
-            "processor": _memory(on_processor, training),
-        },
-        "hardware": None if name is None else f"{NUM_PAPER_GPUS if name in PAPER_GPUS else 1} x {name}",
-        "tokens_per_second": tokens_per_second,
-        "speed": speed,
-        "hours": hours,
-        "price": _price(hours, settings.price_per_hour, name),
-        "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
-    }
+        speed = _speed_on(gpu, flops, training)
+    steps = training.max_steps
+    hours = None if speed.seconds is None or steps is None else steps * speed.seconds / 3600
+    batches = None if steps is None else steps * training.gradient_accumulation_steps
+    has_source = len(training.batch_keys) == 2
+    return Plan(
+        vocab_size=config.vocab_size,
+        decoder_vocab_size=config.decoder_vocab_size or config.vocab_size,
+        parameters=parameters_by_part(planned_model(config, model_class)),
+        steps=steps,
+        num_train_epochs=training.num_train_epochs,
+        source_tokens=batches * training.source_tokens_per_batch if batches and has_source else None,
+        target_tokens=batches * training.target_tokens_per_batch if batches else None,
+        flops=flops,
+        memory=PlannedMemory(accelerator=on_accelerator.memory, processor=on_processor.memory),
+        hardware=None if gpu is None else f"{_number_of_gpus(gpu)} x {gpu}",
+        tokens_per_second=speed.tokens_per_second,
+        speed=speed.text,
+        hours=hours,
+        price=_price(hours, settings.price_per_hour, gpu),
+        jobs=_jobs(flops.counted.run, training, on_accelerator.memory.peak),
+    )
 
 
 def _mean_length(settings: PlanSettings, longest: int) -> int:
@@ -131,20 +291,6 @@ def _mean_length(settings: PlanSettings, longest: int) -> int:
             f"`--mean_length` must be at most `data.max_length`, {longest}, but is {settings.mean_length}."
         )
     return min(settings.mean_length or MEAN_LENGTH, longest)
-
-
-def _tokens_of_run(training: AnyTraining) -> dict[str, int | None]:
-    """Return the numbers of source and target tokens in all batches of a run. A language model has no source
-    tokens.
-    """
-    if training.max_steps is None:
-        return {"source_tokens": None, "target_tokens": None}
-    batches = training.max_steps * training.gradient_accumulation_steps
-    has_source = len(training.batch_keys) == 2
-    return {
-        "source_tokens": batches * training.source_tokens_per_batch if has_source else None,
-        "target_tokens": batches * training.target_tokens_per_batch,
-    }
 
 
 def _cost_on_processor(
@@ -169,24 +315,34 @@ def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
     return training.gradient_accumulation_steps * training.target_tokens_per_batch / tokens_per_second
 
 
-def _seconds_on(name: str | None, flops: dict[str, Any], training: AnyTraining) -> tuple[float | None, str]:
-    """Return the estimated seconds of a step on a GPU, and a text about the estimate."""
+def _number_of_gpus(name: str) -> int:
+    """Return the number of GPUs that the plan assumes: the eight GPUs of the paper, or one newer GPU."""
+    return NUM_PAPER_GPUS if name in PAPER_GPUS else 1
+
+
+def _speed_by_tokens(tokens_per_second: float, training: AnyTraining, machine: str = "") -> _Speed:
+    seconds = step_seconds(training, tokens_per_second)
+    return _Speed(seconds, f"{tokens_per_second:,.0f} target tokens/s{machine}", tokens_per_second)
+
+
+def _speed_on(name: str | None, flops: PlannedFlops, training: AnyTraining) -> _Speed:
+    """Return the estimated speed on a GPU."""
     if name is None:
-        return None, "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
+        return _Speed(None, "give `--hardware`, `--measure` or a measured `--tokens_per_second`")
     if name in PAPER_GPUS:
-        seconds = flops["paper"]["step"] / (NUM_PAPER_GPUS * PAPER_GPUS[name])
-        return seconds, f"{NUM_PAPER_GPUS} x {name}"
+        return _Speed(flops.paper.step / (NUM_PAPER_GPUS * PAPER_GPUS[name]), f"{NUM_PAPER_GPUS} x {name}")
     gpu = GPUS[name]
-    peak, dtype = gpu.peak(bf16=training.bf16 is not False)
-    speed = (
+    bf16 = training.bf16 is not False
+    peak, dtype = gpu.peak(bf16)
+    text = (
         f"1 x {name}, if the run reaches {ASSUMED_UTILIZATION:.0%} of the peak of {peak / 1e12:g} TFLOPS in "
         f"{dtype}; no GPU run of this package has been measured; peak: {gpu.source}"
     )
-    return gpu_seconds(gpu, flops["counted"]["step"], training.bf16 is not False), speed
+    return _Speed(gpu_seconds(gpu, flops.counted.step, bf16), text)
 
 
-def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
-    """Return the estimated hours and price of the run on each one-GPU machine that Hugging Face Jobs offers.
+def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[Job]:
+    """Return the cost of the run on each one-GPU machine that Hugging Face Jobs offers.
 
     `flops` is the number of FLOPs of the run, or None. If `flops` is None, the list is empty. `peak_memory`
     is the number of bytes that a training step needs on a GPU.
@@ -198,20 +354,12 @@ def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[
         if gpu.flavor is None or gpu.price is None:
             continue
         hours = gpu_seconds(gpu, flops, training.bf16 is not False) / 3600
-        fits = peak_memory < gpu.memory * _GIB
-        jobs.append(
-            {
-                "flavor": gpu.flavor,
-                "gpu": name,
-                "hours": hours,
-                "price": hours * gpu.price,
-                "fits": fits,
-            }
-        )
-    return sorted(jobs, key=lambda job: job["price"])
+        fits = peak_memory < gpu.memory * GIB
+        jobs.append(Job(flavor=gpu.flavor, gpu=name, hours=hours, price=hours * gpu.price, fits=fits))
+    return sorted(jobs, key=lambda job: job.price)
 
 
-def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
+def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> Price | None:
     """Return the price of the run. Return None if the price per hour or the number of hours is unknown."""
     source = "by `--price_per_hour`"
     if price_per_hour is None and name in GPUS:
@@ -219,7 +367,7 @@ def _price(hours: float | None, price_per_hour: float | None, name: str | None) 
         source = f"US dollars, by {PRICES}"
     if hours is None or price_per_hour is None:
         return None
-    return {"total": hours * price_per_hour, "per_hour": price_per_hour, "source": source}
+    return Price(total=hours * price_per_hour, per_hour=price_per_hour, source=source)
 
 
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
@@ -245,74 +393,43 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """Return the cost of a training step with a full batch of sentences of `length` tokens.
-
-    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side (source or
-    target) with more tokens per batch, the function assumes sentences of `length` tokens. On the side with
-    fewer tokens per batch, the function assumes proportionally shorter sentences. If the trainer divides a
-    batch into parts, `largest_part` is the largest number of source positions (and of target positions) in a
-    part. If `largest_part` is not None, the function returns the cost of one part of the batch.
+    """Return the cost of a training step with a full batch of sentences of `length` tokens, or with a part of
+    this batch (see `batch_shape`).
     """
-    source = training.source_tokens_per_batch
-    target = training.target_tokens_per_batch
-    if largest_part is not None:
-        source = min(source, largest_part)
-        target = min(target, largest_part)
-    rows = max(1, max(source, target) // length)
     return step_cost(
         config,
         training,
         model_class,
-        rows=rows,
-        source_length=min(length, max(1, source // rows)),
-        target_length=min(length, max(1, target // rows)),
+        batch_shape(training, length, largest_part),
         on_accelerator=on_accelerator,
         accumulates=largest_part is not None or training.gradient_accumulation_steps > 1,
     )
 
 
-def planned_flops(
+def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
+    """Return the counted FLOPs of an optimizer step and of the whole run. `cost` is the cost of a batch."""
+    step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
+    return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
+
+
+def paper_flops(
     config: VaswaniConfig,
     training: AnyTraining,
     model_class: type[PreTrainedModel],
     length: int,
     cost: StepCost,
-) -> dict[str, Any]:
-    """Return the FLOPs of a step and of the whole run for sentences of `length` tokens: the counted FLOPs,
-    and the FLOPs by the paper's method of estimation.
+) -> PaperFlops:
+    """Return the FLOPs by the paper's method of estimation for sentences of `length` tokens. `cost` is the
+    cost of a batch of such sentences.
     """
-    in_paper = cost
     if training.gradient_checkpointing:
-        # For the paper's method, count the FLOPs without gradient checkpointing, because the paper does not
-        # use gradient checkpointing.
-        in_paper = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
-
-    seconds = paper_seconds(_step_flops(in_paper, training), length)
-    return {
-        "mean_length": length,
-        "counted": _with_run(_step_flops(cost, training), training),
-        "paper": {
-            "seconds_of_a_step": seconds,
-            **_with_run(seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"], training),
-        },
-    }
-
-
-def _step_flops(cost: StepCost, training: AnyTraining) -> int:
-    return training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
-
-
-def _with_run(step: float, training: AnyTraining) -> dict[str, float | None]:
-    return {"step": step, "run": None if training.max_steps is None else training.max_steps * step}
-
-
-def _memory(cost: StepCost, training: AnyTraining) -> dict[str, Any]:
-    return {
-        "source_positions": cost.source_positions,
-        "target_positions": cost.target_positions,
-        "dtype": "bfloat16" if training.bf16 is True else "float32",
-        **{part: getattr(cost, part) for part in (*_MEMORY_PARTS, "peak")},
-    }
+        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
+        # checkpointing.
+        cost = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
+    seconds = paper_seconds(counted_flops(cost, training).step, length)
+    step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
+    run = None if training.max_steps is None else training.max_steps * step
+    return PaperFlops(seconds_of_a_step=seconds, step=step, run=run)
 
 
 def paper_seconds(flops: float, length: int) -> float:
@@ -343,109 +460,3 @@ def _paper_steps(length: int) -> list[tuple[int, float]]:
 
 def _paper_flops(config: VaswaniConfig, length: int) -> int:
     return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops
-
-
-def plan_as_text(plan: dict[str, Any]) -> str:
-    """Format the result of `plan_run` as lines of text."""
-    parameters = plan["parameters"]
-    classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
-    lines = [
-        f"parameters        {parameters['total']:>15,}  with vocabularies of {classes} tokens; a small "
-        "corpus may give fewer tokens",
-        f"  embeddings      {parameters['embeddings']:>15,}  with the output projection",
-    ]
-    for stack in ("encoder", "decoder"):
-        if stack not in parameters:
-            continue
-        shares = ", ".join(f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in PARTS.values())
-        lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
-    return "\n".join(
-        [
-            *lines,
-            *_length_lines(plan),
-            *_flops_lines(plan),
-            *_memory_lines(plan),
-            *_job_lines(plan),
-            *_hours_lines(plan),
-        ]
-    )
-
-
-def _length_lines(plan: dict[str, Any]) -> list[str]:
-    if plan["steps"] is None:
-        return [
-            f"steps                     unknown  `training.num_train_epochs` = {plan['num_train_epochs']:g} "
-            "counts epochs of a corpus that is not read; give `training.max_steps` to plan the steps, the "
-            "tokens and the hours"
-        ]
-    lines = [f"steps             {plan['steps']:>15,}"]
-    for side in ("source", "target"):
-        # Leave out the line for source tokens, because a language model has no source.
-        if plan[f"{side}_tokens"] is not None:
-            lines.append(
-                f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"
-            )
-    return lines
-
-
-def _flops_lines(plan: dict[str, Any]) -> list[str]:
-    flops = plan["flops"]
-    unit = "step" if plan["steps"] is None else "run"
-    steps = "" if plan["steps"] is None else f"{plan['steps']:,} steps x "
-    counted, at_most, paper = (flops[name][unit] for name in ("counted", "counted_at_max_length", "paper"))
-    return [
-        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, forward and backward, for sentences of "
-        f"{flops['mean_length']} tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = "
-        f"{flops['max_length']}",
-        f"  by the paper    {paper:>15.2e}  {steps}{flops['paper']['seconds_of_a_step']:.3g} s x "
-        f"{NUM_PAPER_GPUS} GPUs x {PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the "
-        "paper's",
-    ]
-
-
-def _memory_lines(plan: dict[str, Any]) -> list[str]:
-    lines = []
-    for device, memory in plan["memory"].items():
-        sides = (memory["source_positions"], memory["target_positions"])
-        positions = " + ".join(f"{side:,}" for side in sides if side)
-        parts = ", ".join(f"{part} {memory[part] / _GIB:.2f}" for part in _MEMORY_PARTS)
-        lines.append(
-            f"GiB, {device:<12} {memory['peak'] / _GIB:>15.2f}  at the peak of a step in {memory['dtype']}, "
-            f"{positions} positions at once: {parts}"
-        )
-    return lines
-
-
-def _job_lines(plan: dict[str, Any]) -> list[str]:
-    if not plan["jobs"]:
-        return []
-    lines = [
-        f"US dollars on Hub jobs (prices: {PRICES}; speed: {ASSUMED_UTILIZATION:.0%} of the peak, assumed)"
-    ]
-    for job in plan["jobs"]:
-        memory = "" if job["fits"] else ", but a step needs more memory than this GPU has"
-        lines.append(
-            f"  {job['flavor']:<15} {job['price']:>15,.2f}  {_in_digits(job['hours'])} hours on 1 x "
-            f"{job['gpu']}{memory}"
-        )
-    return lines
-
-
-def _in_digits(hours: float) -> str:
-    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
-
-
-def _hours_lines(plan: dict[str, Any]) -> list[str]:
-    hours = plan["hours"]
-    if hours is None:
-        has_speed = plan["hardware"] or plan["tokens_per_second"]
-        why = "the number of steps is unknown" if has_speed else plan["speed"]
-        return [f"hours                     unknown  {why}"]
-    lines = [f"hours             {_in_digits(hours):>15}  by {plan['speed']}"]
-    if plan["price"] is not None:
-        price = plan["price"]
-        lines.append(
-            f"price             {price['total']:>15,.2f}  {price['per_hour']:,.2f} per hour, "
-            f"{price['source']}"
-        )
-    return lines

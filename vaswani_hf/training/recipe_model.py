@@ -2,6 +2,8 @@
 for a training. Also counts the parameters of a model, and warns about sizes that do not fit the corpus.
 """
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -81,24 +83,61 @@ def build_model(
     return built
 
 
-def parameters_by_part(model: Any) -> dict[str, Any]:
-    """Return the numbers of parameters: in total, of the embeddings, and of each stack and its parts. A tied
-    parameter counts once.
+@dataclass(frozen=True, kw_only=True)
+class StackParameters:
+    """The numbers of parameters in the layers of an encoder or decoder.
+
+    Attributes:
+        total: The parameters of all layers.
+        attention: The parameters of the attentions.
+        feed_forward: The parameters of the feed-forward networks.
+        norms: The parameters of the layer normalizations.
     """
+
+    total: int
+    attention: int
+    feed_forward: int
+    norms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The numbers of parameters of a model. A tied parameter counts once.
+
+    Attributes:
+        total: The parameters of the model.
+        embeddings: The parameters of the embeddings and of the output projection.
+        encoder: The parameters of the encoder's layers; None if the model has no encoder.
+        decoder: The parameters of the decoder's layers; None if the model has no decoder.
+    """
+
+    total: int
+    embeddings: int
+    encoder: StackParameters | None
+    decoder: StackParameters | None
+
+
+def parameters_by_part(model: PreTrainedModel) -> Parameters:
+    """Return the numbers of parameters of a model and of its parts."""
     only_stack = getattr(model.config, "stack", None)
-    stacks = {stack: dict.fromkeys(("total", *PARTS.values()), 0) for stack in ("encoder", "decoder")}
-    total = embeddings = 0
+    sizes: Counter[str] = Counter()
+    stacks: dict[str, Counter[str]] = {"encoder": Counter(), "decoder": Counter()}
     for name, parameter in model.named_parameters():
-        total += parameter.numel()
-        part = next((part for piece, part in PARTS.items() if piece in name), None)
-        if part is None:
-            embeddings += parameter.numel()
-            continue
-        stack = stacks[only_stack or name.split(".")[1]]
-        stack["total"] += parameter.numel()
-        stack[part] += parameter.numel()
-    of_model = {stack: found for stack, found in stacks.items() if only_stack in (None, stack)}
-    return {"total": total, "embeddings": embeddings, **of_model}
+        part = next((part for piece, part in PARTS.items() if piece in name), "embeddings")
+        sizes[part] += parameter.numel()
+        if part != "embeddings":
+            stacks[only_stack or name.split(".")[1]][part] += parameter.numel()
+    of_stacks = {
+        stack: StackParameters(total=found.total(), **{part: found[part] for part in PARTS.values()})
+        for stack, found in stacks.items()
+        if only_stack in (None, stack)
+    }
+    return Parameters(
+        total=sizes.total(),
+        embeddings=sizes["embeddings"],
+        encoder=of_stacks.get("encoder"),
+        decoder=of_stacks.get("decoder"),
+    )
 
 
 def size_warnings(
@@ -130,7 +169,7 @@ def size_warnings(
                 "data."
             )
     parameters = parameters_by_part(model)
-    in_layers = parameters["total"] - parameters["embeddings"]
+    in_layers = parameters.total - parameters.embeddings
     if in_layers > MOST_PARAMETERS_PER_TOKEN * num_tokens:
         warnings.append(
             f"the model is far too large for the corpus, because its layers have {in_layers:,} parameters, "

@@ -21,30 +21,17 @@ from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
-from ..settings.data import DataSettings
 from .checkpoints import reason_to_stop
 from .processes import say
-
-# The recipe keys that may have other values in a resumed run, because the keys do not change the result of a
-# training step. `gradient_accumulation_steps` may change together with the number of processes.
-# `_refuse_other_batches` checks that the product of `gradient_accumulation_steps` and the number of processes
-# stays the same.
-FREE_TO_CHANGE = """
-    output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
-    training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
-    training.save_total_limit training.average_checkpoints training.early_stopping_patience
-    training.early_stopping_score training.report_to model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
-""".split()
-FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
     """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
     new scores.
 
-    `asked` contains the settings of the new recipe that a user may change after a run has finished (see
-    `changeable_values`). `recorded` maps the same keys to the values in the saved recipe. Values in
-    results.json take precedence over values in the saved recipe.
+    `asked` contains the keys with whose values a finished run continues (see `OnResume`), and their values in
+    the new recipe. `recorded` maps the same keys to the values in the saved recipe. Values in results.json
+    take precedence over values in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -71,11 +58,15 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
 def check_earlier_run(
     folder: Path,
     training: AnyTraining,
-    data: DataSettings,
     values: dict[str, Any],
     earlier: dict[str, Any] | None,
+    fixed: set[str],
 ) -> None:
-    """Raise an error if the output folder contains an earlier run that the new recipe does not continue."""
+    """Raise an error if the output folder contains an earlier run that the new recipe does not continue.
+
+    `values` and `earlier` map each key of the new recipe and of the saved recipe to its value. `fixed`
+    contains the keys that a resumed run must not change.
+    """
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
@@ -88,19 +79,18 @@ def check_earlier_run(
             f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
             "of the run, or choose another `--output_dir`."
         )
-    free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
+    lengths = {"training.max_steps", "training.num_train_epochs"}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
-        free -= {"training.max_steps", "training.num_train_epochs"}
+        fixed = fixed | lengths
     # Check `task` and `model.init_from` first, so that the error message names the key that the user changed.
     # A change of `task` or `init_from` also changes many other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
     for key in ["task", *order]:
-        is_free = key in free or key.split(".")[0] in FREE_SECTIONS
-        if not is_free and values.get(key) != earlier.get(key):
+        if key in fixed and values.get(key) != earlier.get(key):
             reason = ""
-            if key in ("training.max_steps", "training.num_train_epochs"):
+            if key in lengths:
                 reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
             raise InvalidValueError(
                 f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "

@@ -2,7 +2,7 @@
 
 `_train` calls the functions of a run one after the other. This file defines the functions in the order in
 which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
-training/, except ablation.py, receive only sections of the recipe.
+training/, except ablation.py and plan.py, receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
 data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), loop.py and trainer.py (training
@@ -241,7 +241,8 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
     """
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
-    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
+    fixed = {name for name in now.keys() | (before or {}).keys() if recipe.on_resume(name) == "fixed"}
+    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, now, before, fixed)
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
@@ -249,12 +250,14 @@ def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
     scores.
     """
     return resume.is_finished(
-        Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
+        Path(recipe.output_dir), _asked_values(recipe), _asked_values(earlier or recipe)
     )
 
 
-def _changeable_values(recipe: Recipe) -> dict[str, Any]:
-    return run_results.changeable_values(published_recipe(recipe).values())
+def _asked_values(recipe: Recipe) -> dict[str, Any]:
+    """Return the keys with whose values a finished run continues, and their values."""
+    values = published_recipe(recipe).values()
+    return {name: value for name, value in values.items() if recipe.on_resume(name) == "continue"}
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
@@ -305,17 +308,17 @@ def _warn(sentences: list[str], processes: Processes) -> None:
 
 def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
     """Return the checkpoint from which the run continues, or None for a new run."""
-    folder = Path(recipe.output_dir)
-
-    def newest_checkpoint() -> Path | None:
-        with naming_the_folder(folder):
-            checkpoints.put_back_replaced(folder)
-        return resume.find_checkpoint(folder, recipe.training, processes.count)
-
-    checkpoint = processes.run_on_main(newest_checkpoint)
+    checkpoint = processes.run_on_main(_newest_checkpoint, recipe, processes.count)
     if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
     return checkpoint
+
+
+def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
+    folder = Path(recipe.output_dir)
+    with naming_the_folder(folder):
+        checkpoints.put_back_replaced(folder)
+    return resume.find_checkpoint(folder, recipe.training, num_processes)
 
 
 def _prepare_folder(recipe: Recipe) -> None:
@@ -376,20 +379,28 @@ def _initial_model(
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint later.
     """
-    model = build_model(
-        recipe.model, TASKS[recipe.task].model_class, corpus, recipe.decoding.settings(), recipe.seed
-    )
-
-    def load_bases() -> str:
-        bases = initialization.find_bases(recipe.model)
-        return initialization.load_base_weights(model, bases, corpus) if bases else ""
-
+    model = _random_model(recipe, corpus)
     if checkpoint is None:
-        message = processes.main_process_first(load_bases)
+        message = processes.main_process_first(_load_bases, recipe, model, corpus)
         if message and processes.is_first:
             say(message)
     initialization.freeze(model, recipe.training.frozen)
     return model
+
+
+def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
+    """Return the model of the recipe with random weights."""
+    model_class = TASKS[recipe.task].model_class
+    model: PreTrainedModel = build_model(
+        recipe.model, model_class, corpus, recipe.decoding.settings(), recipe.seed
+    )
+    return model
+
+
+def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
+    """Load the weights of the models in `model.init_from`, and return a message about the loaded weights."""
+    bases = initialization.find_bases(recipe.model)
+    return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
 
 def _build_trainer(
@@ -491,13 +502,7 @@ def _final_model(
     folder = Path(recipe.output_dir)
     training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
-    model = build_model(
-        recipe.model,
-        TASKS[recipe.task].model_class,
-        trainer.corpus,
-        recipe.decoding.settings(),
-        recipe.seed,
-    )
+    model = _random_model(recipe, trainer.corpus)
     if final_record and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return model, []
@@ -524,7 +529,7 @@ def _results_of_run(
         training=training,
         examples=examples,
         decoding={name: getattr(model.generation_config, name) for name in recipe.decoding.settings()},
-        asked=_changeable_values(recipe),
+        asked=_asked_values(recipe),
         data=data_record(recipe.data),
         corpus={split: dataclasses.asdict(report) for split, report in corpus.reports.items()},
     )

@@ -42,22 +42,6 @@ NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 
-def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a user may change after a run has finished: the settings that determine the
-    length of the run, the averaged checkpoints and the scores.
-
-    `values` maps each key of the published recipe, such as "training.max_steps", to its value. A published
-    recipe names data files without their folders, because the data may have been moved.
-    """
-    lengths = "max_steps num_train_epochs early_stopping_patience early_stopping_score".split()
-    names = {f"training.{key}" for key in [*lengths, "average_checkpoints"]}
-    return {
-        name: value
-        for name, value in values.items()
-        if name in names or name.startswith(("decoding.", "evaluation.", "data.test_"))
-    }
-
-
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
     """Write recipe.yaml, and print the numbers of kept and removed sentence pairs. If the training corpora
     have weights, also print the number of pairs from each corpus in an epoch.

@@ -25,59 +25,74 @@ from transformers import PreTrainedModel
 
 from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .moving_average import MovingAverage
 from .recipe_model import planned_model
-from .training_step import full_batch, loss_function, set_up_training
+from .training_step import BatchShape, full_batch, loss_function, set_up_training
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """The cost of a training step with one batch, in FLOPs and bytes."""
+@dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """The memory of a training step with one batch, in bytes.
 
-    # The numbers of source positions and of target positions in the batch (tokens and padding). A language
-    # model has 0 source positions.
+    Attributes:
+        source_positions: The number of source positions in the batch (tokens and padding); 0 for a language
+            model.
+        target_positions: The number of target positions in the batch (tokens and padding).
+        dtype: The dtype of the computation: "bfloat16" or "float32".
+        weights: Bytes of the weights and of their moving average.
+        gradients: Bytes of the gradients.
+        optimizer: Bytes of the optimizer state.
+        activations: Bytes of the tensors that the layers keep for the backward pass, including bfloat16
+            copies of weights.
+        loss: Bytes that the computation of the loss needs in addition to the activations.
+        peak: The peak memory of the training step in bytes, without the memory of PyTorch itself and without
+            unused memory of PyTorch's allocator.
+    """
+
     source_positions: int
     target_positions: int
-    # FLOPs of the forward and the backward pass.
-    batch_flops: int
-    # FLOPs of the matrix products of the optimizer; 0 for Adam.
-    optimizer_flops: int
-    # Bytes of the weights and of their moving average.
+    dtype: str
     weights: int
     gradients: int
-    # Bytes of the optimizer state.
     optimizer: int
-    # Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
     activations: int
-    # Bytes that the computation of the loss needs in addition to the activations.
     loss: int
-    # The peak memory of the training step in bytes, without the memory of PyTorch itself and without unused
-    # memory of PyTorch's allocator.
     peak: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """The cost of a training step with one batch.
+
+    Attributes:
+        batch_flops: FLOPs of the forward and the backward pass.
+        optimizer_flops: FLOPs of the matrix products of the optimizer; 0 for Adam.
+        memory: The memory of the step.
+    """
+
+    batch_flops: int
+    optimizer_flops: int
+    memory: StepMemory
 
 
 def step_cost(
     config: VaswaniConfig,
     training: AnyTraining,
-    model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM,
+    model_class: type[PreTrainedModel],
+    shape: BatchShape,
     *,
-    rows: int,
-    source_length: int,
-    target_length: int,
     on_accelerator: bool,
     accumulates: bool = False,
 ) -> StepCost:
     """Run a training step on fake tensors and count its cost.
 
-    A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
-    tokens. The function computes the loss at all target positions, because the batch has no padding.
-    `on_accelerator` selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if
-    the gradients of earlier batches already exist before the batch.
+    The function computes the loss at all target positions, because the batch has no padding. `on_accelerator`
+    selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if the gradients of
+    earlier batches already exist before the batch.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class)
@@ -106,8 +121,9 @@ def step_cost(
         if not accumulates:
             optimizer.zero_grad()
 
-        source = torch.ones(rows, source_length, dtype=torch.int64)
-        batch = full_batch(source, torch.ones(rows, target_length, dtype=torch.int64))
+        source = torch.ones(shape.rows, shape.source_length, dtype=torch.int64)
+        labels = torch.ones(shape.rows, shape.target_length, dtype=torch.int64)
+        batch = full_batch(source, labels)
         before = counter.now
         counter.peak = before
         after_layers: list[int] = []
@@ -121,11 +137,10 @@ def step_cost(
         # exists during the whole step.
         del average
     activations = after_layers[-1] - before
-    return StepCost(
+    memory = StepMemory(
         source_positions=source.numel() if model.config.is_encoder_decoder else 0,
-        target_positions=rows * target_length,
-        batch_flops=batch_flops,
-        optimizer_flops=optimizer_flops,
+        target_positions=labels.numel(),
+        dtype="bfloat16" if bf16 else "float32",
         weights=weights,
         gradients=gradients,
         optimizer=state,
@@ -133,6 +148,7 @@ def step_cost(
         loss=forward_peak - before - activations,
         peak=counter.peak,
     )
+    return StepCost(batch_flops=batch_flops, optimizer_flops=optimizer_flops, memory=memory)
 
 
 # PyTorch's FLOP formulas, and additional formulas for `addmm_` and for the attention kernels of a CPU,

@@ -192,7 +192,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
         resumed, the first batch is the next batch after the checkpoint.
         """
         pairs = self.corpus.train
-        weighted = self.corpus.weighted
         source_tokens = self.training.source_tokens_per_batch
         target_tokens = self.training.target_tokens_per_batch
         seed = self.args.seed
@@ -203,13 +202,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
                 state = (checkpoint / STREAM_FILE).read_text(encoding="utf-8")
                 stream.load_state_dict(json.loads(state))
             return stream
-        if weighted is None:
-            sampler = TokenBudgetSampler(*pair_lengths(pairs), source_tokens, target_tokens, seed=seed)
-        else:
-            lengths = (weighted.source_lengths, weighted.target_lengths)
-            sampler = TokenBudgetSampler(
-                *lengths, source_tokens, target_tokens, seed=seed, pairs_of=weighted.of_epoch
-            )
+        weighted = self.corpus.weighted
+        lengths = (
+            pair_lengths(pairs) if weighted is None else (weighted.source_lengths, weighted.target_lengths)
+        )
+        pairs_of = None if weighted is None else weighted.of_epoch
+        sampler = TokenBudgetSampler(*lengths, source_tokens, target_tokens, seed=seed, pairs_of=pairs_of)
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -448,13 +446,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
             raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         pairs = self.corpus.texts["validation"]
-        if self.task.validation_metrics(self.evaluation) and pairs is not None:
+        names = self.task.validation_metrics(self.evaluation)
+        if names and pairs is not None:
             shares = self._gather_shares(lambda: self._validation_outputs(model, pairs))
             if not shares:
                 return {}
             outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
             scores = self.task.score_outputs(outputs, list(pairs["target"]), self.evaluation)
-            names = self.task.validation_metrics(self.evaluation)
             metrics |= {name: float(scores[name]) for name in names}
         return metrics
 

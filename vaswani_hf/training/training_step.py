@@ -3,6 +3,7 @@ cost of the training step, and measure.py measures the time of the training step
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -52,6 +53,43 @@ def loss_function(
             return compute(**batch).loss
 
     return loss
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """The shape of a batch without padding.
+
+    Attributes:
+        rows: The number of sentence pairs.
+        source_length: The length of each source (tokens).
+        target_length: The length of each target (tokens).
+    """
+
+    rows: int
+    source_length: int
+    target_length: int
+
+
+def batch_shape(training: AnyTraining, length: int, largest_part: int | None = None) -> BatchShape:
+    """Return the shape of a full batch of sentences of `length` tokens.
+
+    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side (source or
+    target) with more tokens per batch, the function assumes sentences of `length` tokens. On the side with
+    fewer tokens per batch, the function assumes proportionally shorter sentences.
+
+    If the trainer divides a batch into parts, `largest_part` is the largest number of source positions (and
+    of target positions) in a part. Then the function returns the shape of a part. A part has sentences of the
+    same lengths as the batch.
+    """
+    source = training.source_tokens_per_batch
+    target = training.target_tokens_per_batch
+    rows = max(1, max(source, target) // length)
+    rows_of_part = rows if largest_part is None else max(1, largest_part // length)
+    return BatchShape(
+        rows=min(rows, rows_of_part),
+        source_length=min(length, max(1, source // rows)),
+        target_length=min(length, max(1, target // rows)),
+    )
 
 
 def full_batch(source: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -3,21 +3,21 @@
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from ...settings.base import Settings
+from ...settings.keys import recipe_key
 from ..entries import Optimizer
 
 
 class AdamSettings(Settings):
     """The recipe keys of Adam. The default values are the values of the paper (Section 5.3)."""
 
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta1: float = recipe_key(0.9, ge=0, lt=1)
     """The decay rate of the mean of the gradients."""
-    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    adam_beta2: float = recipe_key(0.98, ge=0, lt=1)
     """The decay rate of the mean of the squared gradients."""
-    adam_epsilon: float = Field(1e-9, ge=0)
+    adam_epsilon: float = recipe_key(1e-9, ge=0)
     """A number that Adam adds to the denominator of a step, to avoid a division by 0."""
 
 

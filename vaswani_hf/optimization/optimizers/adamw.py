@@ -1,9 +1,9 @@
 """AdamW: Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
 import torch
-from pydantic import Field
 from torch import nn
 
+from ...settings.keys import recipe_key
 from ..entries import Optimizer
 from .adam import AdamSettings, fused_adamw
 
@@ -11,7 +11,7 @@ from .adam import AdamSettings, fused_adamw
 class AdamWSettings(AdamSettings):
     """The recipe keys of AdamW."""
 
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = recipe_key(0.0, ge=0)
     """The weight decay. Each step subtracts `weight_decay` * learning rate * weight from each weight."""
 
 

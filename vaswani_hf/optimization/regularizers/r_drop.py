@@ -5,11 +5,10 @@ two forward passes with different dropout.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from pydantic import Field
-
 from ...model.errors_vaswani import InvalidValueError
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ...settings.base import Settings
+from ...settings.keys import recipe_key
 from ...settings.sections import ModelSettings
 from ..entries import Regularizer
 from .two_passes import TwoPassLoss
@@ -18,7 +17,7 @@ from .two_passes import TwoPassLoss
 class RDropSettings(Settings):
     """The recipe key of R-Drop."""
 
-    r_drop_alpha: float = Field(0.0, ge=0)
+    r_drop_alpha: float = recipe_key(0.0, ge=0)
     """The weight of the divergence in the loss of R-Drop. 0 turns R-Drop off."""
 
 

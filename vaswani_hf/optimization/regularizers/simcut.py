@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from pydantic import Field
 
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ...settings.base import Settings
+from ...settings.keys import recipe_key
 from ..entries import Regularizer
 from .two_passes import TwoPassLoss
 
@@ -18,9 +18,9 @@ from .two_passes import TwoPassLoss
 class SimCutSettings(Settings):
     """The recipe keys of SimCut."""
 
-    simcut_alpha: float = Field(0.0, ge=0)
+    simcut_alpha: float = recipe_key(0.0, ge=0)
     """The weight of the divergence in the loss of SimCut. 0 turns SimCut off."""
-    simcut_p: float = Field(0.05, ge=0, lt=1)
+    simcut_p: float = recipe_key(0.05, ge=0, lt=1)
     """The probability with which the second pass of SimCut leaves out a token."""
 
 

@@ -1,0 +1,85 @@
+"""Reads the fields of an HTTP request from its URL and its body. Also refuses a body that is too large."""
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# The maximum number of characters of an error message.
+MOST_SHOWN = 400
+# The content types of HTML forms. An empty content type also means a form, because some clients send a form
+# without a content type.
+_FORM_TYPES = ("", "application/x-www-form-urlencoded")
+
+
+async def fields_of(request: Request) -> dict[str, Any]:
+    """Return the fields of a request as one dict. The fields are in the query of the URL and in the body
+    (JSON or an HTML form).
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    fields: dict[str, Any] = dict(request.query_params)
+    try:
+        if content_type == "multipart/form-data":
+            return fields | dict(await request.form(max_files=0))
+        body = (await request.body()).decode()
+        if content_type == "application/json":
+            content = json.loads(body)
+            if not isinstance(content, dict):
+                raise ValueError
+            # Raise an error for a lone surrogate such as "\ud800", because UTF-8 cannot encode a lone
+            # surrogate in the answer.
+            json.dumps(content, ensure_ascii=False).encode()
+            return fields | content
+        if body and content_type not in _FORM_TYPES:
+            raise HTTPException(
+                415,
+                f"The header `Content-Type` must be application/json, {_FORM_TYPES[1]} or multipart/form-data, but is "
+                f"{content_type[:MOST_SHOWN]}.",
+            )
+        # Do not call `request.form`, because `request.form` decodes characters as Latin-1 if the characters
+        # are not percent-encoded. curl does not percent-encode characters.
+        return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
+    except ClientDisconnect:
+        raise disconnect_error() from None
+    except UnicodeError:
+        raise HTTPException(400, "The body must be text that UTF-8 can encode.") from None
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "Invalid JSON format") from None
+
+
+def disconnect_error() -> HTTPException:
+    """Return the error of a request whose client has closed the connection. No client receives this error."""
+    return HTTPException(499, "The client has closed the connection.")
+
+
+class BodyLimit:
+    """Refuses a request whose body is larger than `limit` bytes. If the header `Content-Length` announces
+    more than `limit` bytes, the request is refused before its body arrives.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        announced = int(dict(scope.get("headers", ())).get(b"content-length", 0))
+        size = 0
+
+        def check() -> None:
+            if max(announced, size) > self._limit:
+                raise HTTPException(
+                    413, f"The body of a request may have at most {self._limit:,} bytes; divide the request."
+                )
+
+        async def limited() -> Message:
+            nonlocal size
+            check()
+            message = await receive()
+            size += len(message.get("body", b""))
+            check()
+            return message
+
+        await self._app(scope, limited, send)

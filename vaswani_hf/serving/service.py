@@ -1,0 +1,237 @@
+"""Defines `Service`: the models, the queue and the options of the HTTP service."""
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from fastapi import HTTPException, Request
+
+from ..model.backend_vaswani import PyTorchBackend
+from ..model.errors_vaswani import InvalidValueError
+from ..model.generation_vaswani import setting_of
+from ..model.glossary_vaswani import Glossary
+from ..model.inputs_vaswani import Request as TextRequest
+from ..model.inputs_vaswani import TranslationOptions
+from ..translation.language_check import LanguageCheck
+from .directions import Direction, Directions
+from .documents import DocumentsJob
+from .engine import Engine, Job, QueueFullError
+from .limits import Limits
+from .metrics import Metrics
+from .schema import Wanted
+
+# If the queue is full, the header `Retry-After` of the answer tells the client to wait this number of
+# seconds.
+_RETRY_AFTER = 2
+# The maximum number of entries in the cache of translation options. The cache has one entry for each
+# combination of model and request settings.
+_MOST_SETTINGS = 100
+
+
+class Service:
+    """Holds the models, the request queue and the options of the HTTP service.
+
+    Args:
+        directions (Directions): The models.
+        options (TranslationOptions): The default options of all translations.
+        limits (Limits): The limits on requests, on the queue and on batches.
+        api_key (str, optional): The key that each request must have.
+        glossaries (mapping, optional): The glossaries that requests can use. The keys are the names of the
+            glossaries.
+        language_check (str, optional): With "pass", the service returns a text unchanged if the text is not
+            in the source language. With "refuse", the service answers a request with an error if a text of
+            the request is not in the source language. If `directions` has no language detector, the service
+            checks no texts.
+
+    Raises:
+        ValueError: If a model does not support the options or the glossaries, or if the detector does not
+            know a source language.
+    """
+
+    def __init__(
+        self,
+        directions: Directions,
+        options: TranslationOptions,
+        limits: Limits,
+        api_key: str | None = None,
+        glossaries: Mapping[str, Glossary] | None = None,
+        language_check: Literal["pass", "refuse"] | None = None,
+    ):
+        self.directions = directions
+        self.limits = limits
+        self.metrics = Metrics()
+        self.engine = Engine(limits, self.metrics.count_batch)
+        self.metrics.watch_queue(lambda: self.engine.num_waiting_characters)
+        self._options = options
+        self._api_key = api_key
+        self._glossaries = glossaries or {}
+        # Cache the translation options, because most requests have the same settings, and computing the
+        # options takes about 0.5 ms.
+        self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
+        # Each thread of `_threads` handles only one request with HTML documents at a time. Therefore the
+        # number of threads limits the number of requests with HTML documents that the service handles at the
+        # same time. The threads need little CPU time, because the threads mostly wait for the engine.
+        self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
+        self._checks: dict[str, LanguageCheck] = {}
+        if language_check is not None and directions.detector is not None:
+            self._checks = {
+                language: LanguageCheck(language, language_check, directions.detector)
+                for language in directions.sources()
+            }
+        for direction in directions:
+            glossary: Any
+            for glossary in (None, *self._glossaries.values()):
+                direction.translator.complete(replace(options, glossary=glossary))
+
+    def start(self) -> None:
+        """Start the translation thread. Load the model of the language detector in another thread, because the
+        service needs the model only for some requests.
+        """
+        self.engine.start()
+        if self.directions.detector is not None:
+            self._threads.submit(self.directions.detector, "")
+
+    def stop(self) -> None:
+        """Finish all accepted requests, and end the threads."""
+        self._threads.shutdown()
+        self.engine.stop()
+
+    @property
+    def needs_key(self) -> bool:
+        """True if clients must send the API key."""
+        return self._api_key is not None
+
+    def authorize(self, request: Request, fields: dict[str, Any]) -> None:
+        """Refuse a request that does not contain the API key. A client sends the key as the field `api_key`
+        or as a bearer token in the header.
+        """
+        if self._api_key is None:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        key = token if scheme.lower() == "bearer" else str(fields.get("api_key") or "")
+        if not key:
+            raise HTTPException(
+                403, "The service needs an API key; ask the operator of the service for a key."
+            )
+        if not hmac.compare_digest(key.encode(errors="replace"), self._api_key.encode()):
+            raise HTTPException(403, "Invalid API key")
+
+    def check_limits(self, wanted: Wanted) -> None:
+        """Refuse a request with too many characters, texts or alternatives."""
+        num_characters = sum(map(len, (*wanted.texts, wanted.target_prefix, *wanted.must_contain)))
+        for number, limit, name in (
+            (num_characters, self.limits.max_characters, "characters"),
+            (len(wanted.texts), self.limits.max_texts, "texts"),
+        ):
+            if number > limit:
+                raise HTTPException(
+                    413,
+                    f"A request may have at most {limit:,} {name}, but has {number:,}; divide the request.",
+                )
+        if wanted.num_alternatives > self.limits.max_alternatives:
+            raise InvalidValueError(
+                f"`alternatives` must be at most {self.limits.max_alternatives}, but is {wanted.num_alternatives}."
+            )
+
+    def submit(
+        self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
+    ) -> Job | DocumentsJob:
+        """Put the texts of a request into the queue, and return the job that receives the translations."""
+        self._check_support(direction, wanted)
+        options = self._options_for(direction, replace(wanted, texts=(), target_prefix="", must_contain=()))
+        if not wanted.is_html:
+            requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
+            return self._enqueue(Job(direction.translator, requests, options, on_text))
+        options = replace(options, split_sentences=False, return_alignments=True)
+
+        def enqueue(sentences: Sequence[str]) -> Job:
+            return self._enqueue(Job(direction.translator, self._requests(direction, sentences), options))
+
+        documents = DocumentsJob(wanted.texts, enqueue)
+        self._threads.submit(documents.run)
+        return documents
+
+    def _requests(
+        self,
+        direction: Direction,
+        texts: Sequence[str],
+        target_prefix: str = "",
+        must_contain: Sequence[str] = (),
+    ) -> list[TextRequest]:
+        """Convert the texts of a client to `Request` objects. If the option `language_check` is set, check
+        the language of each text.
+        """
+        requests = [TextRequest(direction.without_tags(text), target_prefix, must_contain) for text in texts]
+        check = self._checks.get(direction.source)
+        return requests if check is None else list(map(check, requests))
+
+    def _enqueue(self, job: Job) -> Job:
+        """Put a job into the queue, or refuse the request with the HTTP status 429 if the queue is full."""
+        try:
+            self.engine.submit(job)
+        except QueueFullError:
+            raise HTTPException(
+                429,
+                "The queue of the service is full; send the request again later.",
+                {"Retry-After": str(_RETRY_AFTER)},
+            ) from None
+        self.metrics.characters.inc(job.num_characters)
+        return job
+
+    def _check_support(self, direction: Direction, wanted: Wanted) -> None:
+        """Refuse a request if the engine that runs the model does not support the request."""
+        backend = direction.translator.backend
+        if wanted.must_contain and not backend.supports_phrases:
+            raise InvalidValueError(
+                "`must_contain` must be left out, because the engine that runs the model does not support "
+                "phrases."
+            )
+        if wanted.is_streamed and not isinstance(backend, PyTorchBackend):
+            raise InvalidValueError(
+                "`stream` must be left out, because the engine that runs the model cannot send parts of a "
+                "translation."
+            )
+
+    def _complete_options(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
+        """Return the options of a request. `wanted` contains the settings of the request, without its texts."""
+        translator = direction.translator
+        of_request: dict[str, Any] = {
+            "min_confidence": wanted.min_confidence,
+            "glossary": self._glossary(wanted.glossary),
+            "tgt_lang": direction.tag,
+        }
+        options = replace(
+            self._options,
+            return_scores=wanted.has_scores,
+            return_alignments=wanted.has_alignments,
+            **{name: value for name, value in of_request.items() if value is not None},
+        )
+        if wanted.is_streamed and options.min_confidence is not None:
+            raise InvalidValueError(
+                "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
+                "known at the end of the search."
+            )
+        generate = dict(options.generate)
+        if wanted.is_streamed:
+            generate["num_beams"] = 1
+        if wanted.num_alternatives:
+            settings = translator.complete(options).generate
+            num_beams = setting_of("num_beams", settings, translator.backend.generation_config) or 1
+            generate["num_return_sequences"] = 1 + wanted.num_alternatives
+            generate["num_beams"] = max(num_beams, generate["num_return_sequences"])
+        return translator.complete(replace(options, generate=generate))
+
+    def _glossary(self, name: str | None) -> Glossary | None:
+        if name is None:
+            return None
+        if name in self._glossaries:
+            return self._glossaries[name]
+        known = ", ".join(self._glossaries)
+        if not known:
+            raise InvalidValueError(
+                f"`glossary` is {name!r}, but the service has no glossary; leave `glossary` out."
+            )
+        raise InvalidValueError(f"`glossary` must be a glossary of the service ({known}), but is {name!r}.")

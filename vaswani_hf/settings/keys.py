@@ -1,0 +1,62 @@
+"""Declares the keys of a recipe: the limits and the unit of a value, and whether a resumed run may change the
+value.
+"""
+
+from typing import Any, Literal, TypedDict, Unpack
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from .base import Settings
+
+# What a resumed run does if the recipe has another value of a key than the earlier run:
+# - "fixed": The run ends with an error, because the key changes the result of a training step.
+# - "free": The run continues with the new value. If the earlier run is finished, nothing is left to do.
+# - "continue": The run continues with the new value, even if the earlier run is finished, because the new
+#   value needs more training steps, other final weights or new scores.
+OnResume = Literal["fixed", "free", "continue"]
+
+
+class KeyFacts(TypedDict, total=False):
+    """The facts about a key in addition to its type, its default, its limits and its help text."""
+
+    unit: str
+    """The unit of a number, such as "tokens"."""
+    range: str
+    """The possible values in words, if the limits do not describe them."""
+    on_resume: OnResume
+    """What a resumed run does with another value; by default `keys_on_resume` of the section, or "fixed"."""
+
+
+def recipe_key(
+    default: Any = ...,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    description: str | None = None,
+    **facts: Unpack[KeyFacts],
+) -> Any:
+    """Declare a field of a settings class as a key of a recipe.
+
+    `gt` (exclusive), `ge` (inclusive) and `lt` (exclusive) are limits of the value. `description` is the help
+    text if the help text is computed; by default the help text is the string below the field.
+    """
+    extra: Any = facts
+    return Field(default, gt=gt, ge=ge, lt=lt, description=description, json_schema_extra=extra)
+
+
+def key_facts(field: FieldInfo) -> KeyFacts:
+    """Return the facts that `recipe_key` stored in a pydantic field."""
+    facts: Any = field.json_schema_extra or {}
+    return facts
+
+
+def on_resume(section: type[Settings], key: str) -> OnResume:
+    """Return what a resumed run does with another value of a key of a section."""
+    field = section.model_fields.get(key)
+    if field is None:
+        # Another task has the key, or an earlier version of the package.
+        return "fixed"
+    default: OnResume = getattr(section, "keys_on_resume", "fixed")
+    return key_facts(field).get("on_resume", default)
