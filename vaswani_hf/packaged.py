@@ -18,8 +18,8 @@ _OTHER_FOLDERS = ("ablations", "accelerate")
 def packaged_folder(name: str) -> Path:
     """Return the path of the folder `configuration` or `model_cards`.
 
-    The folder is inside an installed package. In a clone of the repository, the folder is next to the
-    package.
+    In an installed package, the folder `name` is inside the package. In a clone of the repository, the folder
+    `name` is next to the package folder `vaswani_hf`.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name

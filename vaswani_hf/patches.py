@@ -3,7 +3,7 @@
 - `hide_warnings_of_torchao` hides log lines and warnings that do not concern the package.
 - `import_quantizers_without_torchao` and `quick_imports` make imports faster. They replace the module torchao, one
   function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
-- `without_initial_values` makes the loading of a checkpoint faster. It replaces functions of `torch.nn.init`.
+- `without_initial_values` replaces functions of `torch.nn.init`, so that a checkpoint loads faster.
 
 Two other files also replace something: registration.py adds the pipeline tasks of the package to
 transformers, and training/step_cost.py replaces two functions of PyTorch to count the memory that attention

@@ -271,7 +271,7 @@ AGAIN = "copy or download the file again."
 NO_OBJECT = "vocab.json of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
 NO_WEIGHTS = "A weight file of '{folder}' is damaged or incomplete; copy or download the file again."
 NO_MERGES = (
-    "Each line of merges.txt of '{folder}' must have two tokens, but the file is empty or has another line; "
+    "Each line of merges.txt of '{folder}' must have two tokens, but the file is empty or has a line with fewer tokens; "
     + AGAIN
 )
 

@@ -127,7 +127,7 @@ def test_text_that_is_not_utf8_names_file_and_line(tmp_path, streaming):
 def test_damaged_gzip_is_one_sentence(tmp_path, damage):
     path = tmp_path / "a.gz"
     path.write_bytes(damage(gzip.compress(os.urandom(5000).hex().encode())))
-    expected = f"{path} must be a gzip file, but is damaged or something else."
+    expected = f"{path} must be a gzip file, but is damaged or has another format."
     assert refusal(source_file=path, target_file=path) == expected
 
 

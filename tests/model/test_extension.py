@@ -204,7 +204,7 @@ def test_a_kernel_that_cannot_compute_the_scores_or_the_mask_is_refused(module):
         ValueError, match='^`attn_implementation` must be "eager" for the attention score "cosine"'
     ):
         tiny_model(attention_score="cosine", attn_implementation="sdpa")
-    with pytest.raises(ValueError, match='for the mask of the attention score "masked", but is'):
+    with pytest.raises(ValueError, match='for the `local_mask` of the attention score "masked", but is'):
         tiny_model(attention_score="masked", attn_implementation="flash_attention_2")
     assert tiny_model(attention_score="masked").config._attn_implementation == "sdpa"
 

@@ -277,7 +277,7 @@ def test_an_implementation_that_cannot_compute_the_score_is_refused(implementati
 def test_an_implementation_without_windows_is_refused(tmp_path):
     AttentionInterface.register("some_kernel", lambda *args, **kwargs: None)
     tiny_model(attention_window=[None, 2]).save_pretrained(tmp_path)
-    message = "`attn_implementation` must be eager, sdpa, flex_attention or flash with `attention_window`, but is 'some_kernel'."
+    message = "`attn_implementation` must be eager, sdpa, flex_attention or flash if `attention_window` is set, but is 'some_kernel'."
     with refused(message):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="some_kernel")
 

@@ -413,7 +413,7 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
     assert stated.data.to_dict() == card.data.to_dict()
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words", license="apache-2.0")
-    sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
+    sentence = "`license` must be research-only or left out, but is 'apache-2.0'; the training data is for research only."
     assert str(caught.value) == sentence
     # The check also refuses a handwritten card with such a licence.
     path = folder / "README.md"

@@ -81,8 +81,8 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
     # Also look in the parent folder, because the recipe of a numbered checkpoint is in the folder of the run.
-    # Take the parent of the absolute path, because the path "." does not contain its parent. Also take the
-    # parent of the resolved path, because a link can point to a numbered checkpoint.
+    # Take the parent of the absolute path, because the path "." does not contain its parent. Also look in the
+    # parent of the resolved path, because `folder` can be a symbolic link to a numbered checkpoint.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
@@ -99,7 +99,8 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
     `metric` is "loss" or the name of another score, such as "bleu". The loss is multiplied by -1, so that a
     higher value is better for every metric. If the run computes a moving average of the weights, the metric
-    "bleu" is the BLEU of the averaged weights. The metric "raw_bleu" is the BLEU of the trained weights.
+    "bleu" is the BLEU of the averaged weights. The metric "raw_bleu" is the BLEU of the weights without
+    averaging.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
@@ -210,8 +211,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     Only one process at a time can create `output`. `new_folder` first deletes temporary folders that killed
     processes have left.
     """
-    # Make the path absolute, because the name of the temporary folder contains `output.name`. For the paths
-    # "." and "x/..", `output.name` is "" and "..".
+    # Make the path absolute, because the name of the temporary folder contains the folder name `output.name`.
+    # The paths "." and "x/.." contain no folder name: `output.name` is "" and "..".
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise InvalidValueError(

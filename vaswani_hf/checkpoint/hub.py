@@ -263,6 +263,6 @@ def _transfer_error(error: BaseException) -> str | None:
 
 
 def _comes_from(error: BaseException, *packages: str) -> bool:
-    """Return True if a frame in the traceback of an exception belongs to one of the packages."""
+    """Return True if a frame in the traceback of `error` belongs to one of the Python packages `packages`."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)

@@ -194,7 +194,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
     """Return a list with one text, such as "lm_head.weight and 3 more are missing", or an empty list if
-    `keys` is empty. `keys` are the names of weights, and `what` is their fault, such as "missing".
+    `keys` is empty. `keys` are the names of weights. `what` describes the fault of the weights, such as
+    "missing".
     """
     found = sorted(keys)
     if not found:

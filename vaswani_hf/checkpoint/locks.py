@@ -56,7 +56,8 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 def locked_run(folder: Path) -> Iterator[None]:
     """Lock the output folder of a run.
 
-    Create the output folder if it does not exist. Delete a new folder at the end if it is still empty.
+    Create the output folder if it does not exist. After the `with` block, delete each created folder that is
+    still empty.
     """
     if folder.is_file():
         raise InvalidValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
@@ -108,7 +109,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """Return True if a run folder that this process has locked has been moved or replaced since then."""
+    """Return True if a run folder was moved or replaced after this process had locked the folder."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False
@@ -218,8 +219,8 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if an open lock file still exists at its path. The earlier holder of the lock may have
-    deleted the file, and another process may have created a new file.
+    """Return True if the lock file that this process has opened still exists at its path. An earlier holder
+    of the lock can delete the file, and another process can create a new file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -21,8 +21,8 @@ from .files import RESULTS_FILE, finite, write_whole
 
 
 class Record(BaseModel):
-    """Base class of `Results` and its parts. An object may have other keys, because a later version of the
-    package may write other keys.
+    """Base class of `Results` and its parts. A JSON object can have unknown keys, because a later version of
+    the package can write new keys.
     """
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -143,8 +143,8 @@ class Results(Record):
     examples: list[ExampleRecord] | None = None
     # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None
-    # Maps each recipe key that a user can change after the run has finished to its value in the scored run.
-    # None if the scoring was interrupted.
+    # The recipe keys that a user can change after the end of the run, such as "training.max_steps", with the
+    # values that the scored run used. None if the scoring was interrupted.
     asked: dict[str, Any] | None = {}
     data: DataRecord | None = None
     # Maps the name of each split to the number of kept examples, and to the number of removed examples for
@@ -188,8 +188,8 @@ def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, 
 
 
 def check_scores(folder: Path, test: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raise a ValueError if the results.json of a checkpoint has the first of the scores `names`, but lacks
-    another one. `test` is the entry `test` of results.json.
+    """Raise a ValueError if the results.json of a checkpoint has the score `names[0]`, but lacks one of the
+    other scores in `names`. `test` is the entry `test` of results.json.
     """
     if not names or test.get(names[0]) is None:
         return

@@ -35,8 +35,8 @@ def save_tokenizers(
 ) -> None:
     """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
     # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The subfolder of the target
-    # tokenizer is no reliable sign of two tokenizers. The subfolder can remain from an earlier save, and a
-    # request to the Hub for its files can fail.
+    # tokenizer is no reliable sign of two tokenizers. The subfolder of the target tokenizer can remain from
+    # an earlier save, and a download of this subfolder from the Hub can fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:

@@ -30,7 +30,8 @@ _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# If the command scores only files, these options have no effect, because no model runs.
+# Options for translation models. If all systems are files, the options have no effect, because no translation
+# model runs. Only `--device` still has an effect with `--comet`.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
@@ -89,7 +90,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """The name of the model. If `--revision` is given, the name is user/name@revision."""
+        """The name of the model: `model`, or `model@revision` if `--revision` is given."""
         return str(self.model) if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
@@ -383,9 +384,9 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# `vaswani evaluate` uses the first kind in this dictionary that the user gives as an option, such as
-# `--trees`. If the user gives none of these options, the kind is `model`: the command scores one model or one
-# file.
+# The keys are arguments of `vaswani evaluate`, such as `--trees`. The first key that the user gives is the
+# kind of the evaluation. If the user gives none of the keys, the kind is `model`: the command scores the
+# translations of one model or of one file.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

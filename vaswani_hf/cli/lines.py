@@ -108,7 +108,9 @@ def with_progress(
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Return True if the stream is a terminal. The stream is None if the standard stream is closed."""
+    """Return True if the standard stream `stream`, such as `sys.stdin`, is a terminal. `stream` is None if
+    the standard stream is closed.
+    """
     return stream is not None and stream.isatty()
 
 

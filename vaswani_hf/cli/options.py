@@ -56,8 +56,8 @@ class Options(Settings):
 
     @classmethod
     def field_of_recipe_keys(cls) -> str | None:
-        """Return the name of the field that receives recipe keys, or None if the command accepts no recipe
-        keys.
+        """Return the name of the field of this options class that receives recipe keys, or None if the
+        command accepts no recipe keys.
         """
         fields = cls.model_fields.items()
         return next((name for name, field in fields if command_line_settings(field).get("recipe_keys")), None)
@@ -80,7 +80,7 @@ class Options(Settings):
 
 
 class CommandLine(TypedDict, total=False):
-    """Describes the option of a field on the command line."""
+    """Describes how a field of an options class appears on the command line."""
 
     group: str
     """The group in which the help lists the option, such as "computing"; by default "input and output"."""
@@ -216,7 +216,7 @@ class ModelOptions(CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """Return the name of the model. If `--revision` is given, the name is user/name@revision."""
+        """Return the name of the model: `model`, or `model@revision` if `--revision` is given."""
         return self.model if self.revision is None else f"{self.model}@{self.revision}"
 
 

@@ -1,5 +1,5 @@
-"""Functions and classes for the outputs of commands. A command checks its output before the work begins and
-locks an output file. Each error message names the output file or standard output.
+"""Functions and classes for the outputs of commands. Before a command begins its work, the command checks the
+path of its output, and locks an output file. Each error message names the output file or standard output.
 """
 
 import os

@@ -148,8 +148,8 @@ def translate_texts(
             )
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
-        # Write an empty text to delete an incomplete last line of an earlier run, even if the loop has
-        # written nothing.
+        # The first `write` deletes an incomplete last line that an earlier run wrote. Therefore call `write`
+        # even if there was no translation to write.
         file.write(b"")
 
 

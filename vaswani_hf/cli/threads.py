@@ -21,7 +21,8 @@ def limit_spinning(environment: MutableMapping[str, str]) -> None:
 
     PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting OpenMP thread spins for 300,000
     iterations. If another program uses the core of one thread, the other threads spin for most of the time.
-    The library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import.
+    GNU's OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import
+    of torch.
     """
     if not _WAITING_VARIABLES & environment.keys():
         environment["GOMP_SPINCOUNT"] = "1000"
@@ -58,12 +59,10 @@ def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) ->
 @contextmanager
 def leaving_busy_cores() -> Iterator[None]:
     """Context manager that limits the number of PyTorch's threads to the number of free cores, but to at
-    least one thread. The free cores are counted while the `with` block imports torch.
-
-    The threads of an operation wait for each other, so a thread on a busy core delays all threads. Counting
-    the free cores takes no additional time, because the import of torch takes seconds anyway. The context
-    manager does nothing if the user has set OMP_NUM_THREADS, if torch is already imported, or if the system
-    is not Linux.
+    least one thread. The free cores are counted while the `with` block imports torch. The threads of an
+    operation wait for each other, so a thread on a busy core delays all threads. Counting the free cores
+    takes no additional time, because the count runs during the import of torch. The context manager does
+    nothing if the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
     """
     if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
         yield

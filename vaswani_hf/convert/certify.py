@@ -34,7 +34,7 @@ from .export import EXPORT_FORMATS, card_data, load_checkpoint, write_model
 from .export_formats import SCORE_PER_TOKEN, Engine, ExportFormat, NotExpressibleError, TranslatorEngine
 
 # The largest share of translations that may differ between the checkpoint and an exported model with float32
-# weights. The share is not 0, because float32 rounding may change the order of two candidates with almost
+# weights. The limit is not 0, because float32 rounding can change the order of two candidates with almost
 # equal scores.
 _LARGEST_SHARE = 0.01
 # The limits for an exported model with int8 weights: the largest share of translations that differ from the
@@ -142,8 +142,8 @@ def certify(
 
 
 def faults(certificate: Certificate) -> list[str]:
-    """Return one line of text for each engine with float32 weights that failed or whose results exceed a
-    limit.
+    """Return one line of text for each failed engine with float32 weights. An engine fails if an error
+    occurs, or if its results exceed a limit.
     """
     found = []
     for row in certificate.rows:
@@ -195,8 +195,7 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Always use the value "never" for `early_stopping`, so that two equal searches have equal
-            # settings and are measured only once.
+            # Replace False by "never", so that such searches have equal settings and are measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -221,8 +220,8 @@ class _Certification:
             # A translation that the length limit stopped has no end token.
             is_stopped = not token_ids or token_ids[-1] not in ends
             is_limited.append(is_cut or is_stopped)
-            # Compute log-probabilities only if no length limit of the checkpoint cut the source text or
-            # stopped the translation.
+            # Do not compute log-probabilities if a length limit of the checkpoint has shortened the source
+            # text or stopped the translation.
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -325,8 +324,8 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
-    """Return a text about the first limit that the results of an exported model exceed, such as the limit on
-    the lost BLEU. Return an empty string if the results exceed no limit.
+    """Return a text that names the first exceeded limit of an exported model, such as the limit on the
+    decrease of BLEU. Return an empty string if the results exceed no limit.
     """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu

@@ -59,8 +59,8 @@ def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
     """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
 
-    The function compares the positions where `mask` [B, T] is 1. Two logits or log-probabilities count as
-    equal if both are so low that the probability of the token is 0.
+    The function ignores the positions in both tensors where `mask` [B, T] is 0. Two logits or
+    log-probabilities count as equal if both are so low that the probability of the token is 0.
     """
     is_real = mask.bool()
     lowest = EXCLUDED_LOGIT / 2

@@ -51,8 +51,9 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """Convert a model to a CTranslate2 specification. The specification and the model share memory.
-        Therefore quantizing the specification may change the weights of the model.
+        """Convert a model to a CTranslate2 specification, an object with the weights for CTranslate2. The
+        specification and the model share the memory of the weights. Therefore quantizing the weights in the
+        specification can change the weights of the model.
 
         `tokenizer` is the source tokenizer. If the model has a separate target tokenizer, the target
         tokenizer is in a subfolder of the source tokenizer's folder.

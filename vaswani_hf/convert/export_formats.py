@@ -40,7 +40,7 @@ SCORE_PER_TOKEN: Mapping[str, Any] = {
     "early_stopping": False,
 }
 
-# The maximum number of source and target tokens in a batch.
+# The maximum number of tokens in a batch: the source tokens plus the target tokens.
 _TOKENS_PER_BATCH = 4096
 
 
@@ -73,16 +73,16 @@ class NotExpressibleError(InvalidValueError):
 class Expressible:
     """Describes which configs a format supports.
 
-    A config field that is neither in `fields` nor in `limits` must have its default value. If a field is
-    added to the config class, models with other values than the default cannot be exported. To export models
-    with other values of a new config field, add the field to `fields` or `limits`.
+    A config field that is neither in `fields` nor in `limits` must have its default value. Therefore a new
+    field of the config class is at first supported only with its default value. To support more values, add
+    the new field to `fields` (all values) or to `limits` (some values).
 
     Attributes:
         title (str): The name of the format in error messages.
         fields (frozenset): The fields that may have any value. Fields that have an effect only in training
             are always allowed, even if `fields` does not contain them.
-        limits (Mapping): Maps each field that may have only some values to the function that checks its
-            value.
+        limits (Mapping): Contains the fields for which the format supports only some values. Maps each of the
+            fields to the function that checks the value.
     """
 
     title: str

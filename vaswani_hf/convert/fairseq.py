@@ -135,7 +135,8 @@ NAMES = WeightNames(
         "decoder.embed_positions.weight": "model.decoder.embed_positions.weight",
         **same_names("encoder", "encoder"),
         **same_names("decoder", "decoder"),
-        # The oldest fairseq versions number the LayerNorms of a layer.
+        # In the oldest fairseq versions, the LayerNorms of a layer have numbers as names, such as
+        # `layer_norms.0`.
         **stack_names("encoder", "encoder.layers.{}", _NUMBERED_NORMS["encoder"]),
         **stack_names("decoder", "decoder.layers.{}", _NUMBERED_NORMS["decoder"]),
         # Files of the oldest fairseq versions have one joint projection of queries, keys and values.

@@ -120,7 +120,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
     if not merges:
         raise DamagedFileError(
             f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has "
-            "another line"
+            "a line with fewer tokens"
         )
     return merges
 
@@ -224,8 +224,8 @@ def _imported(
     notes: list[str],
     **architecture: Any,
 ) -> Imported:
-    """Create the imported model. `state` contains weights under the names of this package, but with the order
-    of the features in FSMT and M2M100.
+    """Create the imported model. `state` contains weights under the names of this package, but their features
+    are in the order of FSMT and M2M100: first all sines, then all cosines.
     """
     pad = model.config.pad_token_id
     if pad is None:

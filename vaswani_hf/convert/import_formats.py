@@ -51,15 +51,15 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. The dict can contain tied
-            weights under only one of their names.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If a weight is tied and has
+            several names, one of the names is enough.
         generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer. If both languages share a
             vocabulary, the tuple contains the same object twice. None if the checkpoint has no vocabularies.
         facts (dict): Information for the model card. The possible keys are "source_language",
             "target_language" and "license", as in "data" of results.json.
         notes (list): Sentences about differences between the checkpoint and the imported model. The import
-            prints the notes, and writes the notes to the model card.
+            prints the sentences in `notes`, and writes the sentences to the model card.
         logits (Callable, optional): A function that computes logits with the library of the checkpoint (see
             `Logits`). None if the library is not installed.
         compare (Callable, optional): A function that returns the largest difference (nats) between
@@ -107,8 +107,8 @@ class ImportFormat:
     all formats.
 
     Attributes:
-        name (str): The name of the format, as in the option `--from`. The package extra with the name of the
-            format installs the modules in `libraries`.
+        name (str): The name of the format, as in the option `--from`. The extra in pyproject.toml with the
+            format's name installs the modules in `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
         recognise (Recognise): The function that recognises the format. `recognise` reads only as much of a
             checkpoint as is necessary to recognise the format.
@@ -117,8 +117,8 @@ class ImportFormat:
             the Hub.
         peer (str): The name of the format's own library, for messages. The import compares the imported model
             with the library `peer`.
-        keeps (str): A text for the documentation. The text lists the parts of a checkpoint that an import
-            keeps, such as the weights.
+        keeps (str): The parts of a checkpoint that an import keeps, such as the weights, as a text for the
+            documentation.
         loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
             checkpoints that cannot be imported.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the

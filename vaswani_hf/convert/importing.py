@@ -87,8 +87,8 @@ def import_checkpoint(
 ) -> ImportReport:
     """Write a checkpoint of this package that computes the same function as a checkpoint of another library.
 
-    The weights are written in float32. If the other library is installed, the import compares the
-    log-probabilities of the other library and of the written checkpoint on sample inputs.
+    The weights are written in float32. If the library of the source checkpoint is installed, the import
+    compares the log-probabilities of the library and of the written checkpoint on sample inputs.
 
     Example:
         >>> from vaswani_hf import import_checkpoint
@@ -98,8 +98,8 @@ def import_checkpoint(
     Args:
         source (str or PathLike): The checkpoint of the other library: a file, a local folder, or a repository
             on the Hub (user/name or user/name@revision).
-        output (str or PathLike): The path of a new or empty folder. The import creates the folder only if the
-            comparison finds no difference.
+        output (str or PathLike): The path of a new or empty folder. The import does not create the folder if
+            log-probabilities of the two models differ by more than 1e-4 nats.
         format (str, optional): The name of a format, such as "marian_mt". By default, the format is
             recognised from the files.
         timescales (str, optional): The timescales (in tokens) of the sinusoids, "paper" or "tensor2tensor".
@@ -319,7 +319,9 @@ def _write_card(
     name: str,
     difference: float | None,
 ) -> None:
-    """Record the source and the result of the comparison in results.json, and write the model card."""
+    """Record the source checkpoint and the difference between the log-probabilities in results.json, and
+    write the model card.
+    """
     is_on_hub = not os.path.exists(source)
     origin = OriginRecord(
         format=entry.title,

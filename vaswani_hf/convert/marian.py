@@ -150,7 +150,8 @@ def export_marian(
         logits, expected = written(**batch).logits, model.float()(**batch).logits
     if model.config.zero_start_embedding:
         # Exclude `<pad>` from the logits of MarianMT before the comparison, because the model of this package
-        # excludes `<pad>`. In MarianMT, only the search excludes `<pad>`, by the setting `bad_words_ids`.
+        # excludes `<pad>`. MarianMT excludes `<pad>` only in the search, by the setting `bad_words_ids`, and
+        # not in the logits.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = largest_difference(logits, expected, batch["decoder_attention_mask"])
     return report("logits of MarianMT", difference)

@@ -13,10 +13,10 @@ vector of zeros. The decoder of this package must start from the embedding of a 
 zeros. Therefore the import adds the token `<pad>` with an embedding of zeros. If a model has learned
 positions, Marian does not multiply the embeddings by sqrt(d_model).
 
-The imported model computes the same function as Marian in training and in scoring. For models of the type
-"transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns different probabilities than
-Marian in training. The reason is an error in Marian's search: the search omits the LayerNorm before the keys
-and values of earlier steps.
+In training and in scoring, Marian computes the same function as the imported model, but Marian's search can
+differ. For models of the type "transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns
+different probabilities than Marian in training. The reason is an error in Marian's search: the search omits
+the LayerNorm before the keys and values of earlier steps.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -80,7 +80,8 @@ ACTIVATIONS = {
 # The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
 # Possible names of the YAML file that contains both the search options and the names of the vocabulary files.
-# If several files exist, the import reads the first. `{}` stands for the name of the model file.
+# If several of the files exist, the import reads the file whose name comes first in `DECODER_FILES`. `{}`
+# stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # File names of the two SentencePiece models in OPUS-MT models. OPUS-MT models have the token ids in a
 # separate YAML file.

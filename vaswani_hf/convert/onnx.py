@@ -4,8 +4,8 @@ the graphs in ONNX Runtime with the outputs of the checkpoint.
 - encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. In prefill.onnx and decode.onnx,
   the input `encoder_outputs.last_hidden_state` is the output `last_hidden_state` of encoder.onnx.
 
-- prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. prefill.onnx accepts
-  any number of `decoder_input_ids`.
+- prefill.onnx: computes the first decoding step. prefill.onnx maps `decoder_input_ids` of any length to
+  `logits` and `past_key_values.*`.
 
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
@@ -103,7 +103,9 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return, for each graph, the module that the exporter traces and the example inputs."""
+    """Return two items for each graph: the module that the exporter traces, and the example inputs of the
+    module.
+    """
     batch = {
         name: tensor[:_TRACED_SENTENCES, :TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()

@@ -77,8 +77,8 @@ class OnnxModel(VaswaniForSeq2SeqLM):
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
         # Remove the attention windows from the config. The ONNX graphs already apply the attention windows.
-        # Without windows in the config, `generate` caches the keys and values of all tokens, as the graphs
-        # require.
+        # Without attention windows in the config, `generate` caches the keys and values of all tokens, as the
+        # graphs require.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)

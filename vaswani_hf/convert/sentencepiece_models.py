@@ -10,11 +10,11 @@ A checkpoint may have one SentencePiece model for each language, and one vocabul
 one vocabulary file, the source tokenizer and the target tokenizer contain the pieces of both models. Each
 tokenizer must split texts only into pieces of its own SentencePiece model. To disable each piece that is not
 in the SentencePiece model of the tokenizer, the conversion writes the character `_FOREIGN` before the piece.
-`_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes `_FOREIGN`. The conversion never
-writes `_FOREIGN` before a single character, or before a piece whose characters are all missing in the
-tokenizer's own SentencePiece model. The tokenizer must be able to use pieces of unknown characters. The
-reason is that SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined
-piece in the vocabulary.
+The character `_FOREIGN` (U+E000) does not occur in texts, and the decoder of the tokenizer removes the
+character. The conversion never disables a single character, or a piece whose characters are all unknown in
+the SentencePiece model of the tokenizer. The tokenizer must be able to use pieces that consist of unknown
+characters. The reason is that SentencePiece joins adjacent unknown characters to one piece, and Marian looks
+up the joined piece in the vocabulary.
 """
 
 import base64
@@ -65,8 +65,7 @@ class SentencePieces:
     """The content of a SentencePiece model file.
 
     Attributes:
-        pieces (dict): Maps each piece that can occur when SentencePiece splits a text to the score of the
-            piece.
+        pieces (dict): The pieces into which SentencePiece can split a text, and the score of each piece.
         is_bpe (bool): True for a BPE model, False for a unigram model.
         charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
         adds_space (bool): True if SentencePiece adds a space at the beginning of a text.
@@ -161,8 +160,8 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # `runs` contains the tokens that are not in `model.pieces` and get no mark `_FOREIGN`: single characters,
-    # and tokens whose characters occur in no piece of `model`.
+    # `runs` contains two kinds of tokens that are not in `model.pieces`: single characters, and tokens whose
+    # characters occur in no piece of `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -260,7 +259,7 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
     """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`.
-    `runs` contains the tokens without the mark `_FOREIGN` that are not in `model.pieces`.
+    `runs` contains the tokens that are not in `model.pieces` and do not begin with the character `_FOREIGN`.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -297,8 +296,9 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains the pieces of one character that have no id. Split texts before and after each
-    # character in `missing`, because otherwise the tokenizer joins adjacent unknown characters to one token.
+    # `missing` contains the single characters that are pieces of `model`, but have no id and occur in no
+    # longer piece. Split texts before and after each character in `missing`, because otherwise the tokenizer
+    # joins adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -364,9 +364,9 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains
-    # the sequence. The normalizer never replaces `token` itself, because the vocabulary contains `token`.
-    # Therefore normalize two copies of `token`, and also three copies, because the vocabulary can contain two
-    # copies as one token.
+    # the sequence. The normalizer does not replace a text equal to `token`, because the vocabulary contains
+    # `token`. Therefore normalize the text `token * 2`. Normalize `token * 3` too, because the vocabulary can
+    # contain `token * 2` as a token.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

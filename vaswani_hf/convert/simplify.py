@@ -49,9 +49,9 @@ SCALED_DOT_FIELDS = frozenset(
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a model that computes the same outputs as `model` with scaled dot-product attention only. The
-    query projection of the returned model contains the scaling factor of the score function of `model`, and
-    the matrix if the score function is "general".
+    """Return a model that uses only scaled dot-product attention and computes the same outputs as `model`.
+    The query projection of the returned model contains the scaling factor of the score function of `model`,
+    and the matrix if the score function is "general".
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:

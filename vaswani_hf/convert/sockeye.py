@@ -6,8 +6,8 @@ in the first half of the features. Keys and values have one joint projection. Th
 are ordered by head: the keys of the first head, the values of the first head, the keys of the second head,
 and so on.
 
-The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each tagged section as
-a dict.
+The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each YAML mapping that
+has a tag as a dict.
 """
 
 from collections.abc import Mapping
@@ -237,9 +237,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Ignore "traced" and "cached" weights, because these weights are copies of other weights that old
-    # versions of Sockeye write. Ignore the network that predicts the length of a translation, because this
-    # network has no effect on the probabilities of tokens.
+    # Ignore "traced" and "cached" weights: under these names, old versions of Sockeye write copies of other
+    # weights. Ignore the network that predicts the length of a translation, because this network has no
+    # effect on the probabilities of tokens.
     return {
         name: tensor
         for name, tensor in state.items()

@@ -217,7 +217,7 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
 
 
 def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tensor]:
-    """Return the weights of a checkpoint with the names of this package."""
+    """Read the weights of a checkpoint, and return the weights under the names of this package."""
     weights, target_spaces = _to_ours(_read_variables(path))
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)

@@ -33,8 +33,8 @@ _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"
 _ESCAPING_CHARACTERS = "\\_u;0123456789"
-# tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer encodes a character
-# that Unicode does not define as the code of "〓".
+# tensor2tensor decodes an invalid character code as "〓" (U+3013). If a character is not defined in Unicode,
+# the imported tokenizer writes the code of "〓" for the character.
 _UNDEFINED = 0x3013
 # The Unicode categories of characters that texts do not contain: not assigned, private use, and surrogates.
 _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")
@@ -106,8 +106,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
 
 
 def _character_codes(alphabet: Collection[str], path: Path) -> bytes:
-    """Return rules in SentencePiece's binary format. The rules replace each character outside the alphabet by
-    its decimal code between a backslash and a semicolon.
+    """Return normalization rules in SentencePiece's binary format. The rules replace each character outside
+    the alphabet by its decimal code between a backslash and a semicolon.
     """
     model = empty_model(f"'{path.name}'")
     import sentencepiece

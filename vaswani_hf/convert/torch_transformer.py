@@ -46,8 +46,8 @@ _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
 
 class TorchTransformerFacts(Settings):
-    """Settings that a state dict of `torch.nn.Transformer` does not contain. Some settings are the names of
-    weights that `torch.nn.Transformer` lacks, such as embeddings.
+    """Settings that a state dict of `torch.nn.Transformer` does not contain. Some settings give the names of
+    weights outside `torch.nn.Transformer`, such as embeddings.
     """
 
     nhead: int = Field(ge=1)
@@ -200,8 +200,8 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return a weight of the state dict. `key` is the settings field that contains the name of the weight,
-    such as "output_bias". Return `default` if the user has given no name.
+    """Return a weight of the state dict. `key` is a settings field, such as "output_bias". The value of the
+    field is the name of the weight. Return `default` if the user has given no name.
     """
     name = getattr(facts, key)
     if name is None and default is not None:
@@ -303,7 +303,7 @@ def _with_positions(
 def _embed(
     ids: torch.Tensor, weight: torch.Tensor, table: torch.Tensor | None, config: VaswaniConfig
 ) -> torch.Tensor:
-    """Return the embeddings [B, L, D] of token ids [B, L], with the positions of the model."""
+    """Return the token embeddings plus the position embeddings [B, L, D] of token ids [B, L]."""
     length = ids.shape[1]
     if table is None:
         table = torch.zeros(length, config.d_model)

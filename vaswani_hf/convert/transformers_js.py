@@ -10,8 +10,8 @@ model.
   outputs.
 
 The export writes each ONNX graph to three files: with float32 weights, with float16 weights (suffix `_fp16`)
-and with int8 weights (suffix `_quantized`). In all three files, the floating-point inputs and outputs are
-float32.
+and with int8 weights (suffix `_quantized`). The floating-point inputs and outputs of the graph are float32 in
+each file, also with float16 or int8 weights.
 
 The greedy search of transformers.js stops only when all sentences of a batch generate `</s>` in the same
 step. Therefore the decoder graph generates `</s>` again in each step after the end of a sentence.

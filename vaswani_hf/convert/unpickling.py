@@ -71,9 +71,9 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read a file. Return False for the error "invalid argument",
-    because this error can mean that the file is damaged: a damaged zip file can make a library seek to a
-    negative position.
+    """Return True if `error` means that the operating system cannot read the file. Return False for the error
+    "invalid argument", because this error can mean that the file is damaged: a damaged zip file can make a
+    library seek to a negative position.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 
@@ -109,8 +109,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # `safe_globals` accepts pairs of a class and a full class name. If an object in the file has the
-        # class name of a pair, torch creates an instance of the pair's class.
+        # Each pair in `stubs` contains a stub class and a full class name. torch loads an object of the class
+        # with the full name as an instance of the stub class.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -135,6 +135,6 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
 
 
 def _refused(message: str) -> str:
-    """Return the line of an error message of torch that names the refused class."""
+    """From an error message of torch, return the line with the name of the class that torch refuses to load."""
     lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
     return (lines or ["an unknown object"])[0].rstrip(".")[:200]

@@ -19,8 +19,8 @@ from .import_formats import require
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Modules whose weights have one column for each of the D features of the model. If the order of the features
-# changes, the conversion reorders the columns of these weights. In the weights of all other modules, each row
-# belongs to a feature, so the conversion reorders the rows.
+# changes, the conversion reorders the columns in modules of `_READS_MODEL_FEATURES`. All other modules, such
+# as LayerNorm, `out_proj` and `fc2`, have one row for each feature, so the conversion reorders their rows.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -117,8 +117,8 @@ def stack_names(
         projections (Mapping, optional): Maps the format's name of each projection in an attention module to
             the name in this package.
         norm (str, optional): The format's name of the LayerNorm at the end of the stack.
-        weight (str): The format's name of a module's weight.
-        bias (str): The format's name of a module's bias.
+        weight (str): The last part of the format's name of a weight, such as "weight" or "scale".
+        bias (str): The last part of the format's name of a bias, such as "bias".
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -260,9 +260,9 @@ def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. `state` contains weights under the names of this
-    package. `of_encoder` and `of_decoder` are "pre" or "post". `field` is the format's name of the LayerNorm
-    at the end of the decoder, or of the setting for the LayerNorm. The error message about the LayerNorm
-    contains `field`.
+    package. The norm positions `of_encoder` and `of_decoder` are "pre" or "post". The error message contains
+    `field`: the format's name of the LayerNorm at the end of the decoder, or of a setting for final
+    LayerNorms.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")

@@ -53,8 +53,8 @@ def word_tokenizer(
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
-    # does not begin with `prefix`. No token begins with `prefix`, because the character is in Unicode's
-    # private use area.
+    # does not begin with `prefix`. No token begins with `prefix`, because `prefix` is a character in
+    # Unicode's private use area.
     steps = [decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()]
     if joiner is not None:
         steps.append(decoders.Replace(Regex(f"{joiner}( |$)"), ""))

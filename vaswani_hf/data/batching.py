@@ -48,10 +48,10 @@ class _Packing(NamedTuple):
 
     # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
-    # The positions in `order` at which a length bucket begins, and N at the end. The pairs of a bucket have
-    # equal source lengths and equal target lengths.
+    # The position in `order` of the first pair of each length bucket, and N as the last element. The pairs of
+    # a bucket have equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
-    # The positions in `order` at which a batch begins, and N at the end.
+    # The position in `order` of the first pair of each batch, and N as the last element.
     batch_bounds: np.ndarray
 
 
@@ -62,8 +62,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     The size of a tensor in tokens is the number of pairs times the length of the longest sentence in the
     batch. The sampler makes as few batches as the budgets allow, and the batches have almost the same size.
     All epochs have the same number of batches, because the number depends only on the sentence lengths. In
-    each epoch, the sampler shuffles the pairs of equal lengths, and then shuffles the batches. If `seed` is
-    None, the sampler does not shuffle.
+    each epoch, the sampler first shuffles the pairs that have the same source length and the same target
+    length. Then the sampler shuffles the batches. If `seed` is None, the sampler does not shuffle.
     """
 
     def __init__(
@@ -170,11 +170,11 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Divide the pairs into as few batches as the two token budgets allow. All batches have almost the same
-    number of tokens. Return the batch bounds: the positions at which the batches begin, and the number of
-    pairs at the end. If each batch were filled completely, the last batch could have only a few sentence
-    pairs, and an optimizer step on these few pairs could change the weights as much as a step on a full
-    batch.
+    """Divide the pairs into as few batches as the token budgets for source and target allow. All batches have
+    almost the same number of tokens. Return the batch bounds: the position of the first pair in each batch,
+    and the total number of pairs as the last element. If each batch were filled completely, the last batch
+    could have only a few sentence pairs, and an optimizer step on these few pairs could change the weights as
+    much as a step on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -209,11 +209,11 @@ def _batch_bounds(
     num_smaller: int,
 ) -> np.ndarray:
     """Fill batches with the sentence pairs of one length bucket after the other. Return the batch bounds: the
-    positions at which the batches begin, and the number of pairs at the end. A bucket is a tuple (number of
-    pairs, source length, target length).
+    position of the first pair in each batch, and the total number of pairs as the last element. A bucket is a
+    tuple (number of pairs, source length, target length).
 
-    The first `num_smaller` batches have the token budgets (source, target) `budgets`. The remaining batches
-    have the token budgets `larger_budgets`.
+    The first `num_smaller` batches have the token budgets (source, target) `budgets`. All later batches have
+    the token budgets `larger_budgets`.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -229,8 +229,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If pairs of equal lengths fill several batches with equal token budgets, compute the positions
-            # of all these batches in one step to save time.
+            # If pairs of equal lengths fill several batches with equal token budgets, compute the bounds of
+            # these batches in one step to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -335,8 +335,8 @@ class PairRows(torch.utils.data.Dataset):
 
 class EpochPairs(PairRows):
     """Reads tokenized sentence pairs for the tuples (epoch, index of a pair) that `EndlessSampler` yields.
-    Each returned pair has two additional keys: `epoch`, and `copy`, the number of the pair's copy in the
-    epoch.
+    Each returned pair has two additional keys: `epoch`, and `copy`, the index (from 0) of the copy among the
+    copies of the same pair in the epoch.
 
     With weighted corpora, an epoch may contain pair `n` several times. In a corpus of N pairs, the indices
     `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.
@@ -395,8 +395,8 @@ class PairCollator:
         the first for source texts, the second for target texts. `augment` changes the text of a pair before
         the encoding, and needs `encoders`.
 
-        If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids of the
-        corpus.
+        If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids that
+        the corpus stores for the pair.
         """
         self._pad_token_id = pad_token_id
         self._encoders = encoders
@@ -453,10 +453,10 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts with almost the same number of pairs. The function `trim`, such as
-    `PairCollator.trim`, removes unnecessary padding from each part of the batch. A part has at most
+    """Divide a batch into smaller batches with almost the same number of pairs. The function `trim`, such as
+    `PairCollator.trim`, removes unnecessary padding from each smaller batch. A smaller batch has at most
     `positions` source tokens and at most `positions` target tokens, including padding. If a source or target
-    in the batch has more than `positions` tokens, each part contains a single pair.
+    in the batch has more than `positions` tokens, each smaller batch contains a single pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -75,7 +75,7 @@ class BpeDropout:
         pieces = tuple(word)
         while True:
             # Skip each possible merge with the probability `rate`, in the order in which BPE applies merges.
-            # Apply only the first merge that was not skipped at random.
+            # Apply only one merge: the merge that BPE learned first among the merges that are not skipped.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:

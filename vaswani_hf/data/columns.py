@@ -62,7 +62,7 @@ class Column:
         return numbers, rows - self._starts[numbers]
 
     def cells(self, rows: np.ndarray) -> list[Any]:
-        """Return the values of the column in B rows."""
+        """Return the value of the column in each of the rows `rows` [B]."""
         numbers, positions = (array.tolist() for array in self._positions(rows))
         places = list(zip(numbers, positions, strict=True))
         if not self._is_list:

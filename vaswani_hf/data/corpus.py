@@ -28,8 +28,8 @@ from .weighted_corpora import WeightedPairs
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The texts, the tokenizers and the encoded sentence pairs of a run. The constructor removes unusable
-    pairs from the training split and the validation split, and encodes the other pairs.
+    """The texts, the tokenizers and the encoded sentence pairs of a run. In the training split and the
+    validation split, the constructor removes unusable pairs, and encodes the usable pairs.
     """
 
     # Maps "train", "validation" and "test" to a dataset with the columns `source` and `target`, or to None if
@@ -42,14 +42,14 @@ class Corpus:
     # and `data.augment`. The collators of a masked language model also choose the masked tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
-    # The maximum length of training and validation sentences in tokens.
+    # The largest allowed length of training and validation sentences in tokens.
     max_length: int
     # The number of processes that encode the pairs.
     num_proc: int
     # The seed of `WeightedPairs`, which chooses the pairs of each epoch.
     seed: int
-    # The maximum ratio between the longer and the shorter side of a training pair in tokens. Pairs with a
-    # larger ratio are removed.
+    # The maximum ratio between the longer and the shorter side of a training pair in tokens. Training pairs
+    # with a ratio above `max_length_ratio` are removed.
     max_length_ratio: float | None = None
     # If True, keep the text of the training pairs, because BPE-dropout and augmentation encode the text again
     # in each epoch.

@@ -2,7 +2,7 @@
 
 The library `datasets` stores the token ids in its cache. text_encoder.py encodes the texts.
 
-In array shapes, N is the number of sentence pairs in a batch of text.
+In array shapes, N is the number of sentence pairs that are encoded at once.
 """
 
 import tempfile
@@ -35,8 +35,8 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the limit removes a line that repeats one character 100,000 times. A
-# tokenizer would learn very long tokens for the repeated character. With very long tokens, a line with one
-# repeated character would have few tokens, and would be kept.
+# tokenizer would learn very long tokens for the repeated character. If the vocabulary contained very long
+# tokens, a line with one repeated character would have few tokens, and would stay in the training data.
 CHARACTERS_PER_TOKEN = 16
 
 # The number of sentence pairs that are encoded at once. The encoder looks up each distinct word once per
@@ -46,8 +46,9 @@ _ENCODED_AT_ONCE = 10_000
 
 
 def character_limit(max_length: int) -> int:
-    """Return the largest number of characters of a source or target. A pair with a longer text is used neither
-    to train the tokenizer nor to train the model. `max_length` is the largest number of tokens.
+    """Return the maximum number of characters that a source or a target can have. A pair with a longer source
+    or target is used neither to train the tokenizer nor to train the model. `max_length` is the maximum
+    number of tokens that a source or a target can have.
     """
     return CHARACTERS_PER_TOKEN * max_length
 

@@ -23,7 +23,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
-    # `np.unique` returns the distinct hashes in ascending order, and the first row of each hash.
+    # `np.unique` returns the distinct hashes in ascending order, and the first index of each hash in
+    # `hashes[rows]`.
     distinct, first = np.unique(hashes[rows], return_index=True)
     total = sum(sizes.values())
     if total >= len(distinct):

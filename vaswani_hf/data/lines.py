@@ -36,17 +36,17 @@ def read_raw_lines(path: Any) -> Iterator[bytes]:
         with open_file(path, "rb") as file:
             yield from strip_line_ends(file)
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
+        raise ValueError(f"{path} must be a gzip file, but is damaged or has another format.") from None
 
 
 def read_lines(path: Any) -> Iterator[str]:
-    """Yield the lines of an uncompressed or gzip UTF-8 text file without line ends."""
+    """Yield the lines, without their line ends, of an uncompressed or gzip UTF-8 text file."""
     for number, line in enumerate(read_raw_lines(path), 1):
         yield decode_line(line, number, str(path))
 
 
 def decode_line(line: bytes, number: int, place: str) -> str:
-    """Decode a line of UTF-8. The error message names the file `place` and the line number."""
+    """Decode a line of UTF-8. The error message contains the line number and `place`, the name of the file."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -56,8 +56,8 @@ class PairSource:
     target_language: str = "target"
     # If True, read the pairs during the training, without the cache of `datasets`.
     streaming: bool = False
-    # A UTF-8 text file with one text per line, for a language model. Source and target of a pair are then the
-    # same text.
+    # A UTF-8 text file with one text per line, for a language model. In pairs from `text_file`, source and
+    # target are the same text.
     text_file: Files | None = None
     # The split to which the files belong, such as "train", if the recipe names the files. Error messages then
     # contain the key of the recipe, such as `train_source`. If `split_of_recipe` is None, error messages

@@ -27,9 +27,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     A window is a number of consecutive sentence pairs. The pairs of a window are shuffled, sorted by length
     and divided into batches, and then the batches are shuffled. If the last pairs of an epoch fill less than
-    one batch, these pairs are added to the last window. Every process reads the whole stream. Use
-    `DataLoader(stream, batch_size=None, collate_fn=collator)` without workers, because `state_dict` must run
-    in the process that reads the stream.
+    one batch, these pairs are added to the epoch's last window of sentence pairs. Every process reads the
+    whole stream. Use `DataLoader(stream, batch_size=None, collate_fn=collator)` without workers, because
+    `state_dict` must run in the process that reads the stream.
     """
 
     # None, because the number of batches in an epoch of a stream is unknown.
@@ -64,8 +64,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Return the state of the stream for `load_state_dict`. All processes return the same state. A run
         with another number of processes can load the state.
 
-        `position` is the number of batches on which all processes together have trained in all epochs. The
-        default is the number of batches that the iterators of all processes have yielded.
+        `position` is the number of batches on which all processes together have trained in all epochs. By
+        default, `position` is the number of batches that the iterators of all processes together have
+        yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -118,24 +119,25 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """Yield the windows of an epoch from the position `start` in the stream. A window is a tuple of the
-        position at which the window begins, and its sentence pairs.
+        """Yield the windows of sentence pairs in an epoch, beginning at the stream position `start`. A window
+        is a tuple of the position at which the window begins, and its sentence pairs.
         """
         source_tokens, target_tokens = self._budgets
-        # The size of a pair is the share of a batch that the pair fills, multiplied by `source_tokens *
-        # target_tokens` to get an integer. A sum of floating-point fractions would have rounding errors, and
-        # a resumed run could divide the stream into other windows.
+        # The size of a pair is the fraction of a batch that the pair fills, multiplied by the product of the
+        # two token budgets to get an integer. A sum of floating-point sizes would have rounding errors, and a
+        # resumed run could begin the windows of sentence pairs at other positions in the stream.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # None until the window is full. For a full window, the number of its pairs, the total size of its
-        # pairs, and the stream position after the window.
+        # None until the window of sentence pairs is full. Then three values: the number of pairs in the
+        # window, the sum of the sizes of the pairs, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
             # Before yielding a full window, read the sentence pairs of one more batch. If the epoch ends
-            # before the additional batch is full, add the pairs of the incomplete batch to the window.
+            # before one more batch is full, add the pairs of the incomplete batch to the window of sentence
+            # pairs.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]

@@ -97,8 +97,8 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into the folder of a run.
 
     `train_on(section, pairs, model_max_length)` trains the two tokenizers. If an earlier run has trained
-    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. In addition
-    to the settings, `kind` contains values on which the tokenizers depend, such as the name of the task. A
+    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. `kind`
+    contains values outside the settings on which the tokenizers also depend, such as the name of the task. A
     hash of the corpus files, the settings and `kind` identifies tokenizers in the cache.
     """
 
@@ -221,7 +221,7 @@ def train_tokenizer(
     """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
-    exactly, except for tags.
+    exactly, except for the language tags `tags`.
 
     `vocab_size` includes the special tokens, the bytes and the language tags `tags`, but not `<mask>`. If the
     corpus has few distinct words, the vocabulary is smaller than `vocab_size`. Each character of the texts
@@ -254,8 +254,8 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add three parts to a trained tokenizer: `<mask>` if `form.has_mask` is True, the decoder, and the
-    post-processor that adds `<s>` or `</s>`.
+    """Add three parts to a trained tokenizer: `<mask>` if `form.has_mask` is True, the decoder that converts
+    tokens to text, and the post-processor that adds `<s>` or `</s>`.
     """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
@@ -263,8 +263,9 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     # tag.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    # Remove the space before the text in decoding. For a causal language model, keep the space before the
-    # text, because the output of the model continues another text and can begin with a space.
+    # If the tokenizer decodes token ids, remove the space at the beginning of the text. For a causal language
+    # model, keep the space before the text, because the output of the model continues another text and can
+    # begin with a space.
     if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
@@ -285,11 +286,13 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
+    """Return a copy of a tokenizer with another `TextForm`. The copied tokenizer keeps all tokens of the
+    vocabulary.
 
     A tokenizer that was imported from another library supports only the `TextForm` `SENTENCE` (`</s>` at the
     end of a text, and no `<mask>`). If `form` is `SENTENCE`, `with_form` returns an imported tokenizer
-    unchanged. If `form` is not `SENTENCE`, `with_form` raises a ValueError for an imported tokenizer.
+    unchanged. For an imported tokenizer and another `TextForm` than `SENTENCE`, `with_form` raises a
+    ValueError.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -348,7 +351,7 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
 def _count_characters(
     texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]
 ) -> Iterator[str]:
-    """Yield the texts, and count the non-ASCII characters of each normalised text."""
+    """Yield each text unchanged, and count the non-ASCII characters that the text has after normalization."""
     for text in texts:
         if not text.isascii():
             counts.update(

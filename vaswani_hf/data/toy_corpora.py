@@ -46,7 +46,7 @@ TREES_HELD_OUT = 1000
 SMALLEST_HELD_OUT = 100
 
 # The ranges for the two parts of a number: the thousands and the remainder below 1000, such as 471 and 5 for
-# 471,005. Each of the two parts of a number is zero, or has one, two or three digits.
+# 471,005. The thousands and the remainder are each zero, or have one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -55,11 +55,12 @@ _MAX_WORDS = 18
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
 # Each line is a grammar rule: weight, left side, right side. The symbol `NP:base` is a constituent with the
-# label NP. The part after the colon distinguishes symbols that have the same label but different rules. The
-# symbol `:base` has no label and adds no constituent to the tree. A symbol without a colon is replaced by a
-# word of the lexicon. `#` stands for `s` (singular) or `p` (plural). All `#` of a rule have the same value.
-# `@` stands for the opposite of `#`: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands
-# for `s` (singular) or `p` (plural). Each `~` gets its own random value.
+# label NP. In the name of a symbol, the part after the colon distinguishes symbols that have the same label
+# but different rules. The symbol `:base` has no label and adds no constituent to the tree. A symbol without a
+# colon is replaced by a word of the lexicon. `#` stands for `s` (singular) or `p` (plural). If a rule
+# contains several `#`, all of them become the same letter. `@` stands for the opposite of `#`: `p` (plural)
+# if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands for `s` (singular) or `p` (plural). Each `~`
+# gets its own random value.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -283,21 +284,21 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers of one split. The `source` of a pair is the number in English words, and the
-    `target` is the same number as a German word.
+    """Draw random numbers that belong to the split `split`. The `source` of a pair is the number in English
+    words, and the `target` is the same number as a German word.
 
     A number is drawn in two steps, because 90 % of the numbers would have six digits if all numbers had equal
-    probability. Step 1 chooses two digit counts (0 to 3 digits each): one for the thousands, and one for the
-    remainder below 1000. For example, 471,005 has the digit counts 3 and 1. All 16 pairs of digit counts have
-    equal probability. Step 2 draws a random number with the two chosen digit counts. In the splits
-    "validation" and "test", step 1 no longer chooses a pair of digit counts after all numbers with the pair
-    have been drawn.
+    probability. Step 1 chooses how many digits (0 to 3) the thousands have, and how many digits (0 to 3) the
+    remainder below 1000 has. For example, the thousands of 471,005 have 3 digits, and the remainder 5 has 1
+    digit. All 16 choices in step 1 have equal probability. Step 2 draws a random number with the chosen
+    numbers of digits in the thousands and in the remainder. In the splits "validation" and "test", step 1
+    excludes the choices for which all numbers have already been drawn.
 
-    For every seed, a number belongs to the same split ("train", "validation" or "test"). The splits
+    The split of a number ("train", "validation" or "test") does not depend on the seed. The splits
     "validation" and "test" have about 5 % of the numbers each. The split "train" has the remaining numbers
     and all numbers below 100. A number can occur more than once only in the split "train". A number occurs
-    again only after all numbers with the same two digit counts (of the thousands and of the remainder) have
-    been drawn. A larger `num_pairs` only adds pairs at the end of the list.
+    again only after all numbers with equally many digits in the thousands and in the remainder below 1000
+    have been drawn. A larger `num_pairs` only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -330,8 +331,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
     """Yield random numbers from 0 to 999,999, whatever their split is. If `is_endless` is True, a number can
-    occur again, but only after all numbers with the same two digit counts (of the thousands and of the
-    remainder) have been drawn.
+    occur again, but only after all numbers with equally many digits in the thousands and in the remainder
+    below 1000 have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -375,7 +376,7 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate the constituency trees of random sentences of one split. All sentences are different.
 
-    For every seed, a sentence belongs to the same split ("train", "validation" or "test"). The splits
+    The split of a sentence ("train", "validation" or "test") does not depend on the seed. The splits
     "validation" and "test" have about 5 % of the sentences each. The split "train" has the remaining
     sentences. A larger `num_trees` only adds trees at the end of the list.
     """
@@ -403,8 +404,9 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     # The symbols that are not expanded yet. The last symbol in `pending` is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw `s` or `p` also for a symbol without the placeholder `~`. Otherwise, later random values would
-        # change, but the published scores were measured on the current corpus.
+        # Draw a random letter `s` or `p` for every symbol, even for a symbol without the placeholder `~`.
+        # Otherwise, later random values would change, but the published scores were measured on the current
+        # corpus.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

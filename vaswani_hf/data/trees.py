@@ -85,7 +85,9 @@ class Tree:
 
     @property
     def constituents(self) -> list[Constituent]:
-        """All constituents of the tree, inner constituents first. The tags of words are not constituents."""
+        """All constituents of the tree. Each constituent comes after the constituents inside it. The tags of
+        words are not constituents.
+        """
         found: list[Constituent] = []
         opened: list[tuple[str, int]] = []
         position = 0

@@ -14,14 +14,14 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
-    An epoch is a list of places, and one sentence pair fills each place. A corpus with `n` pairs and the
+    An epoch is a list of places, and each place contains one sentence pair. A corpus with `n` pairs and the
     weight `w` fills `m = round(w * n)` places. The pairs of a corpus are sorted by length. For each corpus
-    with `n` pairs and `m` places, an epoch draws a random integer `r` from 0 to `n - 1`. Place `j` of the
-    corpus then gets the pair with the index `floor((j * n + r) / m)` in the `n` sorted pairs. Therefore, if a
+    with `n` pairs and `m` places, an epoch draws a random integer `r` from 0 to `n - 1`. The place `j` (0 to
+    `m - 1`) of the corpus then gets the sorted pair with the index `floor((j * n + r) / m)`. Therefore, if a
     corpus of `n` pairs fills `m` places of an epoch, each of its pairs occurs `floor(m / n)` or `ceil(m / n)`
-    times. Each place (position in the list of an epoch) has a fixed source length and target length: the
-    largest lengths of all pairs that can fill the place in any epoch. Therefore the lengths at each position
-    of the list of an epoch, and the batch bounds, are the same in all epochs.
+    times. Each place (index in the list of an epoch) has a fixed source length and a fixed target length: the
+    lengths of the longest source and of the longest target that the place can contain in any epoch. Therefore
+    the source length and the target length of each place, and the batch bounds, are the same in all epochs.
     """
 
     def __init__(
@@ -85,13 +85,14 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """For each position that a corpus fills in an epoch, return the largest length that a pair at the
-    position can have, [num_places]. `lengths` contains the lengths of all pairs of the corpus.
+    """For each place that a corpus fills in the list of an epoch, return the largest length [num_places] of
+    the pairs that the place can contain. `lengths` contains the lengths of all pairs of the corpus.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # Position `i` of an epoch can contain a pair with an index from `first[i]` to `last[i]`.
-    # `np.maximum.reduceat` ends the index range of position `i` before `first[i + 1]`, which can equal
-    # `last[i]`. Therefore also take the maximum with `lengths[last]`.
+    # Place `i` of the corpus can contain the pairs with the indices `first[i]` to `last[i]` (inclusive). For
+    # place `i`, `np.maximum.reduceat` ignores the index `first[i + 1]`. If `first[i + 1]` equals `last[i]`,
+    # the length `lengths[last[i]]` is missing. Therefore return the larger value of the result of
+    # `np.maximum.reduceat` and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

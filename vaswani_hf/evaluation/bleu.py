@@ -18,7 +18,8 @@ from ..settings.sections import EvaluationSettings
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
 # $2}g'. `_COMPOUND` matches bytes, as the perl command in get_ende_bleu.sh does. In "a-é-b", the pattern for
-# bytes matches both hyphens, but the same pattern for characters would match only the first hyphen.
+# bytes matches both hyphens, because "é" has two bytes, one for each match. The same pattern for characters
+# would match only the first hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -153,11 +154,11 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return the values of `tokenize` and `lowercase` in the recipes of the checkpoints. The result does not
-    contain the options in `given`, because the user has set these options.
+    """Return the common values of `tokenize` and `lowercase` in the recipes of all checkpoints. The result
+    does not contain the options in `given`, because the user has set these options.
 
     `sections` maps the name of each checkpoint to the section `evaluation` of its recipe. Raise an error if
-    the recipes have different values, because all systems must be scored with the same options.
+    two recipes have different values for an option, because all systems must be scored with the same options.
     """
     scoring = {}
     for key in RECIPE_KEYS:

@@ -49,8 +49,8 @@ def comet_scores(
     sentence. The score of a system is the mean of the scores of its sentences.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
-    downloads. Call `check_comet` with this name first. If `device` is "cpu" or the machine has no GPU, COMET
-    computes on the CPU, else on a GPU.
+    downloads. Call `check_comet(model)` before this function. If `device` is "cpu" or the machine has no GPU,
+    COMET computes on the CPU, else on a GPU.
     """
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
         folder = Path(name)

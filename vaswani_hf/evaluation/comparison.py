@@ -30,8 +30,8 @@ FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
 MOST_SENTENCES = 20_000
-# The maximum number of source words in each length bucket except the last bucket, as in compare-mt (Neubig et
-# al. 2019).
+# The length buckets group sentences by the number of source words. `BUCKETS` contains the maximum number of
+# words per sentence for each bucket except the last, as in compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
 # The colours of the systems in the picture. The baseline is grey. All other colours are from the palette of
@@ -156,8 +156,8 @@ def compare_systems(
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
 ) -> tuple[Any, list[Result]]:
-    """Run a significance test: `kind` is "bs" for the bootstrap or "ar" for the randomization. Return the
-    signature and the result of each system.
+    """Run a significance test: `kind` is "bs" for the bootstrap or "ar" for the randomization. Return
+    sacreBLEU's signature, a string with the options of the test, and the result of each system.
     """
     test = PairedTest(
         list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples

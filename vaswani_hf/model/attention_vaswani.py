@@ -149,8 +149,8 @@ class VaswaniAttention(nn.Module):
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Return the scores QK^T * `scaling` [B, H, T, S] of queries Q [B, H, T, K] and keys K [B, H, S, K].
-        The factor `scaling` is 1 / sqrt(d_k) for "scaled_dot" (Section 3.2.1).
+        """Return the scores [B, H, T, S]: the dot products of queries [B, H, T, K] and keys [B, H, S, K],
+        multiplied by `scaling`. The factor `scaling` is 1 / sqrt(d_k) for "scaled_dot" (Section 3.2.1).
         """
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
@@ -378,8 +378,9 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return a dict that maps the name of each learned parameter to a tuple (n, r). The parameter has n
-        values per head, and its initial values have the variance 1 / r.
+        """Return a dict that maps the name of each learned parameter to a tuple of two numbers. The first
+        number counts the values of the parameter per head. The second number is the reciprocal of the
+        variance of the initial values.
         """
         raise NotImplementedError
 
@@ -458,10 +459,10 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
     """Register a new score function for attention. After the call, the config fields `attention_score` and
     `cross_attention_score` accept the new name.
 
-    A model with the new name in its config uses the class in training and in the search. A checkpoint whose
-    config contains the new name also contains the Python file that defines the class. To load such a
-    checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python process that has
-    not imported the package.
+    A model with the new name in its config uses the class in training and in the search. If the config of a
+    checkpoint contains the registered name, the checkpoint also contains the Python file that defines the
+    class. To load such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a
+    Python process that has not imported the package.
 
     Args:
         name (str): The name of the score function in configs. The name must not be the name of a built-in

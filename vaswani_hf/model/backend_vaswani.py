@@ -61,7 +61,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Hypothesis:
-    """A translation of a segment that the search has found."""
+    """A translation that the search has found for a segment, or a given translation for `Backend.score`."""
 
     # The token ids [T] of the translation without the start token. Forced tokens come first. The last token
     # is `</s>` unless the search stopped at the length limit.
@@ -81,8 +81,8 @@ class Hypothesis:
     # The score of the hypothesis in the search. Only the CTranslate2 backend fills the field `score`; the
     # field is 0.0 in hypotheses of other backends.
     score: float = 0.0
-    # The cross-attention [T][S]. A backend sets `attention` only if its method `score` cannot compute the
-    # attention.
+    # The cross-attention [T][S]. The method `search` of a backend fills the field `attention` only if the
+    # method `score` cannot compute cross-attention.
     attention: list[list[float]] | None = None
 
 
@@ -119,9 +119,9 @@ class Backend(Protocol):
         """Search for translations of B segments that have similar lengths. Return the hypotheses of each
         segment, best first.
 
-        `settings` are arguments of `generate`. With `with_attention`, `search` stores its attention weights
-        in each hypothesis if the method `score` of the backend cannot compute attention. If a text cannot be
-        translated, `search` raises a `SentenceError` that contains the text.
+        `settings` are arguments of `generate`. If `with_attention` is True and the method `score` of the
+        backend cannot compute attention, `search` stores the cross-attention in each hypothesis. If a text
+        cannot be translated, `search` raises a `SentenceError` that contains the text.
         """
         ...
 
@@ -133,7 +133,7 @@ class Backend(Protocol):
 
         The log-probabilities (in nats) leave out forced tokens. The attention [N, T, S] float32 is the
         cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite,
-        `score` raises a `NotFiniteError` that contains the text.
+        `score` raises a `NotFiniteError` that contains the source text of the segment.
         """
         ...
 
@@ -159,7 +159,7 @@ class PyTorchBackend:
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The generation config of the first model."""
+        """The generation config of `model`, not of the other models in `ensemble`."""
         return self.model.generation_config
 
     @property
@@ -446,7 +446,8 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that cause the error.
+    """Set two fields of a `SentenceError`: the text of the sentence, and the texts of the phrases that cause
+    the error.
 
     Test the attributes of the error instead of its class. transformers may load the file of the class twice,
     once for the model and once for the pipeline, so `isinstance` may return False.

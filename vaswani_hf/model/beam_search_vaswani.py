@@ -118,8 +118,8 @@ class BeamSearch:
         sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
         rows_per_sentence: The number of rows per sentence in each call of a logits processor or a stopping
             criterion. A row is a beam for a logits processor, and a candidate for a stopping criterion. By
-            default, each call of a logits processor receives all beams of each sentence, and each call of a
-            stopping criterion receives all candidates of each sentence.
+            default, one call of a logits processor receives the beams of all sentences. By default, one call
+            of a stopping criterion receives the candidates of all sentences.
     """
 
     def __init__(
@@ -164,13 +164,13 @@ class BeamSearch:
         self.num_new = 0
         self.is_over = False
         # On a CPU without sampling, a step in which no candidate ends skips the handling of ended candidates.
-        # Before the first candidate has ended, each step also skips the stopping rule. On a GPU, the CPU
-        # would have to wait for the GPU to know whether a candidate has ended. With sampling, the candidates
-        # are not sorted, so each step sorts them.
+        # On a CPU without sampling, steps before the first ended candidate skip the stopping rule, too. On a
+        # GPU, no step skips work, because a check for ended candidates would make the CPU wait for the GPU.
+        # With sampling, the candidates are not sorted, so each step sorts them.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
-        # Do not use a late `StepReader` if its additional step would have side effects: recorded outputs,
-        # drawn random numbers, or calls of the user's code.
+        # Set `is_late` to False if one additional step of the search would have side effects: recorded
+        # outputs, drawn random numbers, or calls of the user's code.
         has_effects = task.transformers_compatible or config.do_sample or task.has_user_code
         self.reader = StepReader(self.decoders, config, is_late=needs_sync(task.limits) and not has_effects)
         # The scores and logits of each step, for the outputs that `generate` of transformers returns.
@@ -194,11 +194,12 @@ class BeamSearch:
     def _early_stopping(self) -> EarlyStopping:
         """Return the default stopping rule. The rule computes the highest score that an unfinished
         translation can still reach. The rule ends the search for a sentence when no unfinished translation
-        can become one of the `num_return_sequences` best translations of the sentence. In three cases the
-        rule considers `num_beams` instead of `num_return_sequences` translations, as transformers does. The
-        cases are: logits processors, `transformers_compatible`, and a rule that considers only the current
-        length. With logits processors, or if the rule considers only the current length, the computed highest
-        reachable score is perhaps too low.
+        can become one of the `num_return_sequences` best translations of the sentence. With logits processors
+        or `transformers_compatible`, the rule considers `num_beams` instead of `num_return_sequences`
+        translations, as transformers does. The rule also considers `num_beams` translations if the rule
+        computes scores only for the current length. With logits processors, a translation can reach a higher
+        score than the stopping rule computes. If the stopping rule considers only the current length, a
+        longer translation can reach a higher score.
         """
         task = self.task
         config = self.config
@@ -246,7 +247,7 @@ class BeamSearch:
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
         """Complete a step after the decoders have computed the logits: parts 2 to 5 in the docstring of this
-        file. `logits` contains the logits [N, 1 or K, V] of each decoder.
+        file. `logits` contains one tensor of logits [N, 1 or K, V] for each model of the ensemble.
         """
         beams = self.beams
         was_open = beams.is_open
@@ -255,7 +256,7 @@ class BeamSearch:
         candidates = self.candidates(self, log_probs)
         paths = beams.extended_paths(candidates)
         self.num_new += 1
-        # Part 3: add candidates that have ended to the finished translations.
+        # Part 3: store ended candidates as finished translations.
         ended = self._has_ended(candidates, paths)
         some_ended = not self.skips_idle_work or bool(ended.any())
         if some_ended:
@@ -274,13 +275,13 @@ class BeamSearch:
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the tensors `log_probs` and `checked`. `log_probs` [N, K or 1, V] contains the
         log-probabilities of all tokens after the logits processors. `checked` [N, K or 1] contains the
-        log-probability of one token (0 or 1) before the logits processors. The caller looks for NaN in
-        `checked`. One token is enough for the check, because all log-probabilities of a row are NaN if one
-        logit is NaN or +inf, or if all logits of the row are -inf.
+        log-probability of the token with the id 0 or 1, before the logits processors. The caller looks for
+        NaN in `checked`. One token is enough for the check, because all log-probabilities of a row are NaN if
+        one logit is NaN or +inf, or if all logits of the row are -inf.
         """
         log_probs = _averaged_log_probs(logits)
-        # Choose token 0 for the check for NaN. If token 0 is the excluded token, choose token 1, because
-        # `fill_` overwrites the log-probability of the excluded token.
+        # Check only the log-probability of token 0 for NaN. If the search excludes token 0, check token 1,
+        # because `fill_` overwrites the log-probability of the excluded token.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(
@@ -312,7 +313,8 @@ class BeamSearch:
         the result back to [N, beams, ...].
 
         The rows of removed sentences are zeros, so that the row index of a beam never changes. If the search
-        has `rows_per_sentence`, each call receives this number of beams per sentence.
+        has the setting `rows_per_sentence`, each call of `function` receives exactly `rows_per_sentence` rows
+        per sentence.
         """
         num_sentences = len(self.task.prompt)
         size = self.rows_per_sentence or values[0].shape[1]
@@ -362,8 +364,9 @@ class BeamSearch:
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.
 
-        If `is_late` of `StepReader` is True, `num_staying` is the number of open sentences after the previous
-        step. With a late `StepReader`, some kept sentences are perhaps already closed.
+        If `is_late` of `StepReader` is True, `num_staying` is the number of sentences whose search continued
+        after the previous step. The search for some of the kept sentences has perhaps ended in the current
+        step.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)
@@ -410,8 +413,9 @@ def _averaged_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a logits processor or a stopping criterion contains code of the user. User code can
-    depend on the rows of all sentences, so the search must not remove sentences from the batch.
+    """Return True if a user has written a logits processor, a stopping criterion, or a function that a logits
+    processor calls. User code can expect the rows of all sentences in each call, so the search must not
+    remove sentences from the batch.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}

@@ -92,7 +92,7 @@ class Beams:
         return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def replace(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor | None) -> None:
-        """Make the K best candidates that have not ended the new beams. `paths` [N, C, T, 1 or 2] are the
+        """Replace the beams by the K best candidates that have not ended. `paths` [N, C, T, 1 or 2] are the
         paths of the candidates, and `ended` [N, C] is True for candidates that have ended. If no candidate
         has ended, and the candidates are sorted by score, `ended` may be None.
         """
@@ -128,7 +128,7 @@ class FinishedTranslations:
 
     def __init__(self, prompts: torch.Tensor, fill: int):
         # `prompts` [B, K, P, 1 or 2] contains the prompts of all sentences, in the format of `Beams.paths`.
-        # `fill` is the token after the end of a translation.
+        # `fill` is the id of the token that pads a row after the end of a translation.
         self.scores = torch.full(prompts.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.lengths = torch.zeros(prompts.shape[:2], dtype=torch.int64, device=prompts.device)
         self.paths = prompts.clone()
@@ -150,8 +150,8 @@ class FinishedTranslations:
         self.paths[sentences] = gather_beams(both_paths, kept)
 
     def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
-        """Copy the translations of an earlier search for the sentences that are True in `sentences` [B]. The
-        earlier search has at most K beams.
+        """For each sentence that is True in `sentences` [B], copy the translations in `earlier`, the results
+        of another search. `earlier` has at most K translations per sentence.
         """
         beams = slice(earlier.scores.shape[1])
         length = max(earlier.paths.shape[2], self.paths.shape[2])

@@ -34,8 +34,8 @@ def nearest_name(name: Any, known: Iterable[str]) -> str:
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """Return the value of a key of a mapping, or of an attribute of another object. Return None if the key or
-    attribute is missing.
+    """Return the value of the key `name` if `settings` is a mapping, else the value of the attribute `name`.
+    Return None if the key or attribute is missing.
     """
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
@@ -53,7 +53,7 @@ class Rule:
         accepts (Callable): Returns True if the rule allows the value.
         words (str): The words that follow "must be" in an error message.
         least (float): The smallest possible number, or None without a limit.
-        above (float): All possible numbers are larger than `above`. None without a limit.
+        above (float): The rule allows only numbers larger than `above`. None without a limit.
         most (float): The largest possible number, or None without a limit.
         choices (tuple): All possible values, if `one_of` has created the rule, else empty.
     """
@@ -122,7 +122,7 @@ def one_of(*choices: Any) -> Rule:
 
 
 def or_none(rule: Rule) -> Rule:
-    """Return the rule that also accepts None."""
+    """Return a rule that accepts None and all values that `rule` accepts."""
     return Rule(lambda value: value is None or rule.accepts(value), f"{rule.words} or None")
 
 

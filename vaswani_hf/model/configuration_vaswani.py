@@ -399,8 +399,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Do not call the setter of transformers, because the setter raises an error for True with every
-        # attention implementation except "eager".
+        # Do not call the setter `output_attentions` of transformers. The setter raises an error for the value
+        # True, unless the attention implementation is "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
@@ -541,7 +541,7 @@ class VaswaniConfig(PreTrainedConfig):
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Save the code files here, and set `_auto_class` to None, so that `save_pretrained` of
+            # Save the code files in this method, and set `_auto_class` to None, so that `save_pretrained` of
             # transformers saves no code files. transformers would copy a user's file without converting its
             # imports from the package.
             saved.__dict__["_auto_class"] = None
@@ -572,8 +572,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def _package_class(self) -> type:
-        """The config class of the package that describes this config: for a user's subclass, the class of the
-        package from which the subclass is derived, and otherwise `type(self)`.
+        """The config class that the package defines: `type(self)`, or the base class of `type(self)` if a
+        user has defined `type(self)`.
         """
         name = self.auto_classes()["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
@@ -607,7 +607,7 @@ _document_fields()
 VaswaniConfig.register_for_auto_class()
 
 
-# The names that a config accepts, and the error messages about other names.
+# The field names that a config accepts, and the error messages about unknown names.
 
 # Some versions of transformers and PEFT write entries with the following names to config.json.
 # `VaswaniConfig` has no fields with these names.
@@ -648,8 +648,8 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 
 
 def _remedy(name: str, value: Any) -> str:
-    """Return the end of the error message about an invalid field value. For an attention score or a position
-    encoding, the end tells the user how to register a new name.
+    """Return the end of the error message about an invalid field value. If the field selects an attention
+    score or a position encoding, the error message explains how to register a new name.
     """
     if name not in REGISTRIES or not isinstance(value, str):
         return ""

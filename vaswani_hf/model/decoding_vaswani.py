@@ -55,8 +55,8 @@ class Decoder(Protocol):
     is_direct: bool
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Return the logits of the next token: [B, K, V], or [B, 1, V] if one
-        row applies to all K beams of a sentence.
+        """Run the model on the prompts [B * K, P]. Return the logits of the next token: [B, K, V], or [B, 1,
+        V] if one row applies to all K beams of a sentence.
         """
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -89,8 +89,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The search counts, for each sentence, the cached tokens that belong to at least one beam.
-        # `num_living` is the largest count of all sentences, or `sys.maxsize` before the search has counted.
+        # The number of cached tokens that belong to at least one beam, in the sentence with the most such
+        # tokens. `sys.maxsize` means that the search has not counted the tokens yet.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None
@@ -177,8 +177,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add `num_beams`, because each beam has received one token since the search counted the `num_living`
-        # tokens.
+        # Add `num_beams`, because the cache has received one token of each beam since the search counted
+        # `num_living`.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -358,8 +358,8 @@ class TreeAttentionDecoder:
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P], which must be equal for all beams of a sentence. Return the logits [B,
-        1, V] of the next token.
+        """Run the model on the prompts [B * K, P], which must be equal for all beams of a sentence. Return
+        the logits [B, 1, V] of the next token.
         """
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
@@ -456,8 +456,8 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 
 
 def _rows_of_beams(beams: torch.Tensor, num_beams: int) -> torch.Tensor:
-    """Return the row indices [N * beams'] of the beams with the indices `beams` [N, beams'], if each sentence
-    has `num_beams` rows.
+    """Convert indices of beams within their sentences, `beams` [N, number], to row indices [N * number] of a
+    batch. Each sentence has `num_beams` rows in the batch.
     """
     first = torch.arange(len(beams), device=beams.device).unsqueeze(1) * num_beams
     return (beams + first).flatten()
@@ -507,7 +507,7 @@ class RowDecoder:
                 self.model_kwargs["attention_mask"] = mask
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Return the logits [B, K, V] of the next token."""
+        """Run the model on the prompts [B * K, P]. Return the logits [B, K, V] of the next token."""
         is_first = not self.config.is_assistant
         outputs = self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first)
         if self.recorder is not None:
@@ -530,8 +530,8 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def _attention_of_call(self) -> torch.Tensor:
-        """For each beam and source token, return the sum [N, K, S] of the attention weights in the latest
-        call of `forward`.
+        """For each beam and source token, return the attention weights of the last layer in the latest call
+        of `forward`. The weights [N, K, S] are summed over the target tokens of the call.
         """
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]

@@ -1,10 +1,10 @@
 """Lets users add attention functions, position encodings and config fields without a change of the package.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. Config
-fields accept the names in the registries. A user may also derive a config class with additional fields. When
-a config is saved, `save_user_code` copies the Python files of the user's classes into the checkpoint.
-Therefore transformers can load the checkpoint with `trust_remote_code=True`, even if the package is not
-installed.
+fields such as `attention_score` accept the registered names as values. A user may also derive a config class
+with additional fields. When a config is saved, `save_user_code` copies the Python files of the user's classes
+into the checkpoint. Therefore transformers can load the checkpoint with `trust_remote_code=True`, even if the
+package is not installed.
 
 This file is saved with every checkpoint because `VaswaniConfig` reads the registries.
 """
@@ -49,12 +49,13 @@ class Registry:
         self.classes: dict[str, Any] = {}
 
     def accepts(self, name: Any) -> bool:
-        """Return True if a config field may have the value `name`."""
+        """Return True if `name` is a built-in name or the name of a registered class."""
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Register the class `kind`, a subclass of `base`, under a name. If an earlier definition of the same
-        class has this name, the new definition replaces the earlier definition.
+        """Register the class `kind`, a subclass of `base`, under a name. If the same class was registered
+        under this name before, for example before its file was reloaded, the new class replaces the old
+        class.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidValueError(
@@ -186,7 +187,7 @@ def _with_floats(value: Any) -> Any:
 
 
 def _travelling_modules() -> set[str]:
-    """Return the names of the modules that the package saves with a checkpoint."""
+    """Return the names of the Python files, without ".py", that the package saves with a checkpoint."""
     return {path.stem for path in Path(__file__).parent.glob("*_vaswani.py")} | {ENTRY}
 
 
@@ -271,8 +272,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
             # The statement imports a name from a package, such as `vaswani_hf`, and not from a code file of
-            # the checkpoint. Find the code file that defines the imported name, because the relative import
-            # refers to the code file.
+            # the checkpoint. Find the code file that defines the imported name, because the new import
+            # statement must name the code file.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():

@@ -39,14 +39,16 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def class_permits_fast_path(kind: type, *methods: str) -> bool:
-    """Return True if faster code may replace the named methods of a class."""
+    """Return True if faster code is permitted in place of all methods of a class whose names are in
+    `methods`.
+    """
     return all(getattr(kind, name) in _FAST_PATH_METHODS for name in methods)
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code with the same result may replace the named methods of a module. Return False
-    if a subclass overrides a method in `methods`. If `methods` contains "forward", return False for a module
-    with hooks and for a compiled module.
+    """Return True if faster code with the same result is permitted in place of all methods of a module whose
+    names are in `methods`. Return False if a subclass overrides a method in `methods`. If `methods` contains
+    "forward", return False for a module with hooks and for a compiled module.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

@@ -67,9 +67,8 @@ from .search_strategies_vaswani import SearchStrategies
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# When the search has ended for a sentence, the search can remove the sentence from the following inputs. If a
-# call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search
-# ends.
+# The names of the model inputs from which the search can remove a sentence whose search has ended. If a call
+# has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -545,7 +544,7 @@ class SearchMethod:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Any:
-        """Search translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
+        """Search for translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
         config = generation_config
         phrases = self.strategies.must_contain
         criteria = StoppingCriteriaList(
@@ -599,8 +598,8 @@ class SearchMethod:
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
         # `returns_more` is True if `generate` must return more than token ids, or must use a cache that is
-        # not a `DynamicCache`. In both cases the search needs the `RowDecoder`, because the `RowDecoder`
-        # records outputs and supports all caches.
+        # not a `DynamicCache`. For additional outputs or another cache, the search needs the `RowDecoder`,
+        # because the `RowDecoder` records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -657,8 +656,8 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """Return the maximum number of new tokens by `max_length_a` and `max_length_b`. Return None if neither
-    setting is given.
+    """Return the maximum number of new tokens by `max_length_a` and `max_length_b`. Return None if
+    `max_length_a` and `max_length_b` are both None.
     """
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)

@@ -105,8 +105,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """Convert a config to this class: the config of an encoder-decoder model, or of another model with
-        one stack.
+        """Convert the config of an encoder-decoder model, or of another model with one stack, to a config of
+        this class.
         """
         unused = {*ENCODER_DECODER_FIELDS, "model_type", "transformers_version", "architectures", "dtype"}
         fields = {}
@@ -127,8 +127,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
     """Describes the architecture of a decoder-only model. Set the size of the decoder with fields such as
-    `decoder_layers`. The config copies the value of each such field to the corresponding field of the
-    encoder, such as `encoder_layers`.
+    `decoder_layers`. The config copies `decoder_layers`, `decoder_attention_heads` and `decoder_ffn_dim` to
+    the corresponding encoder fields, such as `encoder_layers`.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -152,8 +152,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
     """Describes the architecture of an encoder-only model. Set the size of the encoder with fields such as
-    `encoder_layers`. The config copies the value of each such field to the corresponding field of the
-    decoder, such as `decoder_layers`.
+    `encoder_layers`. The config copies `encoder_layers`, `encoder_attention_heads` and `encoder_ffn_dim` to
+    the corresponding decoder fields, such as `decoder_layers`.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -224,7 +224,8 @@ class _LanguageModel(VaswaniHeadModel):
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     """A language model that predicts the next token with a decoder. `generate` continues prompts.
 
-    If `config` is a [`VaswaniConfig`], the model has the architecture of its decoder without cross-attention.
+    If `config` is a [`VaswaniConfig`], the model has the architecture of the decoder that `config` describes,
+    without cross-attention.
 
     Example:
         >>> import torch
@@ -431,7 +432,8 @@ class VaswaniForMaskedLM(_LanguageModel):
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """Compute the logits of the token at each position. If labels are given, also compute the loss.
+        """Compute logits that predict the token at each position, not the next token. If labels are given,
+        also compute the loss.
 
         Args:
             input_ids (torch.Tensor, optional): Tokens [B, T] int64. Replace the tokens to predict by `<mask>`

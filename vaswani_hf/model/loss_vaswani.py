@@ -1,9 +1,8 @@
 """Dropout, and the cross-entropy with label smoothing (Section 5.4).
 
-`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. The loss of a
-position with the logits `z` is logsumexp(z) - (gold - other) * z[label] - other * sum(z). `gold` is the
-target probability of the reference token, and `other` is the target probability of each other token of the
-vocabulary.
+`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With the target
+probabilities `gold` (reference token) and `other` (each other token of the vocabulary), the loss of a
+position with the logits `z` is logsumexp(z) - (gold - other) * z[label] - other * sum(z).
 
 This file is saved with every checkpoint because the models compute dropout and the loss with this file.
 
@@ -20,9 +19,10 @@ from .fast_path_vaswani import needs_sync
 
 # The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The logit of the token `<pad>` if the loss excludes `<pad>`. With this logit, the probability of padding is
-# 0 in float32. Do not use a logit below -1,000, because the label smoother of transformers adds -e/V times
-# the logit to the evaluation loss. e is the label smoothing and V is the number of classes.
+# The constant that replaces the logit of `<pad>` if the loss excludes `<pad>`. With this logit, the
+# probability of padding is 0 in float32. Do not use a logit below -1,000, because the label smoother of
+# transformers adds -e/V times the logit to the evaluation loss. e is the label smoothing and V is the number
+# of classes.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
 # the logits of one chunk in memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each
@@ -38,9 +38,9 @@ _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU, drawing the dropout mask takes a quarter of the time of PyTorch's
-    dropout, because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore rounds `p`
-    to a multiple of 1/65,536. The random numbers come from PyTorch's generator.
+    """Dropout (Section 5.4). On a CPU, `dropout` draws the dropout mask in a quarter of the time that PyTorch
+    needs for the mask, because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore
+    rounds `p` to a multiple of 1/65,536. The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
@@ -120,8 +120,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         `target_probabilities`.
         """
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # Compute the term of label smoothing, `-other * (sum of all logits)`, without the logits. The sum of
-        # all logits is the dot product of the summed states and the summed weights.
+        # Compute the label smoothing term `-other * (sum of all logits)` without computing the logits one by
+        # one. The sum of all logits is the dot product of the summed states and the summed weights.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:

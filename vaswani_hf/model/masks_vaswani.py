@@ -4,15 +4,16 @@ file also computes the positions of tokens, and creates the cache of a decoder w
 `self_attention_masks` and `cross_attention_masks` return one mask for each layer of a stack, in the form that
 the attention implementation of the layer needs. On a GPU, this file creates the padding masks and causal
 masks of eager and sdpa attention. This file also creates the masks of layers with a window (Section 4 of the
-paper). Exceptions are most masks for flex attention and all masks for a static cache. In beam search, this
-file creates the masks for beams that share a tree of tokens. transformers creates all other masks.
+paper). transformers creates most window masks for flex attention, and all window masks for a static cache. In
+beam search, this file creates the masks for beams that share a tree of tokens. transformers creates all other
+masks.
 
 This file is saved with every checkpoint because the models and the search create masks with this file.
 
-In tensor shapes, B is the batch size, S the source length (or the number of keys), T the target length (or the
-number of queries), H the number of heads, D the model width and K the width of the keys of a head. In beam
-search, N is the number of sentences, and M the number of tokens in the tree of a sentence. The tree contains
-the tokens of all beams of the sentence.
+In tensor shapes, B is the batch size, S the source length (or the number of keys), T the target length (or
+the number of queries), H the number of heads, D the model width and K the width of the keys of a head. In
+beam search, N is the number of sentences. M is the number of cached tokens in the tree that stores all beams
+of a sentence.
 """
 
 # Turn off some mypy errors, because transformers annotates caches and masks with wider types than this file
@@ -83,7 +84,7 @@ def self_attention_masks(
     made: dict[Any, Any] = {}
     masks = []
     for attention, implementation in zip(attentions, implementations, strict=True):
-        # Create one mask for all layers with the same implementation and the same window.
+        # Layers with the same attention implementation and the same window share one mask.
         kind = (implementation, _kind_of(attention.local_mask))
         if kind not in made:
             made[kind] = _self_attention_mask(
@@ -233,7 +234,7 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
 
     `shared_with="end"` is for models whose `<pad>` and `</s>` have the same id: the first `<pad>` after a
     token counts as `</s>`. `shared_with="start"` is for models whose `<pad>` and start token have the same
-    id: the last `<pad>` before the first token counts as the start token.
+    id: the last `<pad>` before the first other token counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -254,8 +255,9 @@ def positions_of(
     counted.
 
     `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
-    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. Without a
-    mask [B, S] or a causal mask, padding counts like a real token, and the first position is `past_length`.
+    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. If there is
+    neither a mask [B, S] nor a causal mask, padding counts like a real token. The first token in `states`
+    then has the position `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -294,7 +296,7 @@ class Blocks:
     time and the memory of attention grow linearly with the sequence length.
 
     `mask` is [B * N, 1, W, C] bool: N blocks for each of B rows, with W queries and C keys in each block.
-    `num_before` is the number of keys in a block that come before its first query.
+    `num_before` is the number of keys of a block whose positions come before the first query of the block.
     """
 
     mask: torch.Tensor
@@ -313,7 +315,8 @@ class Blocks:
         value: torch.Tensor,
         **kwargs,
     ) -> torch.Tensor:
-        """Compute the attention of all blocks with a kernel. Return the output [B, T, H, d_v].
+        """Compute the windowed attention of all blocks of queries with the attention function `kernel`.
+        Return the output [B, T, H, d_v].
 
         `query` and `key` are [B, H, T, K], and `value` is [B, H, T, d_v].
         """
@@ -408,7 +411,7 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    # For each block of queries, the positions of its C keys relative to its first query.
+    # The positions of the C keys of a block, relative to the first query of the block.
     places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
@@ -439,7 +442,7 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
             # Use a `DynamicLayer` if each token attends only to itself (a window of 0 tokens). A
-            # `DynamicSlidingWindowLayer` with a size of one token would also cache all tokens.
+            # `DynamicSlidingWindowLayer` for one token would cache all tokens, as a `DynamicLayer` does.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]

@@ -65,9 +65,9 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     """Return the encodings PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model),
     Section 3.5.
 
-    `position_ids` [...] are int64, counted from 0. The encodings [..., D] are float32. Differs from the
-    paper: with `timescales="tensor2tensor"`, the argument x of sin and cos is pos / 10000^(i/(d_model/2-1)),
-    because models converted from tensor2tensor, Marian or fairseq need this formula.
+    `position_ids` [...] are int64, counted from 0. The returned position encodings [..., D] are float32.
+    Differs from the paper: with `timescales="tensor2tensor"`, the argument x of sin and cos is pos /
+    10000^(i/(d_model/2-1)), because models converted from tensor2tensor, Marian or fairseq need this formula.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs use float32,
     # because they do not support float64.
@@ -127,9 +127,9 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Do not read the positions in training on a GPU, because the CPU would have to wait for the GPU. In
-        # training, check only the input length: each position is smaller than the input length, because
-        # training uses no cache.
+        # In training on a GPU, do not read the values of `position_ids`, because the CPU would have to wait
+        # for the GPU. Check the input length instead, because without a cache, as in training, every position
+        # is smaller than the input length.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -210,8 +210,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
-        `gradient_checkpointing`. While autograd records no gradients, as in `generate`, the value is False.
-        transformers would otherwise call the layer without the cache that `generate` needs.
+        `gradient_checkpointing`. While autograd records no gradients, as in `generate`,
+        `gradient_checkpointing` is False. With True, transformers would call the layer without the cache that
+        `generate` needs.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -403,7 +404,9 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 def _check_tensors(stack: nn.Module) -> None:
-    """Raise an error if a class that a user has registered has a tensor that checkpoints do not contain."""
+    """Raise an error if a registered class has a tensor that is no parameter and no persistent buffer,
+    because checkpoints lack such tensors.
+    """
     unsaved = [name for name, _ in stack.named_non_persistent_buffers()]
     if unsaved:
         raise ValueError(

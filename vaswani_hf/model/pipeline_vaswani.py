@@ -37,7 +37,7 @@ from .translator_vaswani import BaseTranslator
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# The arguments of a call that select the entries of the result dicts.
+# The arguments of a call that determine which keys the result dicts have.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 
@@ -305,8 +305,8 @@ def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
     """Return one constraint for each text: a target prefix or a list of phrases. If `value` is a list with
-    one constraint for each text, return a list. If `value` is a single constraint, return an endless iterator
-    that repeats the constraint.
+    one constraint for each text, return the list with `nothing` in place of None. If `value` is a single
+    constraint, return an endless iterator that repeats the constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
@@ -321,8 +321,8 @@ def _one_constraint_per_text(
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     if model.config.model_type != "vaswani":
         return tokenizer
-    # The number of embeddings does not determine the number of tokenizers. `separate_vocabs` in the files of
-    # the source tokenizer records whether there are two tokenizers.
+    # A model with separate source and target embeddings does not always have two tokenizers.
+    # `separate_vocabs` in the files of the source tokenizer records whether there are two tokenizers.
     by_default = not model.config.share_encoder_decoder_embeddings
     if not tokenizer.init_kwargs.get("separate_vocabs", by_default):
         return tokenizer

@@ -155,14 +155,14 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         masked = [score for score, kind in classes.items() if kind.local_mask is not None]
         if masked and asked not in _WITH_WINDOW:
             raise InvalidValueError(
-                f"`attn_implementation` must be {' or '.join(_WITH_WINDOW)} for the mask of the attention score "
+                f"`attn_implementation` must be {' or '.join(_WITH_WINDOW)} for the `local_mask` of the attention score "
                 f'"{masked[0]}", but is {attn_implementation!r}.'
             )
         windows = config.windows_of(is_causal=False) + config.windows_of(is_causal=True)
         has_window = any(window is not None for window in windows)
         if has_window and asked not in _WITH_WINDOW and "flash" not in asked:
             raise InvalidValueError(
-                f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, "
+                f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash if `attention_window` is set, "
                 f"but is {attn_implementation!r}."
             )
         attn_implementation = "eager" if unfused else attn_implementation
@@ -246,8 +246,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask [B, S] of source tokens or labels, False for padding. Return None if the mask is
-        unknown.
+        """Return the mask [B, S] of source tokens or labels, False for padding. Return None if `input_ids` is
+        None or the config has no `pad_token_id`.
         """
         if input_ids is None or self.config.pad_token_id is None:
             return None

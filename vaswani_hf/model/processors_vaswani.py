@@ -1,5 +1,6 @@
-"""Logits processors and a stopping criterion that `generate` adds if transformers runs the decoding, for example
-for sampling. The search of this package checks length limits and logits itself.
+"""Logits processors and a stopping criterion that `generate` adds if transformers runs the decoding, for
+example for sampling. `BeamSearch` uses no class of this file, because `BeamSearch` checks length limits and
+logits with its own code.
 
 This file is saved with every checkpoint because `generate` uses the classes of this file.
 
@@ -34,7 +35,7 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 class RowCheck(LogitsProcessor):
     """Base class of logits processors that mark rows for which sampling cannot choose a token. If sampling
-    can choose no token in a row, the processor sets all scores of the row to 0, so that sampling chooses an
+    cannot choose a token for a row, the processor sets all scores of the row to 0. Sampling then chooses an
     arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a check at each
     step would make the CPU wait for the GPU. If `at_once` is True, the processor raises the error
     immediately, in the step in which sampling can choose no token.

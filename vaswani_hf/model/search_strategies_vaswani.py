@@ -140,8 +140,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # `chosen` [N, number] contains the best chunks of the vocabulary for each sentence. The number k *
-    # num_chunks + c in `chosen` means chunk c for beam k.
+    # `chosen` [N, number] contains, for each sentence, the vocabulary chunks with the highest maxima over all
+    # beams. The number k * num_chunks + c in `chosen` means chunk c for beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))
@@ -255,8 +255,8 @@ class StoppingRule(Protocol):
     """Decides whether the search ends for a sentence before the length limit."""
 
     def may_improve(self, search: RunningSearch, finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N]. A value is True if a longer translation could still become one of the
-        results of the sentence.
+        """Return a bool tensor [N]. A value is True if an unfinished translation could still become one of
+        the results that the search returns for the sentence.
 
         `finished` [N, K] are the scores of the finished translations, best first, or `EMPTY_SCORE` for missing
         translations. `best` [N] is the highest summed log-probability of a candidate that has not ended.

@@ -23,17 +23,19 @@ from .search_errors_vaswani import NotFiniteError
 
 @dataclass(frozen=True)
 class StepValues:
-    """Values of one search step. One transfer copies the tensor `values` from the device to the CPU."""
+    """The numbers that the CPU needs after a search step: a sum to detect NaN, and counts of sentences and
+    tokens. One transfer copies the tensor `values` from the device to the CPU.
+    """
 
     # `values` [2 + len(trees)] float32 contains the sum of `log_probs`, the number of sentences whose search
-    # continues, and `num_living` of each cache in `trees`. `num_living` is the number of cached tokens that
-    # belong to a beam, in the sentence with the most such tokens.
+    # continues, and one token count for each `TreeKVCache` in `trees`. The token count, `num_living`, is the
+    # number of cached tokens that belong to a beam, in the sentence with the most such tokens.
     values: torch.Tensor
     trees: list[TreeKVCache]
     # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
     # token of the vocabulary. `sentences` [N] int64 contains the index of each sentence, and `is_open` [N] is
-    # True if the sentence was open before the step. If `log_probs` contains NaN for an open sentence, the
-    # error names the sentence.
+    # True if the sentence was open before the step. If `log_probs` contains NaN for a sentence whose search
+    # had not ended before the step, the error names the sentence.
     log_probs: torch.Tensor
     sentences: torch.Tensor
     is_open: torch.Tensor
@@ -42,10 +44,10 @@ class StepValues:
 
 
 class StepReader:
-    """Reads values of a search step from the device. In a step of the default search, only `StepReader` makes
-    the CPU wait for a GPU. If `is_late` is True, the CPU uses the values of a step only in the next step, so
-    that the GPU does not wait for the CPU. With `is_late`, the search can run one additional step at its end.
-    The search discards the results of the additional step.
+    """Copies the `StepValues` of each search step from the device to the CPU. In a step of the default
+    search, only `StepReader` makes the CPU wait for a GPU. If `is_late` is True, the CPU uses the
+    `StepValues` one step later, so that the GPU does not wait for the CPU. With `is_late`, the search can run
+    one additional step at its end. The search discards the results of the additional step.
     """
 
     def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
@@ -77,8 +79,8 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """If `is_late` is True, check the values of the final step, because no later call of `read` checks
-        the values.
+        """If `is_late` is True, check the log-probabilities of the final step for NaN, because no call of
+        `read` follows.
         """
         if self.pending is not None:
             self._use(self.pending)

@@ -103,7 +103,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
     """Return the N sentences of a text, and the N + 1 separators before, between and after the sentences. A
     line break ends a sentence.
 
-    The separators are white space, and may be empty. `separators[0] + sentences[0] + separators[1] + … +
+    Each separator is white space or an empty string. `separators[0] + sentences[0] + separators[1] + … +
     separators[N]` equals the text. No sentence is empty or has white space at its ends.
     """
     sentences: list[str] = []
@@ -182,7 +182,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
         # heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
-    # A sentence ends after "I." if another word precedes "I". "I" is then the pronoun and not an initial.
+    # A sentence ends after "I." if another word precedes "I". After another word, "I" is the pronoun and not
+    # an initial.
     if word == "I" and previous:
         return True
     if INITIAL.fullmatch(word):
@@ -192,8 +193,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
     """Return the index of the word at or after each character position, or -1 if no word follows."""
-    # `ended[i]` is the number of words that end before character i of the text. The last entry of `ended` is
-    # the number of all words.
+    # `ended[i]` is the number of words that end before character i of the text. `ended[-1]` is the number of
+    # words in the whole text.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
         ended.append(ended[-1] + (not character.isspace() and following.isspace()))
@@ -211,14 +212,14 @@ def target_word_indices(
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
-    # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The
-    # tokens before index `read` give the first `known` characters of the text. The known tokens
+    # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The text
+    # of the tokens before index `read` is the first `known` characters of the whole text. The known tokens
     # `token_ids[window:read]` are decoded again as context, and `before` is their text.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # Compare the decoded tokens with the whole text, because the tokens before index i can end inside a
-        # character. The decoded tokens then end with a replacement character.
+        # If the tokens before index i end inside a character, their decoded text ends with a replacement
+        # character. Count only the characters that agree with the whole text.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -339,8 +340,9 @@ def is_loop(translation: str, source: str) -> bool:
     """Return True if a translation repeats a word or phrase in a row much more often than the source does.
 
     A loop repeats a word at least four times or a phrase at least three times. A repeated part of a word is a
-    loop if the part occurs at least four times and the repeats have at least twenty characters in total. The
-    number of repeats must be more than twice the largest number of repeats in the source.
+    loop if the part occurs at least four times and the repeats have at least twenty characters in total. A
+    translation is a loop only if its number of repeats is more than twice the largest number of repeats in
+    the source.
     """
     words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -358,9 +360,9 @@ def ngram_size_without_loops(source: str) -> int:
     `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
     tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
     model. For 20 of 950 short inputs, the first translation was a loop, and the input was translated again.
-    With `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a
-    row. With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three
-    times in a row.
+    With `no_repeat_ngram_size` 3, 19 of the 20 new translations still repeated a word or phrase three times
+    in a row. With `no_repeat_ngram_size` 2, only 2 of the 20 new translations still repeated a word or phrase
+    three times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 
@@ -384,8 +386,8 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each length of a repeated unit (in symbols), yield the length and the largest number of equal
-    adjacent units.
+    """For each unit length in words or characters, yield the length and the largest number of equal units of
+    this length in a row.
     """
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))

@@ -33,12 +33,12 @@ from .text_rules_vaswani import (
 T = TypeVar("T")
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
-# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. Measured
-# on Multi30k with a model of 4 layers, the alignment error rate is 0.22 for the mean of the last two layers,
-# 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers. The gold alignment of
-# this measurement contains the word pairs that several statistical word alignment models agree on. At the
-# next decoder position, whose input is the target token (Chen et al. 2020, arXiv 2004.14837), the alignment
-# error rate of every layer is at least 0.82.
+# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the attention of the fifth of six
+# decoder layers for word alignments. Measured on Multi30k with a model of 4 layers, the alignment error rate
+# is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
+# the mean of all layers. The gold alignment of this measurement contains the word pairs that several
+# statistical word alignment models agree on. With the attention at the decoder position that reads the target
+# token (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
@@ -49,9 +49,9 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens. A forced token counts as
-            probability 1. On Multi30k, the product of the token probabilities predicted best whether the
-            reference translation contains the word (AUC 0.787). The AUC of the lowest token probability was
-            0.785, and the AUC of the geometric mean of the token probabilities was 0.782.
+            probability 1. On Multi30k, three numbers were compared as predictors of whether the reference
+            translation contains the word: the product (AUC 0.787), the minimum (AUC 0.785) and the geometric
+            mean (AUC 0.782) of the token probabilities.
     """
 
     word: str
@@ -71,9 +71,10 @@ class Translation:
         log_prob (float): The sum of `token_log_probs` (nats).
         confidence (float): The geometric mean of the token probabilities.
         tokens (list): The texts (str) of the tokens that the search chose, including `</s>`, but without
-            forced tokens. For a byte-level tokenizer, a text differs from the vocabulary entry: the text of
-            the entry "ĠlÃ¤uft" is " läuft", and a byte of a divided character is an escape such as "\\xc3".
-            For the vocabulary entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
+            forced tokens. For a byte-level tokenizer, the text of a token differs from its vocabulary entry:
+            the text of the entry "ĠlÃ¤uft" is " läuft". If a token contains only a part of a character, each
+            byte of the part is an escape such as "\\xc3". For the vocabulary entries, call
+            `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, each a `Word`. White space separates words.
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
@@ -104,7 +105,9 @@ class Translation:
     calibrated_confidence: float | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return the entries that the pipeline returns in addition to the text."""
+        """Return a dict with the requested scores and the word alignment. The pipeline adds the dict to the
+        dict with the translated text.
+        """
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -131,8 +134,8 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the generation config. The settings of a call replace the fields that change the
-    scores of translations, such as `length_penalty`.
+    """Return a copy of the generation config. In the copy, `settings` override the config fields that change
+    the scores of translations, such as `length_penalty`.
     """
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
@@ -208,10 +211,10 @@ def _with_confidence(
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
     """Join the translations of N parts of a text with N + 1 separators to one translation.
 
-    The joined translation has scores only if the translations of all parts have scores. The score of the
-    joined translation is the sum of the scores of its parts. In the alignment of each part, source word
-    indices must count from the beginning of the whole source text. Target word indices must count from the
-    beginning of the part's translation.
+    The translation of the whole text has scores only if the translation of each part of the text has scores.
+    The score of the joined translation is the sum of the scores of its parts. In the word alignment of each
+    part of the text, source word indices must count from the beginning of the whole source text. Target word
+    indices must count from the beginning of the translation of the same part.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]

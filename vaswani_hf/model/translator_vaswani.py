@@ -4,8 +4,8 @@
 seven steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
-2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. Each
-   sentence or piece becomes a `Segment`.
+2. Tokenize all sentences of the window in one call. Divide sentences that are too long for the model into
+   pieces. Each sentence or piece becomes a `Segment`.
 3. Assign the target prefix and the required phrases of each text to its segments.
 4. Search: `PyTorchBackend.search` of backend_vaswani calls `model.generate` for each batch of segments with
    similar lengths. Each translation of a segment is a `Hypothesis`.
@@ -14,9 +14,9 @@ seven steps:
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The methods of `BaseTranslator` are in the order of the seven steps. The file backend_vaswani defines
-`Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all encoder-decoder models that have
-`generate`.
+The class `BaseTranslator` defines its methods in the order of the seven translation steps. The file
+backend_vaswani defines `Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all
+encoder-decoder models that have `generate`.
 
 The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani tokenizes texts to
 segments, and tokenizing_vaswani finds the token ids of phrases. The file text_rules_vaswani splits sentences,
@@ -124,7 +124,7 @@ class BaseTranslator:
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
 
     def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> Backend:
-        """Return the backend for a model and its ensemble."""
+        """Return the backend that runs `model` together with the other models in `ensemble`."""
         return PyTorchBackend(model, ensemble)
 
     @property
@@ -134,7 +134,9 @@ class BaseTranslator:
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens in a segment. The method `cut` divides longer segments."""
+        """The maximum number of tokens in a segment. The method `cut` divides segments with more than
+        `max_length` tokens.
+        """
         if self.backend.max_positions is None:
             return _NO_LIMIT
         limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
@@ -255,8 +257,8 @@ class BaseTranslator:
             )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Do nothing. A subclass may override `prepare`, which the translator calls before each window of
-        texts, for example to choose a dtype.
+        """Do nothing. The translator calls `prepare` before it translates the next `window` texts. A subclass
+        may override `prepare`, for example to choose a dtype.
         """
 
     def _translate_lines(
@@ -379,7 +381,7 @@ class BaseTranslator:
         tag_ids = ids[:1] if ids[0] in self.segment_tokenizer.first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
-        # The maximum number of tokens in a piece, without the tag and without `</s>`.
+        # The maximum number of tokens in a piece of the segment, not counting the language tag and `</s>`.
         room = max_length - 1 - len(tag_ids)
         if room < 1:
             raise ValueError(
@@ -390,7 +392,7 @@ class BaseTranslator:
         while start < len(ids):
             stop = min(start + room, len(ids))
             if stop < len(ids):
-                # End the piece between two words, unless one word fills the piece.
+                # End each piece of the segment between two words, unless one word fills the piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(
@@ -424,7 +426,7 @@ class BaseTranslator:
 
     def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
         """Step 3 of a translation: add target terms of the glossary to the required phrases of a segment.
-        Ignore a term that contradicts another search setting.
+        Ignore a glossary term that contradicts another search setting.
         """
         assert options.terms is not None
         names = ("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size", "max_new_tokens")
@@ -488,7 +490,8 @@ class BaseTranslator:
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
         """Step 5 of a translation: search again, without repetition, for segments whose best translation is a
-        loop. Use the new translation only if it is no loop and contains all required phrases.
+        loop. Use the new translation only if the new translation does not repeat itself and contains all
+        required phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
@@ -756,7 +759,7 @@ def batches_by_length(
 ) -> Iterator[list[int]]:
     """Divide token sequences into batches of similar lengths. Yield the indices of the sequences in each
     batch, longest sequences first. A batch has at most `tokens_per_batch` tokens, including padding. A
-    sequence with more tokens forms a batch of its own.
+    sequence with more than `tokens_per_batch` tokens forms a batch of its own.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -797,9 +800,10 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     """Assign each required phrase to one part of the source text. Return a list of phrases for each part of
     the source text.
 
-    A phrase is assigned to the first part of the source text that contains the phrase. Required phrases are
-    often names, and a name often has the same spelling in the source and in the translation. If no part of
-    the source text contains the phrase, the phrase is assigned to the longest part.
+    The entries of `texts` are the parts of a source text, and a phrase is assigned to the first part that
+    contains the phrase. Required phrases are often names, and a name often has the same spelling in the
+    source and in the translation. If no part of the source text contains the phrase, the phrase is assigned
+    to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

@@ -1,9 +1,9 @@
 """Defines the classes `Optimizer`, `Schedule` and `Regularizer` of the entries in the tables OPTIMIZERS,
 SCHEDULES and REGULARIZERS.
 
-An entry declares its recipe keys as the fields of a settings class. The section `training` of a recipe has
-the keys of all entries (see section.py). If two entries need the same key, their settings classes inherit the
-key from a common base class.
+Each optimizer, schedule and regulariser declares its recipe keys as the fields of a settings class. The
+section `training` of a recipe has the keys of all optimizers, schedules and regularisers (see section.py). If
+two entries need the same key, their settings classes inherit the key from a common base class.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,9 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Do nothing: the `check` of an optimizer that is compatible with all values of the other recipe keys."""
+    """Accept every section `training` without a check. An optimizer has this function as its `check` if it is
+    compatible with all values of the other recipe keys.
+    """
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Schedule:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
         settings (type): The settings class with the recipe keys of the schedule.
-        rate_key (str): The recipe key whose value scales all learning rates of the schedule. The error
+        rate_key (str): The recipe key whose value multiplies the learning rate of every step. The error
             message about a diverging run advises lowering the value of this key.
         depends_on_length (bool): True if the learning rates depend on the total number of steps of the run. A
             finished run with such a schedule cannot be continued for more steps.

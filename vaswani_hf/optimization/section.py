@@ -49,8 +49,8 @@ class TrainingSettings(_EntryKeys):
 
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
-    Read the keys of an optimizer, schedule or regulariser only in its own code. The keys have no meaning if
-    the recipe does not select the optimizer, schedule or regulariser.
+    Only the code that implements an optimizer, schedule or regulariser must read its keys. The keys have no
+    meaning if the recipe does not select the optimizer, schedule or regulariser.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -127,7 +127,9 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def early_stopping_key(self) -> str | None:
-        """The first key of the recipe that turns early stopping on, or None without early stopping."""
+        """The first of `early_stopping_patience` and `early_stopping_score` that the recipe sets; None
+        without early stopping.
+        """
         keys = ("early_stopping_patience", "early_stopping_score")
         return next((key for key in keys if getattr(self, key) is not None), None)
 

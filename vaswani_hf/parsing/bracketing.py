@@ -107,8 +107,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Replace the words of the predicted tree by the words of the gold tree, because the parser reads
-    # `Tree.sentence`. `Tree.sentence` has, for example, `(` in place of `-LRB-`.
+    # Replace the words of the predicted tree by the words of the gold tree. The predicted tree has the words
+    # of the parser's input `Tree.sentence`, for example `(` in place of `-LRB-`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)

@@ -59,7 +59,7 @@ class WellFormedTrees(LogitsProcessor):
         num_words (sequence): The number of words in each of the B sentences.
         limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. The limit
             of a tree must be at least the number of words in the sentence plus `NUM_OTHER_SYMBOLS`.
-        device (torch.device): The device of the model's scores.
+        device (torch.device): The device on which the model computes the scores of the symbols.
     """
 
     def __init__(

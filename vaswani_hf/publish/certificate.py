@@ -34,18 +34,18 @@ class CertificateRow(Record):
             the engine gives a token and the log-probability that the checkpoint gives the same token, over
             all tokens in the translations of the checkpoint. `largest_difference` is None in the row of the
             checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint.
-            `changed` does not include the translations that `changed_at_length_limit` counts.
-        changed_at_length_limit (int): The number of translations that differ from the translations of the
-            checkpoint, counted only for sentences for which the checkpoint reached a length limit. At a
-            length limit, the checkpoint stops the translation, or cuts the source text into pieces. The
-            engine has other length limits.
+        changed (int): The number of translations by the engine that differ from the checkpoint's own
+            translations. `changed` does not include the translations that `changed_at_length_limit` counts.
+        changed_at_length_limit (int): The number of translations by the engine that differ from the
+            checkpoint's own translations, only for sentences for which vaswani_hf reached a length limit. At
+            a length limit, vaswani_hf ends the translation early, or cuts the source text into pieces. The
+            length limits of the engine differ from the length limits of vaswani_hf.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
-        seconds (float): The time in seconds for the export, for the translations and for the
-            log-probabilities of the row.
+        seconds (float): The total time of the row in seconds, for the export, the translations and the
+            log-probabilities.
     """
 
     engine: str

@@ -56,7 +56,9 @@ NUM_WIDGETS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """The facts about a model in a card. The template and the metadata of the card read the facts by name."""
+    """The facts about a model in a card. The template and the metadata of the card use the field names of
+    `CardFacts`.
+    """
 
     repo_id: str
     """The repository that the code examples of the card load."""
@@ -345,8 +347,8 @@ def _shape(config: dict[str, Any]) -> str:
     that the config does not have.
     """
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # If the config has no field of the encoder, read the field of the decoder, because a language model has
-    # only one stack.
+    # If the config lacks an `encoder_` field, read the `decoder_` field, because the config of a decoder-only
+    # model has no `encoder_` fields.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_model = config.get("d_model")
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))

@@ -79,8 +79,8 @@ def push(
 
     The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
     user are checked. huggingface_hub validates the metadata of the card before the upload. If the upload
-    fails, the branch does not change. A failed push can be repeated. The folder of the checkpoint does not
-    change.
+    fails, the branch does not change. A failed push can be repeated. `push` does not change files in the
+    folder of the checkpoint.
 
     Example:
         >>> from vaswani_hf import push
@@ -89,8 +89,8 @@ def push(
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
             tokenizers. If the folder has a README.md that `vaswani import` did not write, this file is the
-            model card. If the folder has no such file, the card is written from the files of the run, such as
-            recipe.yaml and results.json.
+            model card. If the folder has no README.md, or one that `vaswani import` has written, `push`
+            writes the card from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
         private (bool): If True, create the repository as a private repository. If the repository already
             exists and is public, an error is raised.
@@ -149,9 +149,10 @@ def send(
     """Push the folder `staged` in one commit, download the commit again, compare the files, and create the
     tag. Return the address of the commit or of the pull request.
 
-    If the files are equal, the function calls `find_differences` with the folder of the downloaded files.
-    `find_differences` returns the names of the outputs, such as logits, that differ from the outputs before
-    the push. If there are no differences, the function prints `checked`, for example "same files".
+    If the downloaded files are equal to the files in `staged`, the function calls `find_differences` with the
+    folder of the downloaded files. `find_differences` returns the names of the model outputs, such as logits,
+    that differ from the outputs before the push. If no output differs, the function prints the text in
+    `checked`, for example "same files".
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url

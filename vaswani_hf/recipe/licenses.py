@@ -20,7 +20,7 @@ def data_license(data: DataSettings) -> str | None:
     """Return the licence of the training data: an identifier of the Hub, "research-only", or None for an
     unknown licence.
     """
-    # A corpus of `data.corpus` has the licence of the package, because the package generates the corpus.
+    # The package generates the corpus that `data.corpus` names, so the corpus has the licence of the package.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
@@ -36,12 +36,12 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
         return
     if of_data == RESEARCH_ONLY and license != RESEARCH_ONLY:
         raise InvalidValueError(
-            f"`{key}` must be {RESEARCH_ONLY} or left out, because the training data is for research only, "
-            f"but is '{license}'."
+            f"`{key}` must be {RESEARCH_ONLY} or left out, but is '{license}'; "
+            "the training data is for research only."
         )
     excludes_commerce = license in _UNDECIDED or _NON_COMMERCIAL.search(license)
     if _NON_COMMERCIAL.search(of_data) and not excludes_commerce:
         raise InvalidValueError(
-            f"`{key}` must not permit commercial use, because the training data has the licence {of_data}, "
-            f"but is '{license}'; leave `{key}` out or write '{of_data}'."
+            f"`{key}` must not permit commercial use, but is '{license}', and the training data has the "
+            f"licence {of_data}; leave `{key}` out or write '{of_data}'."
         )

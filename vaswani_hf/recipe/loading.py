@@ -26,8 +26,8 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is the empty
-    # string for a file that the user has named. Only an error in an extended file needs the name of the file.
+    # The words of an error message that name the YAML file, such as " of 'base.yaml'". If the user has named
+    # the file, `of_file` is empty. An error message names the file only if another recipe extends the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -64,9 +64,9 @@ def load_recipe(
             "value"]`. A key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): True if the recipe must name training data. `vaswani plan` passes
             `needs_data=False`, because planning a run reads no data.
-        is_record (bool): True if the file is a recipe.yaml that a run has written. If `is_record` is True,
-            keys of other tasks are ignored, the tokenizer of BLEU may be missing on this machine, and the
-            Python file of `model.code` is not executed.
+        is_record (bool): True if the file is a recipe.yaml that a run has written. For a recipe.yaml of a
+            run, the function ignores keys of other tasks, and does not execute the Python file of
+            `model.code`. The function also accepts a BLEU tokenizer that is not installed.
 
     Returns:
         Recipe: The recipe. The class of the recipe depends on the task of the recipe.
@@ -295,7 +295,7 @@ def _unknown_key(place: str, value: Any, places: typing.Iterable[str]) -> str:
         hint = f"; write {hint}"
     else:
         # If `SYNONYMS` contains the unknown key, such as `lr` from another toolkit, do not look for a similar
-        # spelling in the section. The spelling of a synonym can be very different.
+        # spelling in the section. The right key, such as `learning_rate`, can have a very different spelling.
         section = place.rpartition(".")[0]
         candidates = [*places, *SECTIONS, "extends"]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]

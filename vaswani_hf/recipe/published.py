@@ -2,8 +2,8 @@
 
 The published form of a recipe names files without their folders, and does not name the repository to push to.
 The model card and the repository of a model contain the recipe in its published form. A resumed run compares
-its recipe with the saved recipe. Both recipes are first converted to the published form, because the folders
-of the files can differ between machines.
+the published form of its recipe with the published form of the saved recipe. Therefore a run can be resumed
+on a machine on which the data files are in other folders.
 """
 
 import os
@@ -21,8 +21,8 @@ from .recipe import Recipe
 
 def is_folder_of_base(recorded: str) -> bool:
     """Return True if `model.init_from` of a saved recipe names a folder, and False if it names a repository
-    of the Hub. A saved recipe contains the absolute path of a folder. The published form of a recipe contains
-    only the name of the folder, without its path.
+    of the Hub. If `model.init_from` is a folder, a saved recipe contains the absolute path of the folder. The
+    published form of the recipe contains only the last part of the path.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
@@ -36,8 +36,8 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form of a recipe: without the parent folders of files and folders, and without the
-    repository to push to.
+    """Return the published form of a recipe: each path is shortened to its last part, and the repository to
+    push to is removed.
     """
     data = recipe.data
     places: dict[str, Any] = {}

@@ -97,8 +97,9 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     values.
     """
     errors = error.errors(include_url=False)
-    # If a field accepts several types, pydantic reports one error for each type. Prefer an error inside a
-    # list or a mapping, because its message names the invalid entry.
+    # If a field accepts several types, pydantic reports one error for each type. Explain an error inside a
+    # list or mapping rather than an error about the whole value, because the message then names the invalid
+    # entry.
     start = _place_of(errors[0])
     same = [
         other

@@ -16,8 +16,8 @@ from .keys import recipe_key
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# The maximum weight of a corpus. The run keeps a list of all examples of an epoch in memory, and the weight
-# 1000 repeats each example 1000 times in the list.
+# The maximum weight of a corpus in `data.train_weights`. A corpus with the weight 1000 occurs 1000 times in
+# an epoch, and the run keeps a list of all examples of an epoch in memory.
 _LARGEST_WEIGHT = 1000
 
 

@@ -9,9 +9,9 @@ from ..model.errors_vaswani import InvalidValueError
 # which the paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# `vaswani plan` assumes that a GPU reaches the fraction `ASSUMED_UTILIZATION` of its peak speed. The fraction
-# is an assumption and not a measurement. With small models and small batches, a GPU reaches a smaller
-# fraction of its peak speed.
+# `vaswani plan` assumes that a GPU reaches the fraction `ASSUMED_UTILIZATION` of its peak speed.
+# `ASSUMED_UTILIZATION` is an assumption and not a measurement. With small models and small batches, a GPU
+# reaches a smaller fraction of its peak speed.
 ASSUMED_UTILIZATION = 0.3
 # The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
 # one GPU of the type.
@@ -30,8 +30,8 @@ class Gpu:
         source: The source of the speeds: the data sheet of the manufacturer.
         price: The price in US dollars per hour, from the price list that `PRICES` names. None if the price
             list has no machine with a single GPU of this type.
-        flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this model; None if
-            there is no such machine.
+        flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this type; None
+            if there is no such machine.
         memory: The memory of the GPU in GiB, for GPU models that have a `flavor`.
     """
 

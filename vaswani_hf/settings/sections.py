@@ -46,8 +46,8 @@ class TokenizerSettings(Settings):
         return recorded
 
 
-# The parts of an encoder-decoder model. The encoder and the decoder can each start from the weights of
-# another model.
+# The names of the two stacks of an encoder-decoder model. The encoder and the decoder can each start from the
+# weights of another model.
 STACKS = ("encoder", "decoder")
 # The fields of the config that are keys of the section `model` of a recipe.
 MODEL_KEYS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
@@ -75,9 +75,8 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return a dict with the keys "encoder" and "decoder". The values are the names of the models with
-        the initial weights of the encoder and of the decoder. If the encoder or the decoder starts from
-        random weights, the dict has no key for it.
+        """Return a dict that maps "encoder" and "decoder" to the name of the model that the initial weights
+        come from. If the encoder or the decoder starts from random weights, the dict has no key for it.
         """
         return self.model_dump(exclude_none=True)
 

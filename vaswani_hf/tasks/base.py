@@ -161,8 +161,8 @@ class Task(Protocol):
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores except the loss. The training curve shows only the score
-        with the first returned name.
+        """Return the names of the validation scores except the loss. The training curve shows only the first
+        score that `validation_metrics` returns.
         """
         return ()
 
@@ -191,8 +191,8 @@ class Task(Protocol):
         ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
-        """Return the examples of the model card: each text in `texts` with the output of the model. The
-        method of `Task` returns an empty list, so that the card has no examples.
+        """Return the examples of the model card: each text in `texts` with the output of the model. By
+        default, `example_outputs` returns an empty list, and the card has no examples.
         """
         return []
 

@@ -111,8 +111,9 @@ class TextCorpus(Corpus):
 
 
 class LanguageModeling(Task):
-    """The base class of causal and masked language modelling. Language modelling uses the same code for data
-    as translation. Therefore each text is a pair whose source and target are the same text.
+    """The base class of causal and masked language modelling. Language modelling uses the code that loads and
+    prepares sentence pairs for translation. Therefore each text is a pair whose source and target are the
+    same text.
     """
 
     data_settings = TextData
@@ -120,7 +121,8 @@ class LanguageModeling(Task):
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     test_scores = ("perplexity", "accuracy")
-    # Describes which special tokens and which space the tokenizer adds to a text.
+    # Describes which special tokens the tokenizer adds to a text, and whether the tokenizer adds a space
+    # before the text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
     # readers of the model card.

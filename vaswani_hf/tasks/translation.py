@@ -125,7 +125,7 @@ class TranslationData(CorpusData):
         ]
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
-        """Check the data together with the sections `tokenizer` and `training`."""
+        """Check the section `data` together with the sections `tokenizer` and `training`."""
         super().check_with(tokenizer, training)
         if not self.both_directions:
             return
@@ -158,8 +158,8 @@ class TranslationData(CorpusData):
         language = self.source_language
         if self.both_directions and language.split() != [language]:
             raise InvalidValueError(
-                "`data.source_language` must be one word with `data.both_directions: true`, because the "
-                f"word is part of the tag, but is {language!r}; name the language by a code such as en."
+                "`data.source_language` must be one word with `data.both_directions: true`, but is "
+                f"{language!r}; name the language by a code such as en, because the name is part of the tag."
             )
         if language != self.target_language:
             return self
@@ -458,7 +458,7 @@ def _encoders(
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
-    """If `vaswani distill` has written training files of the recipe, add the names of the teacher models to
+    """If `vaswani distill` has written files in `data.train_pairs`, add the names of the teacher models to
     `data.attribution`, so that the model card contains the names.
     """
     records = distillation_records(data.listed("train_pairs"))
@@ -563,9 +563,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the words of the numbers below 100. Group these translations and the translations of the test
-    split by the number of digits of the source number. For each number of digits, return the exact match: the
-    percentage of exactly correct translations.
+    """Translate the words of the numbers below 100. Group the translations of the numbers below 100 and of
+    the test split by the number of digits in the source. For each number of digits, return the exact match:
+    the percentage of exactly correct translations.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

@@ -56,8 +56,8 @@ class AblationList(Settings):
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Validate the YAML file of `vaswani ablate`, and return the recipes of each run. In the returned
-    recipes, the validation split is also the test split, so that the final scores are scores of the
+    """Validate the YAML file of `vaswani ablate`, and return one recipe for each run and each seed. In the
+    returned recipes, the validation split is also the test split, so that the final scores are scores of the
     validation split.
 
     Args:
@@ -154,8 +154,8 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """Return the folder of the training number `number` (from 0) of the run `base`. If `base` is a checkpoint
-    folder or a repository on the Hub, return `base`.
+    """Return the folder of one training of the run `base`. `number` is the index (from 0) of the training's
+    seed. If `base` is a checkpoint folder or a repository on the Hub, return `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir

@@ -12,7 +12,7 @@ from ..checkpoint.files import METRICS_FILE, finite, read_metrics
 from ..model.configuration_vaswani import VaswaniConfig
 from ..recipe import Recipe
 
-# Maps the name of each run in a list to its recipes: one recipe for each seed.
+# Maps the name of each run of an ablation to the recipes of the run: one recipe for each seed.
 Runs = dict[str, list[Recipe]]
 # Maps the `output_dir` of each training that has ended to its outcome: the content of results.json, or the
 # message of the error that ended the training.
@@ -172,8 +172,8 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     # "encoder" and "decoder".
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
-        # If `init_from` contains the folder OUTPUT/NAME/seed_N of an earlier run, list only NAME, the name of
-        # the run.
+        # If `init_from` is the folder OUTPUT/NAME/seed_N of an earlier run, replace the path by NAME, the
+        # name of the run.
         key: _name_of_base(value) if value and key.startswith("model.init_from") else value
         for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)

@@ -6,7 +6,8 @@ import os
 
 from ..data.memory import c_function
 
-# Three options of `mallopt`, with the numbers of malloc.h and their values in bytes.
+# The numbers of three `mallopt` options in malloc.h. `_MALLOC_OPTIONS` maps each option to its value in
+# bytes.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 2**25, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26}
 # The number of primitives that oneDNN caches in a training: enough for the layers of one batch.
@@ -25,8 +26,8 @@ def keep_free_memory() -> None:
 
 
 def limit_primitive_cache() -> None:
-    """Let oneDNN cache few primitives. A primitive is an operation that oneDNN has prepared for tensors of one
-    shape.
+    """Limit the number of primitives that oneDNN caches. A primitive is an operation that oneDNN has prepared
+    for tensors of one shape.
 
     By default, oneDNN caches 1,024 primitives. The batches of a training have many different shapes.
     Therefore oneDNN can rarely use a cached primitive again in the next batch. Without the limit, the memory

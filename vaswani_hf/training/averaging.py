@@ -97,7 +97,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
     """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
     If all checkpoints have the same recipe, the new folder contains this recipe. If the recipes differ, the
-    new folder contains the first recipe, and its results.json names all checkpoints. If `raw` is true,
+    new folder contains the first recipe, and a results.json that names all checkpoints. If `raw` is true,
     average the trained weights instead of their moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]

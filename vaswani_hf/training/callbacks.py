@@ -151,10 +151,10 @@ class DivergenceDetector:
     A uniform guess gives each of the V tokens in the vocabulary the probability 1 / V. The loss of a uniform
     guess is log V nats per token, with and without label smoothing.
 
-    - The lower limit of the loss applies after the model has learned something. The lower limit is the mean
-      of two losses: the lowest mean loss so far, and the loss of a uniform guess. The loss has exploded if it
-      is above the lower limit for N consecutive steps. N is a tenth of the number of steps of the run, but at
-      least 10 and at most 100.
+    - The lower of the two limits applies after the model has learned something (see `LEARNED`). The lower
+      limit is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and the loss of a
+      uniform guess. The loss has exploded if the losses of N consecutive steps are all above the lower limit.
+      The patience N is a tenth of the number of steps of the run, but at least 10 and at most 100.
 
     - The upper limit of the loss applies to all models. The upper limit is twice the larger of two losses:
       the first loss of the run, and the loss of a uniform guess. After a bad initialization, the first loss
@@ -163,7 +163,7 @@ class DivergenceDetector:
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. In a resumed run, `earlier` lists the mean losses that the run
-    logged before the interruption, oldest first. In a new run, `earlier` is empty.
+    logged before the interruption, oldest first. In a new run, the list `earlier` is empty.
     """
 
     def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
@@ -214,18 +214,18 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes end the training at the same step, because each process reads the sums of the losses and
-    signals over all processes. On a GPU, the callback reads the sums of a step at the end of the next step,
-    because an earlier read would make the CPU wait for the GPU. Before a save, a validation or a log line,
-    the callback reads the sums of all steps so far immediately.
+    All processes end the training at the same step, because each process reads the same sums over all
+    processes: the sums of the losses and of the signal numbers. On a GPU, the callback reads the sums of
+    losses and signal numbers one step later, because an earlier read would make the CPU wait for the GPU.
+    Before a save, a validation or a log line, the callback reads the sums of all steps so far immediately.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The steps whose losses and signals, summed over all processes, have not been read yet. Each entry
-        # contains a step, the tensor [3] that `_send` computes for the step, and a CUDA event. The CUDA event
-        # marks the end of the copy of the sums to the CPU, and is None without CUDA.
+        # The steps for which the sums of `_send` have not been read yet. Each entry contains a step, the
+        # tensor [3] of sums that `_send` computes for the step, and a CUDA event. The CUDA event occurs when
+        # the tensor [3] has been copied to the CPU. Without CUDA, the event is None.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -289,8 +289,9 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum the losses of a step and the numbers of the received operating-system signals (0 without a
-        signal) over all processes. Start the copy of the three sums from the GPU to the CPU.
+        """Sum three numbers over all processes: the two numbers of `take_losses`, and the number of the
+        operating-system signal that the process has received, such as 15 for SIGTERM (0 without a signal). On
+        a GPU, start the copy of the three sums to the CPU.
         """
         losses = self.trainer.take_losses()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)

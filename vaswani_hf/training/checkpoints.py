@@ -149,8 +149,8 @@ def best_checkpoint(
 def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
     """Return a text that says why early stopping ends the run, or an empty string if the run continues.
 
-    The run ends if the last `early_stopping_patience` validations were not better than an earlier validation,
-    or if a validation has reached `early_stopping_score`.
+    The run ends if none of the last `early_stopping_patience` validations was better than the best earlier
+    validation, or if a validation has reached `early_stopping_score`.
     """
     scores = list(_scores(training, state.log_history).values())
     if not scores:

@@ -3,8 +3,8 @@ trained on the translations that the search of a teacher model finds.
 
 `vaswani distill` writes the training pairs of the student to a file of JSON lines. Each line is one sentence
 pair. The key `pair` of a line is the number of the training pair from which the source sentence comes. The
-key `distillation` of the first line contains the teachers, the search settings, the given languages and the
-commit of the dataset.
+key `distillation` of the first line contains the teachers, the search settings, the languages that the user
+gives, and the commit of the dataset.
 """
 
 import fnmatch
@@ -113,7 +113,7 @@ def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | No
     earlier = None
     if record is not None:
         # Read the same commit of the dataset as the earlier run, because each training pair must have the
-        # same number in both runs.
+        # same index (key `pair`) in both runs.
         earlier = data.replace(dataset_revision=record.get("dataset_revision"))
     task = TASKS["translation"]
     pinned = task.pin_data(data, earlier)
@@ -134,8 +134,8 @@ def _without_unused_corpora(data: Any) -> Any:
     if not data.train_weights:
         return data
     if data.held_out_sizes:
-        # Do not leave out the corpora of weight 0 here, because the choice of the held-out pairs depends on
-        # all corpora.
+        # With held-out splits, do not leave out the corpora of weight 0, because the choice of the held-out
+        # pairs depends on all corpora.
         keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
         raise InvalidValueError(
             f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "

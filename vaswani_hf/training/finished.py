@@ -145,7 +145,7 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
 
 
 def move_into_place(staging: Path, folder: Path) -> None:
-    """Move the files that `stage_model` has written into the output folder.
+    """Move the files of a staging folder (see `stage_model`) into the output folder `folder`.
 
     Each file is moved completely or not at all.
     """

@@ -52,8 +52,8 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """Return the FLOPs of the matrix products in the forward and backward pass of one batch. On a CPU, the
-    trainer divides a large batch into parts; then return the FLOPs of the largest part.
+    """Return the FLOPs of the matrix products in the forward and backward pass of one batch. If the trainer
+    divides the batch into parts on a CPU, return the FLOPs of the largest part.
 
     Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, the same
     for the gradient of the input, and the same for the gradient of the weight.

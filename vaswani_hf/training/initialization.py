@@ -35,8 +35,8 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# A run copies the config fields in `_OF_WHOLE_MODELS` from the models in `init_from` only if its encoder and
-# decoder start from encoder-decoder models.
+# A run copies the config fields in `_OF_WHOLE_MODELS` from the models in `init_from` only if the encoder and
+# the decoder of the run both start from encoder-decoder models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
@@ -107,17 +107,18 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of the recipe for a resumed run. Take `init_from` from `recorded`, the
-    section `model` in the recipe of the earlier run. Also take the config fields that `model` does not set
-    from `recorded`.
+    """Return the section `model` of the recipe for a resumed run. `recorded` is the section `model` in the
+    recipe that the interrupted run has saved. `init_from`, and the config fields that are missing in `model`,
+    come from `recorded`.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """Return the section `model` of a recipe with the config fields of the models in `init_from`. The
-    returned `init_from` names the commits of models on the Hub.
+    """Add the config fields of the models in `init_from` to the section `model` of a recipe, and return the
+    section. In the returned `init_from`, the name of a model on the Hub includes its commit
+    (user/name@commit).
     """
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
@@ -210,10 +211,10 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Accept the `vocab_size` in the recipe of the model in `init_from`, because the recipe of the run can
-    # extend the recipe of the model. As `vocab_size`, also accept the number of tokens in the vocabulary of
-    # the model. The vocabulary has fewer tokens than `vocab_size` if the corpus was small. `<mask>` can add
-    # one token to the vocabulary.
+    # The recipe of the run can extend the recipe of the model in `init_from`. Therefore raise no error if
+    # both recipes have the same `vocab_size`. As `vocab_size`, also accept the number of tokens in the
+    # vocabulary of the model, counted with or without `<mask>`. The vocabulary has fewer tokens than
+    # `vocab_size` if the corpus was small.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]

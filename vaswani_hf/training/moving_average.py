@@ -24,8 +24,8 @@ class WeightAverage(ABC):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager in which the model has the averaged weights. At the end of the context, the model
-        gets its trained weights again.
+        """Context manager in which the model has the averaged weights. At the end of the `with` block, the
+        trained weights of the model are restored.
         """
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._put_average_in_place()
@@ -87,8 +87,8 @@ class OptimizerAverage(WeightAverage):
 
     `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the trained
     weights again, but with rounding errors. Therefore this class copies the trained weights before
-    `optimizer.eval()`, and restores the copies after `optimizer.train()`. Without the copies of the trained
-    weights, the rounding errors of each validation and each checkpoint would change the training.
+    `optimizer.eval()`, and restores the copies after `optimizer.train()`. Without the copies, each validation
+    and each checkpoint would change the trained weights by rounding errors.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

@@ -26,7 +26,8 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 LONGEST_WAIT = timedelta(days=7)
-# The number of seconds between two log lines that replace a progress bar.
+# If stderr is no terminal, `said_at_intervals` prints a line after every `SECONDS_BETWEEN_LINES` seconds in
+# place of a progress bar.
 SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -146,9 +147,10 @@ class Processes:
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes.
 
-        Before another process calls the function, the first process has written all files of the function. If
-        a run uses several machines, one process of each machine calls the function before the remaining
-        processes of the machine, because a machine may not have access to the files of the first process.
+        When another process calls the function, the files that the function writes in the first process
+        already exist. If a run uses several machines, one process of each machine calls the function before
+        the remaining processes of the machine, because a machine may not have access to the files of the
+        first process.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -159,7 +161,7 @@ class Processes:
         return results[0] if results else call()
 
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
-        """Call a function in all processes at once.
+        """Call a function in all processes at the same time.
 
         If the function fails in one process, all processes of the run end.
         """

@@ -1,5 +1,6 @@
 """Creates the model that a recipe describes: on the meta device without memory for the weights, or on the CPU
-for a training. Also counts the parameters of a model, and warns about sizes that do not fit the corpus.
+for a training. Also counts the parameters of a model, and warns if the model or its vocabulary is too large
+for the corpus.
 """
 
 from collections import Counter
@@ -17,8 +18,8 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.sections import ModelSettings, TokenizerSettings
 
-# A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each token of the
-# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each token of the
+# A run warns if the number of tokens in the training data is below `LEAST_TOKENS_PER_ENTRY` times the size of
+# the vocabulary. With the recipe for Multi30k, the training data has about 80 times as many tokens as the
 # vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
 # A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the

@@ -42,13 +42,13 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
     # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
-    # finished run. If `asked` is null in results.json, the run was interrupted before the end of the scoring,
-    # and is not finished.
+    # finished run. A run writes its settings to the key `asked` of results.json after the scoring. If `asked`
+    # is null, the run was interrupted before the end of the scoring, and is not finished.
     if results.average_of is not None or results.asked is None:
         return False
     before = recorded | results.asked
-    # Ignore null values of keys about the test split, because a recipe without a test split needs no new
-    # scores.
+    # Ignore a `data.test_*` key that is null in the new recipe, because a recipe without a test split needs
+    # no new scores.
     wanted = {
         key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
     }
@@ -148,7 +148,7 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
     """Raise an error if the training pairs differ from the training pairs of the earlier run in `folder`.
-    `pairs` is the digest of the new training pairs.
+    `pairs` is the digest of the training pairs that the resumed run has loaded.
     """
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:

@@ -111,7 +111,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """Lock the output folder against other runs. The first process holds the lock for all processes."""
+    """Lock the output folder against other runs. The first process (rank 0) holds the lock for all processes."""
     with contextlib.ExitStack() as stack:
 
         def lock() -> None:
@@ -235,7 +235,8 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Raise an error if the output folder contains an earlier run that the recipe does not continue.
+    """Raise an error if the output folder contains an earlier run, unless `training.resume` is true and the
+    recipe can continue the earlier run.
 
     `earlier` is the saved recipe of the earlier run.
     """
@@ -273,7 +274,8 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        # Use the licences in the new recipe, because a user may change the licences after a run has finished.
+        # Take the licences from the new recipe instead of the saved recipe, because a user can change the
+        # licences after a run has finished.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)

@@ -51,8 +51,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Before the numbers of validation pairs, print "validation loss", because the validation loss
-            # ignores the removed pairs. The validation BLEU includes all pairs.
+            # Print "validation loss" as the name of the validation split, because only the validation loss is
+            # computed without the removed pairs. The validation BLEU includes all pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:

@@ -108,8 +108,8 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # Run one optimizer step before the counted batch, because the first optimizer step creates the
-        # optimizer state.
+        # Run one optimizer step before the batch whose FLOPs and memory are counted, because the first
+        # optimizer step creates the optimizer state.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in model.parameters():
             if weight.requires_grad:

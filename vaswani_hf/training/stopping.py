@@ -2,8 +2,8 @@
 signal to all processes of the run on the machine.
 
 During the training, the trainer saves a checkpoint after a signal, and then ends (see callbacks.py). Before
-and after the training, a signal ends the run immediately, because there is nothing to save. A run must end
-quickly, because launchers and schedulers kill a process about half a minute after a signal.
+and after the training, a signal ends the run immediately, because there is nothing to save. After a signal, a
+run must end quickly, because launchers and schedulers kill a process about half a minute after the signal.
 """
 
 import contextlib
@@ -225,8 +225,8 @@ class GracefulShutdown:
 
 @contextlib.contextmanager
 def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Context manager that replaces an error of gloo or NCCL about a lost process. The new error message says
-    how to continue the run.
+    """Context manager for the error of gloo or NCCL after another process of the run has ended. The error is
+    replaced by an error whose message says how to continue the run.
     """
     try:
         yield
@@ -234,7 +234,8 @@ def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # If this process has received a signal, the same signal has probably ended the lost process.
+            # If this process has received SIGINT or SIGTERM, the same signal has probably ended the other
+            # process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "

@@ -82,8 +82,9 @@ class DivergedRunError(RunError):
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of source positions, and also of target positions, in a part of a batch on a
-    CPU (see `MAX_PART_SIZE`). Return None if the trainer does not divide batches.
+    """On a CPU, the trainer divides a large batch into parts (see `MAX_PART_SIZE`). Return the largest number
+    of source positions in a part. The limit for target positions is the same. Return None if the trainer does
+    not divide batches into parts.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
@@ -177,7 +178,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def loss_name(self) -> str:
         """The name of the training loss in the log.
 
-        If the training loss includes label smoothing or a regulariser, the name mentions them, because the
+        If the training loss includes label smoothing or a regulariser, `loss_name` mentions them, because the
         validation loss includes neither.
         """
         terms = []
@@ -245,8 +246,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # Pass `non_blocking=True`, so that the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
-        # Divide the batch only if the number of target tokens in the step is known, because the loss is a
-        # mean over all target tokens of the step.
+        # Divide the batch into parts only if the number of target tokens in the step is known, because the
+        # loss of each part is divided by this number.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, self.corpus.train_collator.trim)
         loss = 0.0
@@ -260,10 +261,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of source positions, and also of target positions, in a part of a batch. None if
-        the trainer does not divide batches into parts. The division of a batch does not depend on the number
-        of processes, because another division would change the dropout masks. With DeepSpeed, the trainer
-        does not divide batches, because DeepSpeed would take an optimizer step after each part of a batch.
+        """The trainer divides a large batch into parts with at most `max_part_positions` source positions and
+        at most `max_part_positions` target positions. None if the trainer does not divide batches into parts.
+        The division of a batch does not depend on the number of processes, because another division would
+        change the dropout masks. With DeepSpeed, the trainer does not divide batches, because DeepSpeed would
+        take an optimizer step after each part of a batch.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -278,13 +280,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # Hash the two numbers into 32 bits, because PyTorch's CPU generator uses only 32 bits of a seed.
+        # Hash the seed of the run and the number of the batch into 32 bits, because PyTorch's CPU generator
+        # uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """Return the loss of a batch. During training, a regulariser replaces the loss of the model by its
-        own loss.
+        """Return the loss of a batch. During training, the regulariser of the recipe computes the loss in
+        place of the model.
         """
         if self.regularized_loss is not None and self.model.training:
             model = partial(self.regularized_loss, model)
@@ -326,9 +329,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return a tensor [2] (float32) about all batches since the last call of `take_losses`. The tensor is
-        on the device of the trainer. The first number is 1.0 if a loss or gradient was not finite, and
-        otherwise 0.0. The second number is the sum of the losses of the batches.
+        """Return a tensor [2] (float32, on the device of the trainer): 1.0 if a loss or gradient was not
+        finite and otherwise 0.0, and the sum of the losses. Both numbers include all batches since the last
+        call of `take_losses`.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()

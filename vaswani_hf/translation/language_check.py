@@ -74,9 +74,10 @@ class LanguageCheck:
         self._detector = detector
 
     def __call__(self, request: Request) -> Request:
-        """Return the request if its text is in the source language. If the text is in another language, raise
-        a ValueError (action "refuse"), or return a copy of the request with `is_copied` set (action "pass").
-        For a request with `is_copied`, the translator returns the text without a translation.
+        """Return the request unchanged if its text is in the source language. If the text is in another
+        language, raise a ValueError (action "refuse"), or return a copy of the request with `is_copied` set
+        (action "pass"). For a request with `is_copied`, the translator returns the text without a
+        translation.
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request

@@ -24,7 +24,7 @@ from ..version import install_command
 
 # An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`.
 # The methods in `_HARMLESS` do not read the values of the weight. An `Int8Weight` does not support the
-# attributes in `_VIEWS`, because the attributes would return tensors with the values of the weight.
+# attributes in `_VIEWS`, such as `T`, because the returned tensor would have no valid values.
 _HARMLESS = {
     "dim",
     "size",
@@ -117,8 +117,8 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. If neither function works on
-    this processor, return None, so that torchao computes the linear layers.
+    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. Return None if neither
+    `_with_fbgemm` nor `_with_onednn` works on this processor. torchao then computes the linear layers.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
@@ -136,9 +136,9 @@ def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool
     """Return True if a kernel adds two products in a 16-bit integer, so that the sum of the largest products
     overflows.
 
-    The function multiplies the largest int8 weights by the largest inputs with the kernel, and checks the
-    sums. The function does not read the list of processor instructions, because environment variables such as
-    ONEDNN_MAX_CPU_ISA can turn off listed instructions.
+    The function lets the kernel multiply the largest int8 weights by the largest inputs, and checks the
+    results of the kernel. The function does not read the list of processor instructions, because environment
+    variables such as ONEDNN_MAX_CPU_ISA can turn off listed instructions.
     """
     weight = torch.full((16, 64), 127, dtype=torch.int8)
     multiply = kernel(weight, torch.full((16,), 1 / 127))
@@ -177,8 +177,8 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library FBGEMM.
-    `scales` [O] are the scales of the weight. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies input rows [R, I] by an int8 weight [O, I] with the library FBGEMM.
+    `scales` [O] are the scales of the weight. All values in the input rows must be from -1 to 1.
     """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
@@ -195,17 +195,17 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by an int8 weight [O, I] with the library oneDNN.
-    `scales` [O] are the scales of the weight. The values of the rows must be from -1 to 1.
+    """Create a function that multiplies input rows [R, I] by an int8 weight [O, I] with the library oneDNN.
+    `scales` [O] are the scales of the weight. All values in the input rows must be from -1 to 1.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass 1.0 to oneDNN as the scale of the rows, and include the scale of the rows in the scales of the
-    # weight. If oneDNN gets two scales, some kernels multiply an integer sum by one scale and then by the
-    # other scale. Other oneDNN kernels multiply the integer sum by the product of the two scales. oneDNN
-    # chooses the kernel by the number of rows, so with two scales the rounding errors of a row would depend
-    # on the number of rows.
+    # Pass 1.0 to oneDNN as the scale of the input rows, and multiply the scales of the weight by the real
+    # scale of the input rows. With a separate row scale, some oneDNN kernels multiply an integer sum by the
+    # row scale and the weight scale one after the other. Other oneDNN kernels multiply the integer sum by the
+    # product of the row scale and the weight scale. oneDNN chooses the kernel by the number of rows.
+    # Therefore the rounding errors of a row would depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

@@ -22,9 +22,9 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# A window is a group of requests. For each worker process, at most `_WINDOWS_PER_WORKER` windows have been
-# sent to a worker process and have not yet been yielded. `_WINDOWS_PER_WORKER` is above 1, so that a worker
-# process is not idle while another worker process translates an earlier window.
+# A window is a group of requests. The number of windows that have been sent to worker processes, but not yet
+# yielded, is at most `_WINDOWS_PER_WORKER` times the number of worker processes. `_WINDOWS_PER_WORKER` is
+# above 1, so that a worker process is not idle while another worker process translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -39,9 +39,9 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
-    A window is a group of requests that are read and sorted together. The size of a window is
-    `options.window`. With several processes and no random seed, the window size is divided by the number of
-    processes. If the remaining requests fit into one window, the calling process translates the requests,
+    A window is a group of requests that are read and sorted together. A window contains `options.window`
+    requests. With several processes and no random seed, a window contains only `options.window / num_workers`
+    requests. If one window contains all remaining requests, the calling process translates the requests,
     because starting worker processes would take longer than the translation.
 
     The caller must close the generator to end the worker processes.
@@ -102,11 +102,11 @@ def translate_in_processes(
     """Translate groups of requests, called windows, in several processes. Yield the translations in the order
     of the requests.
 
-    The function starts at most as many worker processes as there are windows. `load` is a picklable function
-    that loads the translator. Each worker process calls `load`. The worker processes share the CPU threads of
-    the calling process, and end when the iterator ends. A caller that does not read the iterator to its end
-    must close the iterator. A script must call `translate_in_processes` under `if __name__ == "__main__":`,
-    because each worker process imports the script.
+    The function starts at most one worker process for each window (group of requests). `load` is a picklable
+    function that loads the translator. Each worker process calls `load`. The worker processes share the CPU
+    threads of the calling process, and end when the iterator ends. A caller that does not read the iterator
+    to its end must close the iterator. A script must call `translate_in_processes` under `if __name__ ==
+    "__main__":`, because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
     # Read the first `num_workers` windows (groups of requests) before the worker processes start. If there
@@ -138,8 +138,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the worker's connection `of_worker` in the main process. Otherwise, the main process would
-            # not notice that the worker process has ended.
+            # Close the main process's copy of `of_worker`, the worker's end of the connection. Otherwise, the
+            # main process would not notice that the worker process has ended.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -206,7 +206,9 @@ def _in_order(
     windows: Iterator[tuple[list[Request], int]],
     options: TranslationOptions,
 ) -> Iterator[Any]:
-    """Send windows to idle processes, and yield the translations in the order of the windows."""
+    """Send windows (groups of requests) to idle processes, and yield the translations in the order of the
+    windows.
+    """
     idle = list(workers)
     busy: dict[Any, int] = {}
     finished: dict[int, tuple[list[Any], Exception | None]] = {}

@@ -104,7 +104,8 @@ class TwoPassLoss:
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
             # Set the decoder states of padding to 0 in both passes, so that padding adds neither divergence
-            # nor gradients. Selecting the rows without padding instead would force a CUDA synchronisation.
+            # nor gradients. Do not index the states with the mask `valid`, because boolean indexing would
+            # force a CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:
