@@ -250,7 +250,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
-    if node.kind == "close" or index == parent.source_end:
+    is_after_text = node.kind == "atom" and node.before.strip() != ""
+    if node.kind == "close" or index == parent.source_end or is_after_text:
         sentence = next((one for one in sentences if index <= one.source_end), sentences[-1])
     start, end = _region(parent, sentence)
     source_start = max(parent.source_start, sentence.source_start)
@@ -295,7 +296,7 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         nonlocal num_spaced
         if i == num_spaced and i < len(target):
             num_spaced += 1
-            parts.append(target[i].space)
+            parts.append(escape(target[i].space))
 
     def write_units(start: int, end: int) -> None:
         for i in range(start, end):
@@ -311,12 +312,13 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
             # node in the source.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
-        is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
+        is_glued_left = node.before.strip() != "" and is_aligned(node.start - 1, node.source_start - 1)
         is_glued_right = node.after.isalnum() and is_aligned(node.start, node.source_start)
         if has_units or node.kind == "open" or (needs_space and not is_glued_left):
             write_space(node.start)
         if needs_space and not is_glued_left and node.before and not is_after_space():
-            parts.append(" " if node.before.isspace() or node.before.isalnum() else "")
+            is_word_before = node.before.isalnum() or parts[-1][-1:].isalnum()
+            parts.append(" " if node.before.isspace() or is_word_before else "")
         parts.append(node.raw)
         position = node.start
         for child in sorted(node.children, key=lambda child: (child.start, child.end)):
