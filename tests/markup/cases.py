@@ -248,6 +248,8 @@ srt | 1⏎00:00:01,000 --> 00:00:02,000⏎[one] two⏎⏎ | 1⏎00:00:01,000 -->
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎JOHN: one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎JOHN: ONE⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one... two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE... TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎&amp; one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎&amp; ONE⏎⏎
+srt | 0001⏎0:0:9,0 --> 0:0:10.5⏎one⏎⏎⏎⏎00:00:11.000 --> 00:00:12,000 X1:3⏎two | 0001⏎0:0:9,0 --> 0:0:10.5⏎ONE⏎⏎⏎⏎00:00:11.000 --> 00:00:12,000 X1:3⏎TWO
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one.⏎⏎two three⏎⏎2⏎00:00:03,000 --> 00:00:04,000⏎⏎⏎3⏎00:00:05,000 --> 00:00:06,000⏎2⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE.⏎⏎TWO THREE⏎⏎2⏎00:00:03,000 --> 00:00:04,000⏎⏎⏎3⏎00:00:05,000 --> 00:00:06,000⏎2⏎⏎
 po | msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgstr "ONE"⏎
 po | msgid "one %s two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
 po | msgid "one <b>two</b>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
@@ -264,6 +266,9 @@ po | msgctxt "c"⏎msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎ms
 po | msgid "one {name}, two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one {name}, two"⏎msgstr "ONE {name}, TWO"⏎
 po | msgid "one & two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one & two"⏎msgstr "ONE & TWO"⏎
 po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
+po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
+po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
 """
 
 

@@ -316,8 +316,9 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         is_glued_right = node.after.isalnum() and is_aligned(node.start, node.source_start)
         if has_units or node.kind == "open" or (needs_space and not is_glued_left):
             write_space(node.start)
-        if needs_space and not is_glued_left and node.before and not is_after_space():
-            is_word_before = node.before.isalnum() or parts[-1][-1:].isalnum()
+        last = last_character()
+        if needs_space and not is_glued_left and node.before and not last.isspace():
+            is_word_before = node.before.isalnum() or last.isalnum()
             parts.append(" " if node.before.isspace() or is_word_before else "")
         parts.append(node.raw)
         position = node.start
@@ -336,9 +337,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
     def is_aligned(i: int, source: int) -> bool:
         return 0 <= i < len(target) and target[i].source == source
 
-    def is_after_space() -> bool:
-        last = next(filter(None, reversed(parts)), " ")
-        return last[-1].isspace()
+    def last_character() -> str:
+        return next(filter(None, reversed(parts)), " ")[-1]
 
     for child in sorted(root.children, key=lambda child: (child.start, child.end)):
         write_units(root.start, child.start)
