@@ -37,9 +37,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     definitions: dict[str, Any] = {}
     for token in parser.parse("\n".join(lines), definitions):
         if token.type == "html_block":
-            start, end = token.map
-            source = "\n".join(lines[start:end])
-            lines[start:end] = [translate_html(source, translate), *[None] * (end - start - 1)]  # type: ignore[list-item]
+            _translate_html_block(token, lines, translate)
         if token.type != "inline" or not token.content.strip():
             continue
         place = _place_of(token, lines, cursor)
@@ -58,7 +56,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         if translation == "".join(piece.raw for piece in pieces):
             # Keep the source block, because no sentence of the block is translated.
             continue
-        translation = _LINE_START.sub(_escaped_line_start, translation)
+        translation = _LINE_START.sub(_escaped_line_start, translation.strip())
         if _structure(parser, translation, definitions) != _structure(parser, token.content, definitions):
             # Keep the source block, because the Markdown parser finds different markup in the translation.
             # For example, `**` before a space does not begin bold text.
@@ -76,6 +74,21 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     return before + "\n".join(line for line in lines if line is not None)
 
 
+def _translate_html_block(token: Any, lines: list[Any], translate: TranslateSentences) -> None:
+    """Translate a block of HTML. Copy the characters before the block in each line, such as the `>` of a
+    quotation.
+    """
+    start, end = token.map
+    contents = token.content.removesuffix("\n").split("\n")
+    if [line[-len(content) :] for line, content in zip(lines[start:end], contents, strict=False)] != contents:
+        return
+    prefixes = [line.removesuffix(content) for line, content in zip(lines[start:end], contents, strict=True)]
+    translation = translate_html("\n".join(contents), translate)
+    translated = translation.split("\n")
+    new = [prefix + line for prefix, line in zip(prefixes, translated, strict=False)]
+    lines[start:end] = [*new, *[None] * (len(contents) - len(new))]
+
+
 def _parser() -> Any:
     """Return a parser that writes the source code of links, images and code into the tokens, and knows
     footnotes.
@@ -91,7 +104,10 @@ def _parser() -> Any:
     inline.at("autolink", _recording(autolink))
     inline.after("link", "footnote", _footnote)
     parser.block.ruler.before(
-        "reference", "footnote_definition", _footnote_definition, {"alt": ["paragraph", "reference"]}
+        "reference",
+        "footnote_definition",
+        _footnote_definition,
+        {"alt": ["paragraph", "reference", "blockquote"]},
     )
     return parser
 

@@ -130,8 +130,9 @@ class _Sentence:
     def is_faithful(self) -> bool:
         """Return True if each unchangeable part occurs in the translation as many times as in the source."""
         assert self.translation is not None
-        counts = Counter(self.atoms).items()
-        return all(self.translation.text.count(text) == number for text, number in counts)
+        numbers = Counter(self.atoms)
+        found = Counter(_pattern_of(numbers).findall(self.translation.text))
+        return all(found[text] == number for text, number in numbers.items())
 
 
 def translate_passages(passages: Sequence[Passage], translate: TranslateSentences) -> list[str]:
@@ -366,9 +367,7 @@ def _target_units(
             units_of_word.setdefault(unit.word, []).append(i)
     # Remove placeholders that occur in the translation but not in the source, because the model has invented
     # them.
-    literals = sorted(map(re.escape, atoms), key=len, reverse=True)
-    pattern = re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
-    found = deque(pattern.finditer(text))
+    found = deque(_pattern_of(atoms).finditer(text))
     units: list[Unit] = []
     space = separator
     for number, match in enumerate(re.finditer(r"\S+", text)):
@@ -380,6 +379,9 @@ def _target_units(
                 if atom.start() == start and atoms.get(atom[0]):
                     of_source = atoms[atom[0]].popleft()
                     units.append(replace(source[of_source], source=first_source + of_source, space=space))
+                    space = ""
+                elif atom.start() < start and units and units[-1].text == atom[0]:
+                    # The end of an unchangeable part with spaces, such as `<%= x %>`.
                     space = ""
                 start = min(atom.end(), match.end())
                 if atom.end() <= match.end():
@@ -403,6 +405,12 @@ def _target_units(
         # of the source sentence.
         units[-1].source = first_source + len(source) - 1
     return units
+
+
+def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that matches the given unchangeable parts, and all other placeholders."""
+    literals = sorted(map(re.escape, atoms), key=len, reverse=True)
+    return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:

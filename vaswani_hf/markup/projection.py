@@ -332,7 +332,9 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
             # Write a space between the node (an unchangeable part or a pair of tags without words) and the
             # next word. `write_space` has already written the space of the next word before the node, so the
             # next word needs another space.
-            parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
+            is_spaced = node.after.isspace() and is_aligned(node.start, node.source_start)
+            is_word_after = node.start < len(target) and target[node.start].is_word
+            parts.append(" " if is_spaced or is_word_after else "")
 
     def is_aligned(i: int, source: int) -> bool:
         return 0 <= i < len(target) and target[i].source == source

@@ -4,14 +4,16 @@ import re
 
 from ..settings.base import first_line_of
 from .passages import TranslateSentences
+from .placeholders import PLACEHOLDER
 from .tagged_text import translate_tagged_texts
 
 # Matches a line break inside a sentence. A line break before a dash or a musical note is not matched, because
-# the next line is a new sentence: a sentence of another person, or a line of a song. A line break before or
-# after an empty line is not matched.
-_NEW_SENTENCE = re.compile(r"(?<!\n)\n(?!\s*[-–—♪♫]|\n)")
+# the next line is a new sentence: a sentence of another person, or a line of a song. A line break after a
+# musical note, and before or after an empty line, is not matched.
+_NEW_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
-_SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
+# Matches tags, placeholders and dashes at the start of a line, and each space outside of these parts.
+_SPACE = re.compile(rf"<[^<>]*>|{PLACEHOLDER.pattern}|(?m:^[-–—]\ )|(?P<space>\ )", re.VERBOSE)
 
 
 def translate_subtitles(text: str, translate: TranslateSentences) -> str:
@@ -50,7 +52,7 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
 def _in_lines(text: str, number: int) -> str:
     """Divide a text into the given number of lines of similar lengths, by replacing spaces with line breaks."""
     for line in range(1, number):
-        spaces = [match.start() for match in _SPACE_OUTSIDE_TAGS.finditer(text)]
+        spaces = [match.start() for match in _SPACE.finditer(text) if match["space"]]
         if not spaces:
             break
         nearest = min(spaces, key=lambda i: abs(i - len(text) * line / number))

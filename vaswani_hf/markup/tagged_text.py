@@ -14,7 +14,7 @@ _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?:\s[^<>]*|/)?>"
 # notes at both ends of a line are also a "break". The last alternative of the pattern matches a "<" that does not begin a tag, as in "I <3
 # you".
 _PART = re.compile(
-    rf"(?P<break>{STATEMENT.pattern}|[\n\t]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<)",
+    rf"(?P<break>{STATEMENT.pattern}|[\n\t]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
     re.VERBOSE,
 )
 
