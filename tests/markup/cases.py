@@ -232,6 +232,10 @@ markdown | one <kbd>two three | ONE <kbd>two three
 markdown | one&nbsp;two &hellip; three | ONE&nbsp;TWO &hellip; THREE
 markdown | one <%= y %> {a_b} {{ c_d }} | ONE <%= y %> {a_b} {{ c_d }}
 markdown | {% if a_b %}one{% endif %} <?php x ?> two | {% if a_b %}ONE{% endif %} <?php x ?> TWO
+markdown | ---⏎⏎[one] two⏎⏎---⏎⏎[one]: x | ---⏎⏎[ONE][one] TWO⏎⏎---⏎⏎[one]: x
+markdown | > <div>⏎> one⏎> </div>⏎> two⏎⏎- - <p>three | > <div>⏎> ONE⏎> </div>⏎> TWO⏎⏎- - <p>THREE
+markdown | - <!-- one --> <br> two⏎⏎  three | - <!-- one --> <br> TWO⏎⏎  THREE
+markdown | one R&amp;D &hellip; ![two] [three]⏎⏎[two]: x | ONE R&amp;D &hellip; ![two] \[THREE\]⏎⏎[two]: x
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎⏎
 srt | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>one</i> two⏎⏎ | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>ONE</i> TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎- one⏎- two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎- ONE⏎- TWO⏎⏎
@@ -250,6 +254,9 @@ srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one... two⏎⏎ | 1⏎00:00:01,000 --
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎&amp; one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎&amp; ONE⏎⏎
 srt | 0001⏎0:0:9,0 --> 0:0:10.5⏎one⏎⏎⏎⏎00:00:11.000 --> 00:00:12,000 X1:3⏎two | 0001⏎0:0:9,0 --> 0:0:10.5⏎ONE⏎⏎⏎⏎00:00:11.000 --> 00:00:12,000 X1:3⏎TWO
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one.⏎⏎two three⏎⏎2⏎00:00:03,000 --> 00:00:04,000⏎⏎⏎3⏎00:00:05,000 --> 00:00:06,000⏎2⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE.⏎⏎TWO THREE⏎⏎2⏎00:00:03,000 --> 00:00:04,000⏎⏎⏎3⏎00:00:05,000 --> 00:00:06,000⏎2⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎{{ x }}⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎{{ x }}⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ one ♪⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ ONE ♪⏎TWO⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎[one]⏎- a⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎[ONE]⏎- A⏎TWO⏎⏎
 po | msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgstr "ONE"⏎
 po | msgid "one %s two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
 po | msgid "one <b>two</b>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
@@ -269,6 +276,7 @@ po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""�
 po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
 po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
 po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
+po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """
 
 

@@ -86,6 +86,12 @@ def test_an_invented_placeholder_is_removed():
     assert found == "EINS ZWEI"
 
 
+def test_an_invented_placeholder_around_a_placeholder_is_removed():
+    translation = Translation("Eins <?= $x <?= $x ?> zwei", alignment="0-0")
+    found = translate_markup("One <?= $x ?> two", "html", lambda sentences: [translation] * len(sentences))
+    assert found.count("<?= $x ?>") == 1
+
+
 def test_an_invented_tag_is_refused():
     text = "1\n00:00:01,000 --> 00:00:02,000\none <3\n\n"
     assert translate_markup(text, "srt", lambda _: [Translation("EINS <b>")]) == text

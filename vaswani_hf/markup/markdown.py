@@ -13,7 +13,7 @@ from typing import Any
 from .html import keeps_content, references_of, text_of_code, text_pieces, translate_html
 from .passages import Passage, Piece, TranslateSentences, translate_passages
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 # Matches the check box at the beginning of an item in a task list.
 _TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")

@@ -194,10 +194,11 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
         # letters. A full stop inside an unchangeable part does not end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
-        first = next((piece for piece in run if piece.text or piece.kind == "atom"), None)
-        if first is not None and first.kind == "text":
-            sentences[-1].separator = separators[0]
-        separator = separators[-1]
+        ends = [piece for piece in run if piece.text or piece.kind == "atom"] or run
+        if ends[0].kind == "text":
+            sentences[-1].separator = ends[0].text[: len(ends[0].text) - len(ends[0].text.lstrip())]
+        if ends[-1].kind == "text":
+            separator = ends[-1].text[len(ends[-1].text.rstrip()) :]
         cuts: deque[tuple[int, int]] = deque()
         end = len(separators[0])
         for part, space in zip(parts[:-1], separators[1:], strict=False):

@@ -312,6 +312,9 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
             # node in the source.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
+        if node.start == 0 and not node.before and target and target[0].space:
+            # The node is at the beginning of the passage. The space before the first word comes after the node.
+            needs_space = False
         is_glued_left = node.before.strip() != "" and is_aligned(node.start - 1, node.source_start - 1)
         is_glued_right = node.after.isalnum() and is_aligned(node.start, node.source_start)
         if has_units or node.kind == "open" or (needs_space and not is_glued_left):
