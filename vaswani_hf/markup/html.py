@@ -260,12 +260,22 @@ def _stripped(pieces: list[Piece]) -> list[str | Passage]:
         pieces[0] = _text_piece(raw.removeprefix(before))
     if pieces and pieces[-1].kind == "text":
         raw = pieces[-1].raw
-        stripped = raw.rstrip()
-        while stripped.endswith(_SPACE_REFERENCES):
-            stripped = stripped[: stripped.rindex("&")].rstrip()
-        after = raw.removeprefix(stripped)
-        pieces[-1] = _text_piece(stripped)
+        end = _end_without_space(raw)
+        after = raw[end:]
+        pieces[-1] = _text_piece(raw[:end])
     return [before, Passage(pieces, _escape_function(pieces)), after]
+
+
+def _end_without_space(raw: str) -> int:
+    """Return the offset of the white space at the end of an HTML text."""
+    end = len(raw)
+    while True:
+        if raw[end - 1 : end].isspace():
+            end -= 1
+        elif raw.endswith(_SPACE_REFERENCES, 0, end):
+            end = raw.rindex("&", 0, end)
+        else:
+            return end
 
 
 def text_pieces(raw: str) -> list[Piece]:
