@@ -236,6 +236,7 @@ markdown | ---⏎⏎[one] two⏎⏎---⏎⏎[one]: x | ---⏎⏎[ONE][one] TWO�
 markdown | > <div>⏎> one⏎> </div>⏎> two⏎⏎- - <p>three | > <div>⏎> ONE⏎> </div>⏎> TWO⏎⏎- - <p>THREE
 markdown | - <!-- one --> <br> two⏎⏎  three | - <!-- one --> <br> TWO⏎⏎  THREE
 markdown | one R&amp;D &hellip; ![two] [three]⏎⏎[two]: x | ONE R&amp;D &hellip; ![two] \[THREE\]⏎⏎[two]: x
+markdown | <pre>⏎one⏎⏎two</pre> <b>three</b>⏎⏎four | <pre>⏎one⏎⏎two</pre> <b>THREE</b>⏎⏎FOUR
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎⏎
 srt | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>one</i> two⏎⏎ | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>ONE</i> TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎- one⏎- two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎- ONE⏎- TWO⏎⏎

@@ -79,14 +79,14 @@ def _translate_html_block(token: Any, lines: list[Any], translate: TranslateSent
     quotation.
     """
     start, end = token.map
+    sources = lines[start:end]
     contents = token.content.removesuffix("\n").split("\n")
-    if [line[-len(content) :] for line, content in zip(lines[start:end], contents, strict=False)] != contents:
+    if len(sources) != len(contents) or not all(map(str.endswith, sources, contents)):
         return
-    prefixes = [line.removesuffix(content) for line, content in zip(lines[start:end], contents, strict=True)]
+    prefixes = map(str.removesuffix, sources, contents)
     translation = translate_html("\n".join(contents), translate)
-    translated = translation.split("\n")
-    new = [prefix + line for prefix, line in zip(prefixes, translated, strict=False)]
-    lines[start:end] = [*new, *[None] * (len(contents) - len(new))]
+    new = [prefix + line for prefix, line in zip(prefixes, translation.split("\n"), strict=False)]
+    lines[start:end] = [*new, *[None] * (len(sources) - len(new))]
 
 
 def _parser() -> Any:
