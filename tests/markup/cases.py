@@ -13,7 +13,7 @@ html | <p>one <code>f()</code> two</p> | <p>ONE <code>f()</code> TWO</p>
 html | <p>one {name} two</p> | <p>ONE {name} TWO</p>
 html | <p>one {{x}}, two %s three %(n)d</p> | <p>ONE {{x}}, TWO %s THREE %(n)d</p>
 html | <p>© &copy; one R&amp;D</p> | <p>© &copy; ONE R&amp;D</p>
-html | <p>don&#39;t go</p> | <p>DON'T GO</p>
+html | <p>don&#39;t go</p> | <p>DON&#39;T GO</p>
 html | <p>caf&eacute; one</p> | <p>CAFÉ ONE</p>
 html | <p>one</p><!-- two --><p>three</p> | <p>ONE</p><!-- two --><p>THREE</p>
 html | <p>one <!-- x --> two</p> | <p>ONE <!-- x --> TWO</p>
@@ -85,13 +85,13 @@ html | <blockquote>one<br/>two</blockquote> | <blockquote>ONE<br/>TWO</blockquot
 html | <p>one<br /><br />two</p> | <p>ONE<br /><br />TWO</p>
 html | <hr><p>one</p><hr/> | <hr><p>ONE</p><hr/>
 html | <p>one &lt;b&gt; two</p> | <p>ONE &lt;B&gt; TWO</p>
-html | <p>one &hellip; two</p> | <p>ONE … TWO</p>
-html | <p>one&nbsp;two</p> | <p>ONE TWO</p>
-html | <p>&ldquo;one&rdquo;</p> | <p>“ONE”</p>
+html | <p>one &hellip; two</p> | <p>ONE &hellip; TWO</p>
+html | <p>one&nbsp;two</p> | <p>ONE&nbsp;TWO</p>
+html | <p>&ldquo;one&rdquo;</p> | <p>&ldquo;ONE&rdquo;</p>
 html | <p>5 &gt; 3 one</p> | <p>5 &gt; 3 ONE</p>
 html | <p>&euro; 5 one</p> | <p>&euro; 5 ONE</p>
 html | <p>one &unknown; two</p> | <p>ONE &amp;UNKNOWN; TWO</p>
-html | <p>100&#37; one</p> | <p>100% ONE</p>
+html | <p>100&#37; one</p> | <p>100&#37; ONE</p>
 html | <p>{{ user.name }} one</p> | <p>{{ user.name }} ONE</p>
 html | <p>one ${total} two</p> | <p>ONE ${total} TWO</p>
 html | <p>one %1$s two %2$s</p> | <p>ONE %1$s TWO %2$s</p>
@@ -129,6 +129,30 @@ html | <p>3,000 one</p> | <p>3,000 ONE</p>
 html | <p lang="en">one</p> | <p lang="en">ONE</p>
 html | <details><summary>one</summary>two</details> | <details><summary>ONE</summary>TWO</details>
 html | <p>A&amp;B Co. one</p> | <p>A&amp;B CO. ONE</p>
+html | <p>one</p><!-- two <b>three</b> four | <p>ONE</p><!-- two <b>three</b> four
+html | one <a href='x.html>two</a> <b>three</b> | ONE <a href='x.html>two</a> <b>three</b>
+html | one & two <b | ONE &amp; TWO <b
+html | <div translate="no">one <p translate="yes">two <b>three</b></p> four</div>five | <div translate="no">one <p translate="yes">TWO <b>THREE</b></p> four</div>FIVE
+html | one <span translate="no">two <b translate="yes">three</b> four</span> five | ONE <span translate="no">two <b translate="yes">THREE</b> four</span> FIVE
+html | <code translate="yes">one two</code> three | <code translate="yes">ONE TWO</code> THREE
+html | <p class="notranslate" translate="yes">one</p> | <p class="notranslate" translate="yes">ONE</p>
+html | <script translate="yes">one</script>two | <script translate="yes">one</script>TWO
+html | <a translate="no"><div>one</div></a> two | <a translate="no"><div>one</div></a> TWO
+html | <code>one <p>two</p> | <code>one <p>TWO</p>
+html | <b><code>one</b> two</code> | <b><code>one</b> TWO</code>
+html | <ul><li translate="no">one</ul><p>two</p> | <ul><li translate="no">one</ul><p>TWO</p>
+html | one <%= y %> two | ONE <%= y %> TWO
+html | one <%= "<b>" %> two | ONE <%= "<b>" %> TWO
+html | <% if x > 1 %>one<% else %>two<% end %> | <% if x > 1 %>ONE<% else %>TWO<% end %>
+html | <?php if ($a > 1): ?><p>one</p><?php endif ?> | <?php if ($a > 1): ?><p>ONE</p><?php endif ?>
+html | one <?= $x ?> two | ONE <?= $x ?> TWO
+html | one {% if a < b %} two {% endif %} {{ a<b }} | ONE {% if a < b %} TWO {% endif %} {{ a<b }}
+html | one {{{x}}} two | ONE {{{x}}} TWO
+html | one %{y} two | ONE %{y} TWO
+html | <p>&nbsp;one&nbsp; &mdash; two&nbsp;</p> | <p>&nbsp;ONE&nbsp; &mdash; TWO&nbsp;</p>
+html | <p>one&nbsp;<b>two</b></p> | <p>ONE&nbsp;<b>TWO</b></p>
+html | <p>“one” &ldquo;two”</p> | <p>“ONE” “TWO”</p>
+html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot;THREE&quot;">
 markdown | one **two** three | ONE **TWO** THREE
 markdown | # one # | # ONE #
 markdown | - one⏎- *two* | - ONE⏎- *TWO*
@@ -167,8 +191,8 @@ markdown | __one__ _two_ | __ONE__ _TWO_
 markdown | **one**: two | **ONE**: TWO
 markdown | one [two](a_b.html), three | ONE [TWO](a_b.html), THREE
 markdown | [one](<a b> 'c') two | [ONE](<a b> 'c') TWO
-markdown | [one][] two⏎⏎[one]: x | [ONE][] TWO⏎⏎[one]: x
-markdown | [one] two⏎⏎[one]: x | [ONE] TWO⏎⏎[one]: x
+markdown | [one][] two⏎⏎[one]: x | [ONE][one] TWO⏎⏎[one]: x
+markdown | [one] two⏎⏎[one]: x | [ONE][one] TWO⏎⏎[one]: x
 markdown | [**one** two](x) | [**ONE** TWO](x)
 markdown | ![one](a.png "t") | ![one](a.png "t")
 markdown | [![one](a.png)](b) two | [![one](a.png)](b) TWO
@@ -194,6 +218,25 @@ markdown | # one⏎two | # ONE⏎TWO
 markdown | 1. one⏎   - two⏎   - three | 1. ONE⏎   - TWO⏎   - THREE
 markdown | - one⏎⏎  ```⏎  x⏎  ```⏎- two | - ONE⏎⏎  ```⏎  x⏎  ```⏎- TWO
 markdown | One. **Two.** Three. | ONE. **TWO.** THREE.
+markdown | see [one] and [two three][r].⏎⏎[one]: x "one"⏎[r]: y | SEE [ONE][one] AND [TWO THREE][r].⏎⏎[one]: x "one"⏎[r]: y
+markdown | [one⏎two] three⏎⏎[one two]: x | [ONE TWO][one two] THREE⏎⏎[one two]: x
+markdown | [1] 2⏎⏎[1]: x | [1] 2⏎⏎[1]: x
+markdown | ![one] ![two][] three⏎⏎[one]: x⏎[two]: y | ![one] ![two][] THREE⏎⏎[one]: x⏎[two]: y
+markdown | one.[^1] two[^a]⏎⏎[^1]: three⏎    four⏎⏎    five⏎[^a]: six | ONE.[^1] TWO[^a]⏎⏎[^1]: THREE FOUR⏎⏎    FIVE⏎[^a]: SIX
+markdown | one[^1]⏎⏎[^1]: http://x | ONE[^1]⏎⏎[^1]: http://x
+markdown | one⏎[^1]: two⏎⏎> [^2]: three⏎> [^3]: four | ONE⏎[^1]: TWO⏎⏎> [^2]: THREE⏎> [^3]: FOUR
+markdown | [^one](x) two | [^ONE](x) TWO
+markdown | one <kbd>Ctrl</kbd> two <code>three *four*</code> | ONE <kbd>Ctrl</kbd> TWO <code>three *four*</code>
+markdown | one <span translate="no">two <span>three</span> four</span> five | ONE <span translate="no">two <span>three</span> four</span> FIVE
+markdown | one <kbd>two three | ONE <kbd>two three
+markdown | one&nbsp;two &hellip; three | ONE&nbsp;TWO &hellip; THREE
+markdown | one <%= y %> {a_b} {{ c_d }} | ONE <%= y %> {a_b} {{ c_d }}
+markdown | {% if a_b %}one{% endif %} <?php x ?> two | {% if a_b %}ONE{% endif %} <?php x ?> TWO
+markdown | ---⏎⏎[one] two⏎⏎---⏎⏎[one]: x | ---⏎⏎[ONE][one] TWO⏎⏎---⏎⏎[one]: x
+markdown | > <div>⏎> one⏎> </div>⏎> two⏎⏎- - <p>three | > <div>⏎> ONE⏎> </div>⏎> TWO⏎⏎- - <p>THREE
+markdown | - <!-- one --> <br> two⏎⏎  three | - <!-- one --> <br> TWO⏎⏎  THREE
+markdown | one R&amp;D &hellip; ![two] [three]⏎⏎[two]: x | ONE R&amp;D &hellip; ![two] \[THREE\]⏎⏎[two]: x
+markdown | <pre>⏎one⏎⏎two</pre> <b>three</b>⏎⏎four | <pre>⏎one⏎⏎two</pre> <b>THREE</b>⏎⏎FOUR
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎⏎
 srt | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>one</i> two⏎⏎ | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>ONE</i> TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎- one⏎- two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎- ONE⏎- TWO⏎⏎
@@ -210,6 +253,11 @@ srt | 1⏎00:00:01,000 --> 00:00:02,000⏎[one] two⏎⏎ | 1⏎00:00:01,000 -->
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎JOHN: one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎JOHN: ONE⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one... two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE... TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎&amp; one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎&amp; ONE⏎⏎
+srt | 0001⏎0:0:9,0 --> 0:0:10.5⏎one⏎⏎⏎⏎00:00:11.000 --> 00:00:12,000 X1:3⏎two | 0001⏎0:0:9,0 --> 0:0:10.5⏎ONE⏎⏎⏎⏎00:00:11.000 --> 00:00:12,000 X1:3⏎TWO
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one.⏎⏎two three⏎⏎2⏎00:00:03,000 --> 00:00:04,000⏎⏎⏎3⏎00:00:05,000 --> 00:00:06,000⏎2⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE.⏎⏎TWO THREE⏎⏎2⏎00:00:03,000 --> 00:00:04,000⏎⏎⏎3⏎00:00:05,000 --> 00:00:06,000⏎2⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎{{ x }}⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎{{ x }}⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ one ♪⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ ONE ♪⏎TWO⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎[one]⏎- a⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎[ONE]⏎- A⏎TWO⏎⏎
 po | msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgstr "ONE"⏎
 po | msgid "one %s two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
 po | msgid "one <b>two</b>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
@@ -226,6 +274,10 @@ po | msgctxt "c"⏎msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎ms
 po | msgid "one {name}, two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one {name}, two"⏎msgstr "ONE {name}, TWO"⏎
 po | msgid "one & two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one & two"⏎msgstr "ONE & TWO"⏎
 po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
+po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
+po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
+po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """
 
 

@@ -67,11 +67,29 @@ def test_a_lost_placeholder_is_put_at_its_aligned_word():
     assert calls == [["Hello {name}, you."], ["Hello, you."]]
 
 
+def test_a_mark_at_the_start_or_at_the_end_of_a_line_is_copied():
+    text = "1\n00:00:01,000 --> 00:00:02,000\n- one\n♪ two ♪\n\n"
+    found = translate_markup(text, "srt", lambda sentences: [Translation("EINS") for _ in sentences])
+    assert found == "1\n00:00:01,000 --> 00:00:02,000\n- EINS\n♪ EINS ♪\n\n"
+
+
+def test_a_lost_placeholder_is_separated_from_words():
+    translation = Translation("Zwei eins.", alignment="0-1")
+    found = translate_markup("One (%s).", "html", lambda sentences: [translation] * len(sentences))
+    assert found == "Zwei eins %s."
+
+
 def test_an_invented_placeholder_is_removed():
     found = translate_markup(
         "one two", "html", lambda _: [Translation("EINS %s {x} ZWEI", alignment="0-0 1-3")]
     )
     assert found == "EINS ZWEI"
+
+
+def test_an_invented_placeholder_around_a_placeholder_is_removed():
+    translation = Translation("Eins <?= $x <?= $x ?> zwei", alignment="0-0")
+    found = translate_markup("One <?= $x ?> two", "html", lambda sentences: [translation] * len(sentences))
+    assert found.count("<?= $x ?>") == 1
 
 
 def test_an_invented_tag_is_refused():
@@ -107,6 +125,7 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
             "^The text must have the SubRip format, but has an error: .*[^.].$",
         ),
         ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
+        ("po", 'msgid "one\nmsgstr ""\n', r"^The text must .*, but has a syntax error \(line 1\).$"),
     ],
 )
 def test_a_damaged_document_is_one_sentence(kind, text, message):

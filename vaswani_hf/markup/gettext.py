@@ -1,7 +1,14 @@
 """Translates gettext catalogues (.po). Message ids, comments and existing translations are not changed."""
 
+import re
+
 from .passages import TranslateSentences
 from .tagged_text import translate_tagged_texts
+
+# Matches a complete line of a catalogue. The library polib accepts a line whose last quotation mark is missing,
+# and loses the message.
+_LINE = re.compile(r'\ufeff?\s*(?:#.*|(?:msg\w+(?:\[\d+\])?)?\s*"(?:[^"\\]|\\.)*"\s*)?')
+_NUM_FORMS = re.compile(r"nplurals\s*=\s*(\d)")
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
@@ -15,6 +22,9 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
     if not text.strip():
         return text
     try:
+        for number, line in enumerate(text.split("\n"), 1):
+            if not _LINE.fullmatch(line):
+                raise OSError(f"(line {number})")
         catalogue = polib.pofile(f"{text}\n")
     except (OSError, UnicodeError) as error:
         reason = str(error).removeprefix("Syntax error in po file ").rstrip(".")
@@ -23,6 +33,7 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
     messages = []
     for entry in entries:
         messages += [entry.msgid, entry.msgid_plural] if entry.msgid_plural else [entry.msgid]
+    num_forms = _NUM_FORMS.match(catalogue.metadata.get("Plural-Forms", ""))
     translations = iter(translate_tagged_texts(messages, translate))
     for entry in entries:
         first = next(translations)
@@ -30,15 +41,18 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
             entry.msgstr = first
             continue
         plural = next(translations)
-        forms = sorted(entry.msgstr_plural) or [0, 1]
+        forms = range(int(num_forms[1])) if num_forms else sorted(entry.msgstr_plural) or [0, 1]
         # Plural form 0 is translated from the singular. If the target language has only one form, form 0 is
         # translated from the plural.
-        entry.msgstr_plural = {form: first if form == 0 and len(forms) > 1 else plural for form in forms}
+        new = {form: first if form == 0 and len(forms) > 1 else plural for form in forms}
+        old = {form: translation for form, translation in entry.msgstr_plural.items() if translation}
+        entry.msgstr_plural = new | old
     return str(catalogue)
 
 
 def _is_translated(entry: "object") -> bool:
-    """Return True if the entry (a message of the catalogue) already has a translation. Also return True if
-    the translation is marked as fuzzy.
+    """Return True if the entry (a message of the catalogue) already has a translation, or translations of all
+    plural forms. Also return True if the translation is marked as fuzzy.
     """
-    return bool(entry.msgstr) or any(entry.msgstr_plural.values())  # type: ignore[attr-defined]
+    forms = entry.msgstr_plural.values()  # type: ignore[attr-defined]
+    return bool(entry.msgstr) or (bool(forms) and all(forms))  # type: ignore[attr-defined]

@@ -3,13 +3,15 @@ attributes, such as `alt`. All other characters are copied unchanged.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from html import escape, unescape
 from html.parser import HTMLParser
+from string import ascii_letters, digits, whitespace
 from unicodedata import category
 
 from .passages import Passage, Piece, TranslateSentences, join_parts
-from .placeholders import PLACEHOLDER
+from .placeholders import PLACEHOLDER, STATEMENT, TEMPLATE
 
 # The inline elements of HTML, such as `<b>`. An inline element is a part of a sentence; any other element
 # begins a new passage.
@@ -18,14 +20,19 @@ _INLINE = frozenset(
     "strong sub sup time tt u wbr code kbd samp var br".split()
 )
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# The elements, such as `<script>`, whose content is not translated.
+# The elements, such as `<code>`, whose content is not translated.
 _OPAQUE = frozenset(
     "script style textarea pre code kbd samp var svg math template object sub sup iframe noembed noframes xmp plaintext".split()
 )
 _TRANSLATED_ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _ATTRIBUTE = re.compile(r"""[\s/]+([^\s/>=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?""")
+_SPACE_REFERENCES = ("&nbsp;", "&#160;", "&#xa0;", "&#xA0;")
+_SPACE = re.compile(rf"(?:\s|{'|'.join(_SPACE_REFERENCES)})*")
 _REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
-_ATOM = re.compile(f"{PLACEHOLDER.pattern}|(?P<reference>{_REFERENCE.pattern})", re.VERBOSE)
+_ATOM = re.compile(
+    f"(?P<statement>{STATEMENT.pattern})|{PLACEHOLDER.pattern}|(?P<reference>{_REFERENCE.pattern})",
+    re.VERBOSE,
+)
 
 
 def translate_html(text: str, translate: TranslateSentences) -> str:
@@ -52,10 +59,16 @@ class _Reader(HTMLParser):
         # The tags, texts and comments of the document, called events. Each event is a tuple (offset in the
         # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # The indices in `_events` of the opening tags whose elements, such as `<pre>`, are not translated.
-        self._kept: set[int] = set()
-        self.feed(text)
-        self.close()
+        # Maps the index in `_events` of an opening tag to True if the element, such as `<pre>`, is not
+        # translated, and to False if the element has the attribute `translate="yes"`.
+        self.is_kept: dict[int, bool] = {}
+        # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
+        self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
+        if self.rawdata.startswith("<"):
+            # The document ends inside a tag or a comment. `close` would interpret the tag as text.
+            self._events.append((len(text) - len(self.rawdata), "declaration", ""))
+        else:
+            self.close()
         self._events.append((len(text), "end", ""))
 
     def _add(self, kind: str, name: str = "") -> None:
@@ -64,9 +77,13 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
-        is_kept = values.get("translate") == "no" or "notranslate" in (values.get("class") or "").split()
-        if is_kept or tag in _OPAQUE:
-            self._kept.add(len(self._events))
+        translate = (values.get("translate") or "").lower() if "translate" in values else None
+        if tag in self.CDATA_CONTENT_ELEMENTS or translate == "no":
+            self.is_kept[len(self._events)] = True
+        elif translate in {"yes", ""}:
+            self.is_kept[len(self._events)] = False
+        elif tag in _OPAQUE or "notranslate" in (values.get("class") or "").split():
+            self.is_kept[len(self._events)] = True
         self._add("open", tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -76,7 +93,8 @@ class _Reader(HTMLParser):
         self._add("close", tag)
 
     def handle_data(self, data: str) -> None:
-        self._add("text")
+        if not self._events or self._events[-1][1] != "text":
+            self._add("text")
 
     def handle_comment(self, data: str) -> None:
         self._add("comment")
@@ -92,36 +110,67 @@ class _Reader(HTMLParser):
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
         """Return a tuple (kind, name, source code, False) for each tag and each text, but only one tuple
-        (kind, name, source code, True) for an element whose content is not translated.
+        (kind, name, source code, True) for an element whose content is not translated. The name is empty if
+        the element has no end tag, or contains an element with the attribute `translate="yes"`.
         """
+        ends, are_closed = self._ends()
+        last = len(self._events) - 1
+        is_kept = [False] * last
+        stack = [(last, False)]
+        for i in range(last):
+            while i >= stack[-1][0]:
+                stack.pop()
+            if i in self.is_kept:
+                stack.append((min(ends[i], stack[-1][0]), self.is_kept[i]))
+            is_kept[i] = stack[-1][1]
         found = []
         i = 0
-        while i < len(self._events) - 1:
+        while i < last:
             start, kind, name = self._events[i]
-            is_kept = i in self._kept
-            stop = self._end_of_element(i) if is_kept else i + 1
-            found.append((kind, name, self._text[start : self._events[stop][0]], is_kept))
+            stop = i + 1
+            if is_kept[i]:
+                limit = ends[i] if i in self.is_kept else last
+                while stop < limit and is_kept[stop]:
+                    stop += 1
+                if i not in self.is_kept or stop != limit or not are_closed[i]:
+                    name = ""
+            found.append((kind, name, self._text[start : self._events[stop][0]], is_kept[i]))
             i = stop
         return found
 
-    def _end_of_element(self, i: int) -> int:
-        """Return the index of the first event (tag, text or comment) after the element that begins at the
-        event `i`. If the element has no end tag, an inline element ends at the next tag of a block, and a
-        block ends at the end of the document.
+    def _ends(self) -> tuple[list[int], list[bool]]:
+        """For each event, return the index of the first event (tag, text or comment) after the element that
+        begins at the event, and return whether the element has an end tag. If the element has no end tag, an
+        inline element ends at the next tag of a block, and a block ends at the end of its parent.
         """
-        name = self._events[i][2]
-        if name in _VOID:
-            return i + 1
-        depth = 0
-        for j in range(i, len(self._events) - 1):
-            _, kind, other = self._events[j]
-            if other == name:
-                depth += (kind == "open") - (kind == "close")
-            if depth == 0:
-                return j + 1
-            if name in _INLINE and other and other not in _INLINE:
-                return j
-        return len(self._events) - 1
+        last = len(self._events) - 1
+        ends = [i + 1 for i in range(last)]
+        are_closed = [True] * last
+        open_tags: list[int] = []
+        num_open: Counter[str] = Counter()
+        for i in range(last):
+            _, kind, name = self._events[i]
+            if name and name not in _INLINE:
+                for j in reversed(open_tags):
+                    if self._events[j][2] not in _INLINE or ends[j] < last:
+                        break
+                    ends[j] = i
+            if kind == "open" and name not in _VOID:
+                open_tags.append(i)
+                num_open[name] += 1
+                ends[i] = last
+                are_closed[i] = False
+            elif kind == "close" and num_open[name]:
+                while True:
+                    j = open_tags.pop()
+                    other = self._events[j][2]
+                    num_open[other] -= 1
+                    if other == name:
+                        break
+                    ends[j] = min(ends[j], i)
+                ends[j] = i + 1
+                are_closed[j] = True
+        return ends, are_closed
 
     def attribute_parts(self) -> list[str | Passage]:
         """Divide the document into parts, with a `Passage` for the value of each attribute that is
@@ -135,7 +184,8 @@ class _Reader(HTMLParser):
                     if match[2] and match[1].lower() in _TRANSLATED_ATTRIBUTES:
                         parts += [raw[end : match.start(2)], '"']
                         value = match[2].strip(match[2][0]) if match[2][0] in "\"'" else match[2]
-                        parts += [Passage(text_pieces(value), escape), '"']
+                        pieces = text_pieces(value)
+                        parts += [Passage(pieces, _escape_function(pieces, quotes="\"'")), '"']
                         end = match.end()
             parts.append(raw[end:])
         return parts
@@ -145,11 +195,11 @@ class _Reader(HTMLParser):
         parts: list[str | Passage] = []
         pieces: list[Piece] = []
         for kind, name, raw, is_kept in self._elements():
-            if kind == "text":
+            if kind == "text" and not is_kept:
                 pieces += text_pieces(raw)
-            elif kind == "comment" or (name in _INLINE and (is_kept or name in _VOID)):
+            elif (kind == "comment" and not is_kept) or (name in _INLINE and (is_kept or name in _VOID)):
                 is_break = name == "br"
-                pieces.append(Piece("break" if is_break else "atom", raw, _text_of_code(name, raw)))
+                pieces.append(Piece("break" if is_break else "atom", raw, text_of_code(name, raw)))
             elif name in _INLINE:
                 pieces.append(Piece("atom" if kind == "single" else kind, raw, name=name))  # type: ignore[arg-type]
             else:
@@ -158,7 +208,12 @@ class _Reader(HTMLParser):
         return parts + _stripped(pieces)
 
 
-def _text_of_code(name: str, raw: str) -> str:
+def keeps_content(tag: str) -> bool:
+    """Return True if the content of the element that begins with the given tag is not translated."""
+    return _Reader(tag).is_kept.get(0, False)
+
+
+def text_of_code(name: str, raw: str) -> str:
     """Return the text between the tags of an inline code element, if this text is one word. The word is part
     of the sentence that the model receives, so that the model can copy the word into the translation. Return
     an empty text for all other elements.
@@ -167,8 +222,30 @@ def _text_of_code(name: str, raw: str) -> str:
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
 
 
-def _escape_text(text: str) -> str:
-    return escape(text, quote=False)
+def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
+    """Return the character references, such as `&nbsp;`, in the texts of a passage, as a dictionary from
+    characters to references. A character is not in the dictionary if the passage also contains the character
+    itself.
+    """
+    texts = [piece.raw for piece in pieces if piece.kind == "text"]
+    references = {}
+    for text in texts:
+        references.update({unescape(reference): reference for reference in _REFERENCE.findall(text)})
+    characters = {*_REFERENCE.sub("", "".join(texts)), *ascii_letters, *digits, *whitespace}
+    return {
+        character: reference
+        for character, reference in references.items()
+        if len(character) == 1 and character not in characters
+    }
+
+
+def _escape_function(pieces: Sequence[Piece], quotes: str = "") -> Callable[[str], str]:
+    """Return a function that converts a translation to HTML. The function writes the character references of
+    the passage, such as `&nbsp;`, as in the source.
+    """
+    references = {character: escape(character) for character in f"&<>{quotes}"} | references_of(pieces)
+    table = {ord(character): reference for character, reference in references.items()}
+    return lambda text: text.translate(table)
 
 
 def _stripped(pieces: list[Piece]) -> list[str | Passage]:
@@ -179,13 +256,26 @@ def _stripped(pieces: list[Piece]) -> list[str | Passage]:
     before = after = ""
     if pieces and pieces[0].kind == "text":
         raw = pieces[0].raw
-        before = raw[: len(raw) - len(raw.lstrip())]
-        pieces[0] = Piece("text", raw.lstrip(), pieces[0].text.lstrip())
+        before = _SPACE.match(raw)[0]  # type: ignore[index]
+        pieces[0] = _text_piece(raw.removeprefix(before))
     if pieces and pieces[-1].kind == "text":
         raw = pieces[-1].raw
-        after = raw[len(raw.rstrip()) :]
-        pieces[-1] = Piece("text", raw.rstrip(), pieces[-1].text.rstrip())
-    return [before, Passage(pieces, _escape_text), after]
+        end = _end_without_space(raw)
+        after = raw[end:]
+        pieces[-1] = _text_piece(raw[:end])
+    return [before, Passage(pieces, _escape_function(pieces)), after]
+
+
+def _end_without_space(raw: str) -> int:
+    """Return the offset of the white space at the end of an HTML text."""
+    end = len(raw)
+    while True:
+        if raw[end - 1 : end].isspace():
+            end -= 1
+        elif raw.endswith(_SPACE_REFERENCES, 0, end):
+            end = raw.rindex("&", 0, end)
+        else:
+            return end
 
 
 def text_pieces(raw: str) -> list[Piece]:
@@ -202,11 +292,18 @@ def text_pieces(raw: str) -> list[Piece]:
                 # A character reference for a letter, white space or punctuation, such as `&auml;`, is not
                 # an unchangeable part: the character is translated with the text around the character.
                 continue
-        pieces += [_text_piece(raw[end : match.start()]), Piece("atom", match[0], unescape(match[0]))]
+        pieces.append(_text_piece(raw[end : match.start()]))
+        if match["statement"]:
+            pieces.append(Piece("break", match[0]))
+        else:
+            pieces.append(Piece("atom", match[0], unescape(match[0])))
         end = match.end()
     pieces.append(_text_piece(raw[end:]))
     return [piece for piece in pieces if piece.raw]
 
 
 def _text_piece(raw: str) -> Piece:
-    return Piece("text", raw, re.sub(r"\s+", " ", unescape(raw)))
+    """Return the piece of a text. Spaces that do not break, and other spaces that are not ASCII characters, are
+    not joined to one space.
+    """
+    return Piece("text", raw, re.sub(r"\s+", " ", unescape(raw), flags=re.ASCII))

@@ -15,7 +15,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Literal
 
 from ..model.text_rules_vaswani import split_sentences
@@ -30,6 +30,8 @@ TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 # Matches a word with punctuation. The groups are the punctuation before the word, the word, and the
 # punctuation after the word.
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
+# Matches white space that is not an ASCII character, such as a space that does not break.
+_OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
 _SPACE_OR_WORD = re.compile(r"\s+|\S+")
 
 
@@ -90,10 +92,13 @@ class _Sentence:
         unchangeable parts are empty.
         """
         texts: list[str] = []
+        # True if a removed part is between the previous text and the current piece.
+        is_after_removed = False
         for piece in self.pieces:
             is_removed = piece.kind == "atom" and not self.has_atoms
             texts.append("" if is_removed else piece.text)
-            if piece.kind == "text" and not self.has_atoms and not piece.text[:1].isalnum():
+            is_after_removed = is_after_removed or (is_removed and piece.text != "")
+            if piece.kind == "text" and is_after_removed and not piece.text[:1].isalnum():
                 # Remove the space before a removed part, such as `{x}`, unless the text after the part begins
                 # with a letter or a digit.
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
@@ -103,11 +108,13 @@ class _Sentence:
                     # the commas. For example, "a, {x}, b" becomes "a, b" instead of "a,, b".
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
+            if texts[-1]:
+                is_after_removed = False
         return texts
 
     def source(self) -> str:
         """Return the sentence as the model receives it, without tags."""
-        return "".join(self.texts()).strip()
+        return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
         """Return True if the text of each unchangeable part, such as `{x}`, can be recognised in a
@@ -123,8 +130,9 @@ class _Sentence:
     def is_faithful(self) -> bool:
         """Return True if each unchangeable part occurs in the translation as many times as in the source."""
         assert self.translation is not None
-        counts = Counter(self.atoms).items()
-        return all(self.translation.text.count(text) == number for text, number in counts)
+        numbers = Counter(self.atoms)
+        found = Counter(_pattern_of(numbers).findall(self.translation.text))
+        return all(found[text] == number for text, number in numbers.items())
 
 
 def translate_passages(passages: Sequence[Passage], translate: TranslateSentences) -> list[str]:
@@ -173,22 +181,30 @@ def _translate(sentences: Sequence[_Sentence], translate: TranslateSentences) ->
 
 def _sentences_of(passage: Passage) -> list[_Sentence]:
     sentences = [_Sentence()]
+    # The white space after the last text.
+    separator = ""
     pieces = _with_glued_tags_divided(_with_whole_words(passage.pieces))
     for is_break, group in groupby(pieces, lambda piece: piece.kind == "break"):
         run = list(group)
         if is_break:
-            sentences += [_Sentence(run), _Sentence()]
+            sentences += [_Sentence(run, separator=separator), _Sentence()]
+            separator = ""
             continue
         # Before the text is split into sentences, replace each placeholder or other unchangeable part by
         # letters. A full stop inside an unchangeable part does not end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
+        ends = [piece for piece in run if piece.text or piece.kind == "atom"] or run
+        if ends[0].kind == "text":
+            sentences[-1].separator = ends[0].text[: len(ends[0].text) - len(ends[0].text.lstrip())]
+        if ends[-1].kind == "text":
+            separator = ends[-1].text[len(ends[-1].text.rstrip()) :]
         cuts: deque[tuple[int, int]] = deque()
         end = len(separators[0])
-        for part, separator in zip(parts[:-1], separators[1:], strict=False):
+        for part, space in zip(parts[:-1], separators[1:], strict=False):
             end += len(part)
-            cuts.append((end, end + len(separator)))
-            end += len(separator)
+            cuts.append((end, end + len(space)))
+            end += len(space)
         offset = 0
         for piece in run:
             start = offset
@@ -281,7 +297,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
         first_source = len(source)
         first_target = len(target)
         word = -1
-        is_new_word = True
+        # The white space before the next word.
+        space = " "
         before = ""
         nodes: list[Node] = []
         for piece, text in zip(sentence.pieces, sentence.texts(), strict=True):
@@ -306,16 +323,16 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
             elif piece.kind == "text":
                 for match in _SPACE_OR_WORD.finditer(text):
                     if match[0].isspace():
-                        is_new_word = True
+                        space = space.strip(" ") or match[0]
                         continue
-                    word += is_new_word
+                    word += bool(space)
                     for part in filter(None, _WORD.fullmatch(match[0]).groups()):  # type: ignore[union-attr]
-                        source.append(Unit(part, word=word, space=" " if is_new_word else ""))
-                        is_new_word = False
+                        source.append(Unit(part, word=word, space=space))
+                        space = ""
             else:
-                word += len(text.split()) - (not is_new_word) if text.strip() else 0
-                source.append(Unit(text, raw=piece.raw, word=word, space=" " if is_new_word else ""))
-                is_new_word = text[-1:].isspace()
+                word += len(text.split()) - (not space) if text.strip() else 0
+                source.append(Unit(text, raw=piece.raw, word=word, space=space))
+                space = " " if text[-1:].isspace() else ""
             if piece.kind in {"text", "atom"}:
                 before = piece.text[-1:] if piece.kind == "text" else "X"
         own = source[first_source:]
@@ -351,9 +368,7 @@ def _target_units(
             units_of_word.setdefault(unit.word, []).append(i)
     # Remove placeholders that occur in the translation but not in the source, because the model has invented
     # them.
-    literals = sorted(map(re.escape, atoms), key=len, reverse=True)
-    pattern = re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
-    found = deque(pattern.finditer(text))
+    found = deque(_pattern_of(atoms).finditer(text))
     units: list[Unit] = []
     space = separator
     for number, match in enumerate(re.finditer(r"\S+", text)):
@@ -365,6 +380,9 @@ def _target_units(
                 if atom.start() == start and atoms.get(atom[0]):
                     of_source = atoms[atom[0]].popleft()
                     units.append(replace(source[of_source], source=first_source + of_source, space=space))
+                    space = ""
+                elif atom.start() < start and units and units[-1].text == atom[0]:
+                    # The end of an unchangeable part with spaces, such as `<%= x %>`.
                     space = ""
                 start = min(atom.end(), match.end())
                 if atom.end() <= match.end():
@@ -379,11 +397,21 @@ def _target_units(
                 units.append(unit)
             start = end
         space = " " if units else separator
+    for previous, unit in pairwise(units):
+        if unit.space and unit.source is not None and unit.source - 1 == previous.source:
+            # Keep a space that does not break between two words.
+            unit.space = source[unit.source - first_source].space or unit.space
     if units and source and not units[-1].is_word and not source[-1].is_word:
         # Record that the punctuation at the end of the translation is aligned with the punctuation at the end
         # of the source sentence.
         units[-1].source = first_source + len(source) - 1
     return units
+
+
+def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that matches the given unchangeable parts, and all other placeholders."""
+    literals = sorted(map(re.escape, atoms), key=len, reverse=True)
+    return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:

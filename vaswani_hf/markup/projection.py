@@ -250,7 +250,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
-    if node.kind == "close" or index == parent.source_end:
+    is_after_text = node.kind == "atom" and node.before.strip() != ""
+    if node.kind == "close" or index == parent.source_end or is_after_text:
         sentence = next((one for one in sentences if index <= one.source_end), sentences[-1])
     start, end = _region(parent, sentence)
     source_start = max(parent.source_start, sentence.source_start)
@@ -295,7 +296,7 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         nonlocal num_spaced
         if i == num_spaced and i < len(target):
             num_spaced += 1
-            parts.append(target[i].space)
+            parts.append(escape(target[i].space))
 
     def write_units(start: int, end: int) -> None:
         for i in range(start, end):
@@ -311,12 +312,17 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
             # node in the source.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
-        is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
+        if node.start == 0 and not node.before and target and target[0].space:
+            # The node is at the beginning of the passage. The space before the first word comes after the node.
+            needs_space = False
+        is_glued_left = node.before.strip() != "" and is_aligned(node.start - 1, node.source_start - 1)
         is_glued_right = node.after.isalnum() and is_aligned(node.start, node.source_start)
         if has_units or node.kind == "open" or (needs_space and not is_glued_left):
             write_space(node.start)
-        if needs_space and not is_glued_left and node.before and not is_after_space():
-            parts.append(" " if node.before.isspace() or node.before.isalnum() else "")
+        last = last_character()
+        if needs_space and not is_glued_left and node.before and not last.isspace():
+            is_word_before = node.before.isalnum() or last.isalnum()
+            parts.append(" " if node.before.isspace() or is_word_before else "")
         parts.append(node.raw)
         position = node.start
         for child in sorted(node.children, key=lambda child: (child.start, child.end)):
@@ -329,14 +335,15 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
             # Write a space between the node (an unchangeable part or a pair of tags without words) and the
             # next word. `write_space` has already written the space of the next word before the node, so the
             # next word needs another space.
-            parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
+            is_spaced = node.after.isspace() and is_aligned(node.start, node.source_start)
+            is_word_after = node.start < len(target) and target[node.start].is_word
+            parts.append(" " if is_spaced or is_word_after else "")
 
     def is_aligned(i: int, source: int) -> bool:
         return 0 <= i < len(target) and target[i].source == source
 
-    def is_after_space() -> bool:
-        last = next(filter(None, reversed(parts)), " ")
-        return last[-1].isspace()
+    def last_character() -> str:
+        return next(filter(None, reversed(parts)), " ")[-1]
 
     for child in sorted(root.children, key=lambda child: (child.start, child.end)):
         write_units(root.start, child.start)

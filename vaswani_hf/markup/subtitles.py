@@ -4,12 +4,16 @@ import re
 
 from ..settings.base import first_line_of
 from .passages import TranslateSentences
+from .placeholders import PLACEHOLDER
 from .tagged_text import translate_tagged_texts
 
 # Matches a line break inside a sentence. A line break before a dash or a musical note is not matched, because
-# the next line is a new sentence: a sentence of another person, or a line of a song.
-_NEW_SENTENCE = re.compile(r"\n(?!\s*[-–—♪♫])")
-_SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
+# the next line is a new sentence: a sentence of another person, or a line of a song. A line break after a
+# musical note, and before or after an empty line, is not matched.
+_NEW_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
+_TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
+# Matches tags, placeholders and dashes at the start of a line, and each space outside of these parts.
+_SPACE = re.compile(rf"<[^<>]*>|{PLACEHOLDER.pattern}|(?m:^[-–—]\ )|(?P<space>\ )", re.VERBOSE)
 
 
 def translate_subtitles(text: str, translate: TranslateSentences) -> str:
@@ -20,6 +24,7 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
     """
     import srt
 
+    text = text.replace("\r\n", "\n")
     if not text.strip():
         return text
     try:
@@ -28,17 +33,26 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
         raise ValueError(
             f"The text must have the SubRip format, but has an error: {first_line_of(error)}."
         ) from None
-    texts = [_NEW_SENTENCE.sub(" ", subtitle.content.strip()) for subtitle in subtitles]
-    for subtitle, content in zip(subtitles, translate_tagged_texts(texts, translate), strict=True):
-        num_lines = subtitle.content.strip().count("\n") - content.count("\n")
-        subtitle.content = _in_lines(content, num_lines + 1)
-    return srt.compose(subtitles, reindex=False, strict=False)
+    contents = [subtitle.content.strip() for subtitle in subtitles]
+    sources = [_NEW_SENTENCE.sub(" ", content) for content in contents]
+    translations = translate_tagged_texts(sources, translate)
+    parts = []
+    end = 0
+    for content, translation in zip(contents, translations, strict=True):
+        # Replace only the content, so that the rest of the file is copied.
+        time_stamps = _TIME_STAMPS.search(text, end)
+        assert time_stamps is not None
+        start = text.index(content, time_stamps.end())
+        num_lines = content.count("\n") - translation.count("\n") + 1
+        parts += [text[end:start], _in_lines(translation, num_lines)]
+        end = start + len(content)
+    return "".join(parts) + text[end:]
 
 
 def _in_lines(text: str, number: int) -> str:
     """Divide a text into the given number of lines of similar lengths, by replacing spaces with line breaks."""
     for line in range(1, number):
-        spaces = [match.start() for match in _SPACE_OUTSIDE_TAGS.finditer(text)]
+        spaces = [match.start() for match in _SPACE.finditer(text) if match["space"]]
         if not spaces:
             break
         nearest = min(spaces, key=lambda i: abs(i - len(text) * line / number))
