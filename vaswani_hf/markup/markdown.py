@@ -2,8 +2,8 @@
 copied, and only the text is translated.
 
 The library markdown-it finds the blocks and the inline tokens of a document, but does not record the offsets
-of inline tokens. Therefore `_pieces` finds each inline token in the source code of its block. If the tokens
-of a block cannot be found in its source code, the block is not translated.
+of inline tokens. Therefore `_pieces` finds each inline token in the source code of its block. If `_pieces`
+cannot find an inline token in the Markdown source code of its block, the block is not translated.
 """
 
 import re
@@ -58,8 +58,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
             continue
         translation = _LINE_START.sub(_escaped_line_start, translation.strip())
         if _structure(parser, translation, definitions) != _structure(parser, token.content, definitions):
-            # Keep the source block, because the Markdown parser finds different markup in the translation.
-            # For example, `**` before a space does not begin bold text.
+            # Leave the block untranslated, because the Markdown parser finds other markup in the translation
+            # than in the source block. For example, `**` before a space does not begin bold text.
             continue
         if [block.type for block in parser.parse(translation)] != _PARAGRAPH:
             # Keep the source block, because the Markdown parser does not read the translation as exactly one

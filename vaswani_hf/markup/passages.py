@@ -27,8 +27,8 @@ from .projection import Bounds, Node, Unit, project, render
 # each sentence.
 TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 
-# Matches a word with punctuation. The groups are the punctuation before the word, the word, and the
-# punctuation after the word.
+# Matches a word and the punctuation before and after the word. The groups are the punctuation before the
+# word, the word, and the punctuation after the word.
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
 # Matches white space that is not an ASCII character, such as a space that does not break.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
@@ -42,7 +42,7 @@ class Piece:
     Attributes:
         kind (str): "text" (a text that is translated), "atom" (an unchangeable part that is copied), "open"
             (an opening tag), "close" (a closing tag) or "break" (a line break).
-        raw (str): The characters of the piece in the source document.
+        raw (str): The source code of the text, tag, line break or unchangeable part in the document.
         text (str): The text that the model receives for the piece. The text is empty for tags, line breaks
             and some unchangeable parts.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
@@ -88,8 +88,8 @@ class _Sentence:
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """For each piece, return the text that the model receives. If `has_atoms` is False, the texts of
-        unchangeable parts are empty.
+        """For each piece, return the text that the model receives. If `has_atoms` is False, the model
+        receives an empty text for each unchangeable part.
         """
         texts: list[str] = []
         # True if a removed part is between the previous text and the current piece.
@@ -243,8 +243,8 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
-    """Insert a line break that writes no characters (a `Piece` of the kind "break") between a closing tag and
-    an opening tag if no white space separates the words around the two tags. For example,
+    """If only a closing tag and an opening tag separate two words, insert a `Piece` of the kind "break"
+    between the two tags. The inserted `Piece` writes no characters to the document. For example,
     `<b>one</b><i>two</i>` has two words, but its text without the tags is "onetwo".
     """
     found: list[Piece] = []
@@ -268,7 +268,7 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
     """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Any two
-    pairs are either nested or disjoint.
+    pairs of tags are either nested or disjoint.
     """
     paired: set[int] = set()
     waiting: list[Piece] = []
@@ -351,8 +351,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
 def _target_units(
     translation: Translation, source: Sequence[Unit], first_source: int, separator: str
 ) -> list[Unit]:
-    """Divide a translation into units (words, punctuation and unchangeable parts). The field `source` of a
-    unit is the index of the aligned unit in the source text.
+    """Divide a translation into units (words, punctuation and unchangeable parts). `Unit.source` is the index
+    of the aligned word, punctuation or unchangeable part in the source text.
     """
     text = translation.text
     source_word_of = {}

@@ -3,9 +3,10 @@ translation. The word alignment determines the positions of the tags and the unc
 
 A `Unit` of a text is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a
 pair of tags, a single tag or an unchangeable part. The nodes form a tree: a node between two tags is a child
-of the pair of these tags. In the translation, each pair of tags encloses one contiguous range of units. The
-range of a pair of tags lies inside the range of its parent pair. The ranges of pairs with the same parent do
-not overlap. Therefore each tag occurs exactly once in the translation, and the pairs of tags are nested.
+of the pair of these tags. In the translation, each pair of tags encloses one contiguous range of words and
+other `Unit` objects. The range of a pair of tags lies inside the range of its parent pair. If two pairs of
+tags have the same parent node, their ranges do not overlap. Therefore each tag occurs exactly once in the
+translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +18,13 @@ class Unit:
     """A word, punctuation, or an unchangeable part such as a placeholder.
 
     Attributes:
-        text (str): The text of the unit.
+        text (str): The text of the word, punctuation or unchangeable part.
         raw (str): The source code of an unchangeable part. Empty if the unit is a word or punctuation.
-        word (int): For a unit of the source text, the index of its word in the sentence. Words are separated
-            by white space.
+        word (int): In the source text, the index in the sentence of the white-space-separated word to which
+            the `Unit` belongs.
         space (str): The white space before the unit.
-        source (int, optional): For a unit of the translation, the index of the aligned unit in the source
-            text.
+        source (int, optional): In the translation, the index of the aligned `Unit` in the source text. None
+            without an aligned `Unit`.
     """
 
     text: str
@@ -48,16 +49,19 @@ class Node:
         closing (str): The source code of the closing tag of a pair.
         kind (str): "pair" (an opening tag and its closing tag), "open" or "close" (a tag whose partner is
             missing), or "atom" (an unchangeable part).
-        before (str): The character of the source text before the node. `before` is "X" after an unchangeable
-            part such as a placeholder, and empty at the beginning of the sentence.
-        after (str): The character of the source text after the node. `after` is "X" before an unchangeable
-            part such as a placeholder, and empty at the end of the sentence.
+        before (str): The character of the source text before the node. `before` is the letter "X" if an
+            unchangeable part, such as a placeholder, is before the node. `before` is empty at the beginning
+            of the sentence.
+        after (str): The character of the source text after the node. `after` is the letter "X" if an
+            unchangeable part, such as a placeholder, is after the node. `after` is empty at the end of the
+            sentence.
         source_start (int): For a pair of tags, the index of the first source unit (such as a word) between
-            the tags. For a single tag or an unchangeable part, the index of the next source unit.
+            the tags. For a single tag (a tag without a partner) or an unchangeable part, the index of the
+            next source word or other source `Unit`.
         source_end (int): For a pair of tags, the index of the first source unit (such as a word) after the
             closing tag.
-        start (int): The index of the first unit of the translation after the opening tag, the single tag or
-            the unchangeable part.
+        start (int): The index of the first word (or other `Unit`) of the translation after the opening tag,
+            the single tag (without a partner) or the unchangeable part.
         end (int): The index of the first unit of the translation after the node.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
@@ -76,8 +80,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The ranges of one sentence: source units `source_start` to `source_end - 1`, and translation units
-    `start` to `end - 1`. A unit is a word, punctuation or an unchangeable part.
+    """The `Unit` objects of one sentence: indices `source_start` to `source_end - 1` in the source text, and
+    indices `start` to `end - 1` in the translation. A `Unit` is a word, punctuation or an unchangeable part.
     """
 
     source_start: int
@@ -116,9 +120,10 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """For each pair of tags directly inside `parent`, choose the words of the translation between the two
-    tags. First place each pair of tags for which `_aligned_range` finds target words for every sentence
-    inside the pair. Place all other pairs of tags afterwards, around words that are not yet inside a pair.
+    """For each pair of tags directly inside `parent`, choose the words of the translation that the two tags
+    will enclose. Begin with the pairs of tags for which `_aligned_range` finds target words for every
+    sentence inside the pair. Place the pairs of tags without such target words last, around words that are
+    not yet inside another pair.
     """
     free = [True] * len(target)
     unsure = []
@@ -156,7 +161,9 @@ def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
 
 
 def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
-    """Return the range of units of a translated sentence that the parent node contains."""
+    """Return the range of `Unit` indices (such as indices of words) that both a translated sentence and the
+    parent node contain.
+    """
     start = min(max(parent.start, sentence.start), parent.end)
     return start, max(start, min(parent.end, sentence.end))
 
@@ -170,8 +177,8 @@ def _aligned_range(
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
     """Return the range of units in the translation that corresponds to the source units between a pair of
-    tags. Return None if no free word of the translation is aligned with a source unit between the tags. A
-    word is free if no other pair of tags with the same parent contains the word.
+    tags. Return None if no word of the translation is aligned with the text between the tags, or if other
+    pairs of tags directly inside `parent` already contain all aligned words.
     """
     region = _region(parent, sentence)
     words = [
@@ -191,9 +198,10 @@ def _aligned_range(
         while start < end and _is_outside(target[end - 1], pair):
             end -= 1
         return start, end
-    # Find the contiguous range of translation units (such as words) with the highest score. A unit that is
-    # aligned with a source unit inside the pair of tags adds 1 to the score. A unit that is aligned with a
-    # source unit outside the pair subtracts 1.
+    # Find the contiguous range of translation units (such as words) with the highest score. A word of the
+    # translation (or another `Unit`) adds 1 to the score if the aligned source word is inside the pair of
+    # tags. A word of the translation subtracts 1 from the score if the aligned source word is outside the
+    # pair of tags.
     best = None
     best_sum = 0
     start = region[0]
@@ -218,7 +226,9 @@ def _aligned_range(
 
 
 def _is_outside(unit: Unit, pair: Node) -> bool:
-    """Return True if the unit is punctuation that is aligned with a source unit outside the pair of tags."""
+    """Return True if `unit` is punctuation, and the aligned source word or punctuation is outside the pair of
+    tags.
+    """
     return (
         not unit.is_word
         and unit.source is not None
@@ -227,8 +237,9 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest contiguous range of free units between `start` and
-    `end`. A unit (such as a word) is free if no pair of tags with the same parent contains the unit yet.
+    """Set the range of a pair of tags to the longest contiguous range between `start` and `end` in which all
+    elements of `free` are True. `free[i]` is True if no other pair of tags with the same parent node contains
+    the word (or other `Unit`) `i` of the translation.
     """
     best = (start, start)
     run_start = start
@@ -242,11 +253,12 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Return the position of a node in the translation: directly after the translation of the preceding
-    source unit, or directly before the translation of the following source unit. A unit is a word,
-    punctuation or an unchangeable part. If the word alignment contains neither the preceding nor the
-    following source unit, keep the relative position in the sentence. For example, a node in the middle of
-    the source sentence goes into the middle of the translation.
+    """Return the position of a node in the translation. Place the node directly after the translation of the
+    preceding source word or other source `Unit`. If the preceding source word has no aligned word, place the
+    node directly before the translation of the following source word. For an opening tag without a closing
+    tag, try the following source word first. If neither source word has an aligned word, the node keeps its
+    relative position in the sentence. For example, a node in the middle of the source sentence goes into the
+    middle of the translation.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -308,8 +320,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
         if needs_space and parent.start == parent.end and parent is not root:
             # The pair of tags around the node encloses no words in the translation. Therefore the next word
-            # and its space come after the closing tag of the pair. Write only the space that is before the
-            # node in the source.
+            # and its space come after the closing tag of the pair. Write a space only if the source text has
+            # a space before the node.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
         if node.start == 0 and not node.before and target and target[0].space:
@@ -333,8 +345,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         parts.append(node.closing)
         if needs_space and not is_glued_left and not is_glued_right and node.after:
             # Write a space between the node (an unchangeable part or a pair of tags without words) and the
-            # next word. `write_space` has already written the space of the next word before the node, so the
-            # next word needs another space.
+            # next word. `write_space` has already written one space before the node, so another space is
+            # necessary between the node and the next word.
             is_spaced = node.after.isspace() and is_aligned(node.start, node.source_start)
             is_word_after = node.start < len(target) and target[node.start].is_word
             parts.append(" " if is_spaced or is_word_after else "")
