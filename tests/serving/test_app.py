@@ -68,7 +68,15 @@ def test_a_list_auto_and_alternatives(client):
 def test_a_text_without_letters_is_returned(client, text):
     assert translate(client, q=text).json() == {"translatedText": text}
     with client.stream("POST", "/v1/translations", json={"text": text, "stream": True}) as answer:
-        assert events_of(answer)[-1]["translations"][0]["text"] == text
+        assert events_of(answer)[-1]["translations"] == [{"text": text}]
+
+
+@pytest.mark.parametrize("asked", [{}, {"scores": True}, {"alignments": True}], ids=str)
+def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
+    answer = client.post("/v1/translations", json={"text": ["", "🎉", "eins"]} | asked).json()
+    blank, emoji, text = answer["translations"]
+    assert blank.keys() == emoji.keys() == text.keys()
+    assert ("score" in text, "alignment" in text) == ("scores" in asked, "alignments" in asked)
 
 
 @pytest.mark.parametrize(
@@ -280,6 +288,8 @@ def test_min_confidence(serve, copier, monkeypatch):
         "error": "the confidence of the translation, 0.400, is below 0.5",
         "calibrated_confidence": 0.4,
     }
+    answer = client.post("/v1/translations", json={"text": "eins", "min_confidence": 0.3}).json()
+    assert answer["translations"] == [{"text": "eins", "calibrated_confidence": 0.4}]
     answer = client.post("/v1/translations", json={"text": "eins", "min_confidence": 0.5, "stream": True})
     assert (answer.status_code, answer.json()["error"][:52]) == (
         400,
