@@ -405,6 +405,15 @@ def test_api_key(serve):
     assert client.get("/languages").status_code == 200
 
 
+def test_an_api_key_with_other_letters(serve):
+    client = serve(api_key="sésame")
+    assert translate(client, q="eins", api_key="sésame").json() == {"translatedText": "eins"}
+    for key, status in ((b"s\xc3\xa9same", 200), (b"s\xe9same", 403), (b"s\xc3\xa9sam", 403)):
+        headers = [(b"Authorization", b"Bearer " + key)]
+        answer = client.post("/v1/translations", json={"text": "eins"}, headers=headers)
+        assert answer.status_code == status
+
+
 def test_metrics(serve):
     client = serve()
     translate(client, q="eins. nein.")
