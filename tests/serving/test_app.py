@@ -213,8 +213,13 @@ def test_v1_constraints(client):
         ({"text": ["x"], "stream": True}, "`text` must be a single text if `stream` is true, but is a list."),
         (
             {"text": "x", "stream": True, "alternatives": 1},
-            "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
-            "needs greedy search.",
+            "`stream` cannot be used together with `alternatives`, `must_contain` or `glossary`, because "
+            "`stream` needs greedy search.",
+        ),
+        (
+            {"text": "x", "stream": True, "glossary": "a"},
+            "`stream` cannot be used together with `alternatives`, `must_contain` or `glossary`, because "
+            "`stream` needs greedy search.",
         ),
     ],
     ids=str,

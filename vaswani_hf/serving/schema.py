@@ -207,10 +207,10 @@ class TranslationsRequest(Settings):
     def _check_stream(self) -> Self:
         if self.stream and not isinstance(self.text, str):
             raise InvalidValueError("`text` must be a single text if `stream` is true, but is a list.")
-        if self.stream and (self.alternatives or self.must_contain):
+        if self.stream and (self.alternatives or self.must_contain or self.glossary is not None):
             raise InvalidValueError(
-                "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
-                "needs greedy search."
+                "`stream` cannot be used together with `alternatives`, `must_contain` or `glossary`, because "
+                "`stream` needs greedy search."
             )
         return self
 
