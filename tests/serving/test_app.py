@@ -54,6 +54,28 @@ def test_each_form_of_a_request(client, request_of):
     assert (answer.status_code, answer.json()) == (200, {"translatedText": "Öl läuft"})
 
 
+def test_a_repeated_field_is_a_list(client):
+    languages = {"source": "en", "target": "de"}
+    texts = ["Öl", "eins", "Öl"]
+    parts = [
+        *(("q", (None, text)) for text in texts),
+        *((name, (None, languages[name])) for name in languages),
+    ]
+    for request in (
+        {"data": {"q": texts} | languages},
+        {"params": {"q": texts} | languages},
+        {"files": parts},
+    ):
+        answer = client.post("/translate", **request)
+        assert (answer.status_code, answer.json()) == (200, {"translatedText": texts})
+    answer = client.post("/translate", data={"q": "x", "source": ["en", "de"], "target": "de"})
+    expected = "`source` must be text, but is ['en', 'de']."
+    assert (answer.status_code, answer.json()) == (400, {"error": expected})
+    # The field of the body replaces the field of the query.
+    answer = client.post("/translate", params={"q": texts} | languages, data={"q": "nein"})
+    assert answer.json() == {"translatedText": "nein"}
+
+
 def test_a_list_auto_and_alternatives(client):
     answer = translate(client, q=["eins", "", "Öl"], source="auto", alternatives=2).json()
     assert answer["translatedText"] == ["eins", "", "Öl"]
