@@ -341,6 +341,9 @@ def test_detected_languages(serve, copier):
     assert (answer["source_language"], answer["target_language"]) == ("de", "en")
     found = translate(client, q=["eins", "eins"], source="auto").json()
     assert found["detectedLanguage"] == [{"confidence": 95.0, "language": "en"}] * 2
+    # A German text cannot be translated to German, so the service reads the text as an English text.
+    found = translate(client, q="nein", source="auto").json()
+    assert found["detectedLanguage"] == {"confidence": 0.5, "language": "en"}
 
 
 def test_language_check(serve, copier):
