@@ -72,7 +72,7 @@ def body_of(content: bytes, kind: str = "application/json"):
 
 
 NO_JSON = "Invalid JSON format"
-NO_UTF_8 = "The body must be text that UTF-8 can encode."
+NO_UTF_8 = "The query and the body must be text that UTF-8 can encode."
 NO_TEXT = "Invalid request: missing q parameter"
 FORM = "application/x-www-form-urlencoded"
 TOO_MANY = "A request may have at most"
@@ -103,6 +103,15 @@ BAD_INPUT = {
     "half a character": (body_of(b'{"q": "\\ud800"}'), 400, NO_UTF_8),
     "invalid UTF-8 in a form": (body_of(b"q=\xff", FORM), 400, NO_UTF_8),
     "an invalid byte in a form": (body_of(b"q=%ff", FORM), 400, NO_UTF_8),
+    "an invalid byte in a query": ({"url": "/translate?q=%ff%fe"}, 400, NO_UTF_8),
+    "invalid UTF-8 in a multipart form": (
+        body_of(
+            b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\xfe\r\n--x--\r\n',
+            "multipart/form-data; boundary=x",
+        ),
+        400,
+        NO_UTF_8,
+    ),
     "broken multipart": (body_of(b"Hund", "multipart/form-data; boundary=x"), 400, "Invalid multipart data."),
     "a file": ({"files": {"q": ("a.txt", b"Hund")}}, 400, "Too many files. Maximum number of files is 0."),
 }
@@ -111,7 +120,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input(client, name):
     request, status, expected = BAD_INPUT[name]
-    answer = client.post("/translate", **request)
+    answer = client.post(**{"url": "/translate"} | request)
     assert (answer.status_code, answer.json()) == (status, {"error": expected})
 
 

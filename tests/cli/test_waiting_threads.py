@@ -4,11 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
+from vaswani_hf import cli
 from vaswani_hf.cli import threads
 from vaswani_hf.cli.threads import ProcessorTimes, free_cores, leaving_busy_cores, processor_times
 
@@ -66,7 +68,7 @@ def test_the_times_of_the_processor_are_those_of_the_kernel(tmp_path, monkeypatc
 def imported(monkeypatch, tmp_path):
     """Return a function that imports torch with free cores, and returns the numbers of threads."""
 
-    def imported(free):
+    def imported(free, **options):
         times = iter([ProcessorTimes(0, 0, 0), ProcessorTimes(8, free, 0)])
         (tmp_path / "stat").touch()
         monkeypatch.setattr(threads, "_STATISTICS", tmp_path / "stat")
@@ -77,7 +79,7 @@ def imported(monkeypatch, tmp_path):
         monkeypatch.setattr(torch, "set_num_threads", chosen.append)
         with monkeypatch.context() as before:
             before.delitem(sys.modules, "torch")
-            with leaving_busy_cores():
+            with leaving_busy_cores(**options):
                 sys.modules["torch"] = torch
         return chosen
 
@@ -90,6 +92,22 @@ def test_a_command_uses_as_many_threads_as_cores_are_free(imported, monkeypatch,
     assert imported(free) == chosen
     said = capsys.readouterr().err
     assert said.startswith(f"using {chosen[0]} of 8 threads, ") if chosen else said == ""
+
+
+def test_a_quiet_command_does_not_report_its_threads(imported, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert imported(1, is_quiet=True) == [1]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("words", "is_quiet"), [(["-q"], True), ([], False)])
+def test_the_option_quiet_reaches_the_report_of_threads(
+    vaswani, copier_checkpoint, monkeypatch, words, is_quiet
+):
+    options = []
+    monkeypatch.setattr(cli, "leaving_busy_cores", lambda **given: options.append(given) or nullcontext())
+    assert vaswani("translate", copier_checkpoint, "--text", "ja?", "--device", "cpu", *words)[0] == 0
+    assert options == [{"is_quiet": is_quiet}]
 
 
 def test_the_number_of_the_user_has_precedence(imported, monkeypatch):

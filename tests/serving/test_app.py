@@ -54,6 +54,28 @@ def test_each_form_of_a_request(client, request_of):
     assert (answer.status_code, answer.json()) == (200, {"translatedText": "Öl läuft"})
 
 
+def test_a_repeated_field_is_a_list(client):
+    languages = {"source": "en", "target": "de"}
+    texts = ["Öl", "eins", "Öl"]
+    parts = [
+        *(("q", (None, text)) for text in texts),
+        *((name, (None, languages[name])) for name in languages),
+    ]
+    for request in (
+        {"data": {"q": texts} | languages},
+        {"params": {"q": texts} | languages},
+        {"files": parts},
+    ):
+        answer = client.post("/translate", **request)
+        assert (answer.status_code, answer.json()) == (200, {"translatedText": texts})
+    answer = client.post("/translate", data={"q": "x", "source": ["en", "de"], "target": "de"})
+    expected = "`source` must be text, but is ['en', 'de']."
+    assert (answer.status_code, answer.json()) == (400, {"error": expected})
+    # The field of the body replaces the field of the query.
+    answer = client.post("/translate", params={"q": texts} | languages, data={"q": "nein"})
+    assert answer.json() == {"translatedText": "nein"}
+
+
 def test_a_list_auto_and_alternatives(client):
     answer = translate(client, q=["eins", "", "Öl"], source="auto", alternatives=2).json()
     assert answer["translatedText"] == ["eins", "", "Öl"]
@@ -68,7 +90,15 @@ def test_a_list_auto_and_alternatives(client):
 def test_a_text_without_letters_is_returned(client, text):
     assert translate(client, q=text).json() == {"translatedText": text}
     with client.stream("POST", "/v1/translations", json={"text": text, "stream": True}) as answer:
-        assert events_of(answer)[-1]["translations"][0]["text"] == text
+        assert events_of(answer)[-1]["translations"] == [{"text": text}]
+
+
+@pytest.mark.parametrize("asked", [{}, {"scores": True}, {"alignments": True}], ids=str)
+def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
+    answer = client.post("/v1/translations", json={"text": ["", "🎉", "eins"]} | asked).json()
+    blank, emoji, text = answer["translations"]
+    assert blank.keys() == emoji.keys() == text.keys()
+    assert ("score" in text, "alignment" in text) == ("scores" in asked, "alignments" in asked)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +235,13 @@ def test_v1_constraints(client):
         ({"text": ["x"], "stream": True}, "`text` must be a single text if `stream` is true, but is a list."),
         (
             {"text": "x", "stream": True, "alternatives": 1},
-            "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
-            "needs greedy search.",
+            "`stream` cannot be used together with `alternatives`, `must_contain` or `glossary`, because "
+            "`stream` needs greedy search.",
+        ),
+        (
+            {"text": "x", "stream": True, "glossary": "a"},
+            "`stream` cannot be used together with `alternatives`, `must_contain` or `glossary`, because "
+            "`stream` needs greedy search.",
         ),
     ],
     ids=str,
@@ -280,6 +315,8 @@ def test_min_confidence(serve, copier, monkeypatch):
         "error": "the confidence of the translation, 0.400, is below 0.5",
         "calibrated_confidence": 0.4,
     }
+    answer = client.post("/v1/translations", json={"text": "eins", "min_confidence": 0.3}).json()
+    assert answer["translations"] == [{"text": "eins", "calibrated_confidence": 0.4}]
     answer = client.post("/v1/translations", json={"text": "eins", "min_confidence": 0.5, "stream": True})
     assert (answer.status_code, answer.json()["error"][:52]) == (
         400,
@@ -304,6 +341,9 @@ def test_detected_languages(serve, copier):
     assert (answer["source_language"], answer["target_language"]) == ("de", "en")
     found = translate(client, q=["eins", "eins"], source="auto").json()
     assert found["detectedLanguage"] == [{"confidence": 95.0, "language": "en"}] * 2
+    # A German text cannot be translated to German, so the service reads the text as an English text.
+    found = translate(client, q="nein", source="auto").json()
+    assert found["detectedLanguage"] == {"confidence": 0.5, "language": "en"}
 
 
 def test_language_check(serve, copier):
@@ -393,6 +433,15 @@ def test_api_key(serve):
     )
     assert client.get("/frontend/settings").json()["keyRequired"]
     assert client.get("/languages").status_code == 200
+
+
+def test_an_api_key_with_other_letters(serve):
+    client = serve(api_key="sésame")
+    assert translate(client, q="eins", api_key="sésame").json() == {"translatedText": "eins"}
+    for key, status in ((b"s\xc3\xa9same", 200), (b"s\xe9same", 403), (b"s\xc3\xa9sam", 403)):
+        headers = [(b"Authorization", b"Bearer " + key)]
+        answer = client.post("/v1/translations", json={"text": "eins"}, headers=headers)
+        assert answer.status_code == status
 
 
 def test_metrics(serve):

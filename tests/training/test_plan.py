@@ -475,6 +475,14 @@ def test_measured_hours(capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("constant_paper")
+def test_a_price_below_one_cent(capsys):
+    text = printed(capsys, NUMBERS, "--hardware=T4", "--max_steps=1", *ONE_LAYER)
+    of_jobs = [line.split() for line in text.splitlines() if "hours on 1 x" in line]
+    assert of_jobs and all(words[1:3] == ["<", "0.01"] for words in of_jobs)
+    assert text.splitlines()[-1].split()[:3] == ["price", "<", "0.01"]
+
+
+@pytest.mark.usefixtures("constant_paper")
 def test_the_price_on_each_machine_of_the_hubs_jobs(capsys):
     small = (*ONE_LAYER, "--bf16=auto", "--max_steps=100000000")
     plan = json.loads(printed(capsys, NUMBERS, *small, "--json"))

@@ -222,7 +222,7 @@ def _run(words: list[str]) -> int:
         print(f"vaswani: {error}", file=sys.stderr)
         return error.exit_code
     if options.needs_libraries:
-        with leaving_busy_cores():
+        with leaving_busy_cores(is_quiet=verbosity < 0):
             _prepare_libraries(options.imports_quickly)
     _set_log_level(verbosity, options.needs_libraries)
     _run_user_code(options)

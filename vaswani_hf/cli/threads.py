@@ -57,12 +57,15 @@ def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) ->
 
 
 @contextmanager
-def leaving_busy_cores() -> Iterator[None]:
+def leaving_busy_cores(is_quiet: bool = False) -> Iterator[None]:
     """Context manager that limits the number of PyTorch's threads to the number of free cores, but to at
-    least one thread. The free cores are counted while the `with` block imports torch. The threads of an
-    operation wait for each other, so a thread on a busy core delays all threads. Counting the free cores
-    takes no additional time, because the count runs during the import of torch. The context manager does
-    nothing if the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
+    least one thread. The free cores are counted while the `with` block imports torch. If `is_quiet` is
+    False, a message reports the smaller number of threads.
+
+    The threads of an operation wait for each other, so a thread on a busy core delays all threads. Counting
+    the free cores takes no additional time, because the count runs during the import of torch. The context
+    manager does nothing if the user has set OMP_NUM_THREADS, if torch is already imported, or if the system
+    is not Linux.
     """
     if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
         yield
@@ -75,8 +78,9 @@ def leaving_busy_cores() -> Iterator[None]:
     num_threads = max(1, min(most, round(free_cores(before, processor_times(), os.cpu_count() or 1))))
     if num_threads < most:
         torch.set_num_threads(num_threads)
-        print(
-            f"using {num_threads:,} of {most:,} threads, because other programs use the processor; "
-            "OMP_NUM_THREADS sets another number",
-            file=sys.stderr,
-        )
+        if not is_quiet:
+            print(
+                f"using {num_threads:,} of {most:,} threads, because other programs use the processor; "
+                "OMP_NUM_THREADS sets another number",
+                file=sys.stderr,
+            )

@@ -1,6 +1,7 @@
 """Reads the fields of an HTTP request from its URL and its body. Also refuses a body that is too large."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -17,14 +18,19 @@ _FORM_TYPES = ("", "application/x-www-form-urlencoded")
 
 async def fields_of(request: Request) -> dict[str, Any]:
     """Return the fields of a request as one dict. The fields are in the query of the URL and in the body
-    (JSON or an HTML form).
+    (JSON or an HTML form). If a field is in the query and in the body, the value in the body counts.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    fields: dict[str, Any] = dict(request.query_params)
     try:
-        if content_type == "multipart/form-data":
-            return fields | dict(await request.form(max_files=0))
+        # Do not read `request.query_params`, because `request.query_params` accepts invalid UTF-8. Do not call
+        # `request.form` for other forms than multipart forms, because `request.form` decodes characters as
+        # Latin-1 if the characters are not percent-encoded. curl does not percent-encode characters.
+        fields = _with_lists(_decoded_pairs(request.scope["query_string"].decode()))
+        # Decode the body of a multipart form too, because `request.form` decodes invalid UTF-8 as Latin-1.
         body = (await request.body()).decode()
+        if content_type == "multipart/form-data":
+            form = await request.form(max_files=0)
+            return fields | _with_lists(form.multi_items())
         if content_type == "application/json":
             content = json.loads(body)
             if not isinstance(content, dict):
@@ -39,15 +45,28 @@ async def fields_of(request: Request) -> dict[str, Any]:
                 f"The header `Content-Type` must be application/json, {_FORM_TYPES[1]} or multipart/form-data, but is "
                 f"{content_type[:MOST_SHOWN]}.",
             )
-        # Do not call `request.form`, because `request.form` decodes characters as Latin-1 if the characters
-        # are not percent-encoded. curl does not percent-encode characters.
-        return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
+        return fields | _with_lists(_decoded_pairs(body))
     except ClientDisconnect:
         raise disconnect_error() from None
     except UnicodeError:
-        raise HTTPException(400, "The body must be text that UTF-8 can encode.") from None
+        raise HTTPException(400, "The query and the body must be text that UTF-8 can encode.") from None
     except (ValueError, RecursionError):
         raise HTTPException(400, "Invalid JSON format") from None
+
+
+def _decoded_pairs(encoded: str) -> list[tuple[str, str]]:
+    """Return the names and the values of the fields of a query or of an HTML form."""
+    return parse_qsl(encoded, keep_blank_values=True, errors="strict")
+
+
+def _with_lists(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a query or of an HTML form. If a field occurs several times, its value is the list
+    of its values.
+    """
+    values: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: of_field if len(of_field) > 1 else of_field[0] for name, of_field in values.items()}
 
 
 def disconnect_error() -> HTTPException:

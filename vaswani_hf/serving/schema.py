@@ -166,6 +166,10 @@ def detection(language: str, confidence: float) -> dict[str, Any]:
     return {"confidence": round(100 * confidence, 1), "language": language}
 
 
+# The fields of a translation that the field `scores` of a request asks for.
+_SCORES = ("score", "log_prob", "confidence", "tokens", "token_log_probs", "words")
+
+
 class TranslationsRequest(Settings):
     """The fields of a `POST /v1/translations` request."""
 
@@ -203,10 +207,10 @@ class TranslationsRequest(Settings):
     def _check_stream(self) -> Self:
         if self.stream and not isinstance(self.text, str):
             raise InvalidValueError("`text` must be a single text if `stream` is true, but is a list.")
-        if self.stream and (self.alternatives or self.must_contain):
+        if self.stream and (self.alternatives or self.must_contain or self.glossary is not None):
             raise InvalidValueError(
-                "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
-                "needs greedy search."
+                "`stream` cannot be used together with `alternatives`, `must_contain` or `glossary`, because "
+                "`stream` needs greedy search."
             )
         return self
 
@@ -242,12 +246,22 @@ class TranslationsRequest(Settings):
         """Return the answer: the languages, and for each text the fields of its best `Translation`."""
         records = []
         for best, *others in translations:
-            record = best.as_dict()
+            record = self._record(best)
             if self.alternatives:
-                record["alternatives"] = [other.as_dict() for other in others]
+                record["alternatives"] = [self._record(other) for other in others]
             records.append(record)
         return {
             "source_language": direction.source,
             "target_language": direction.target,
             "translations": records,
         }
+
+    def _record(self, translation: Translation) -> dict[str, Any]:
+        """Return the fields of a translation that the client has requested. A `Translation` may have more
+        fields, because for example `min_confidence` needs the scores.
+        """
+        record = translation.as_dict()
+        unwanted: tuple[str, ...] = () if self.scores else _SCORES
+        if not self.alignments:
+            unwanted += ("alignment",)
+        return {name: value for name, value in record.items() if name not in unwanted}

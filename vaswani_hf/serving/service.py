@@ -110,7 +110,9 @@ class Service:
         """
         if self._api_key is None:
             return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        # Starlette decodes headers as Latin-1, but curl sends the key as UTF-8.
+        header = request.headers.get("authorization", "").encode("latin-1").decode(errors="replace")
+        scheme, _, token = header.partition(" ")
         key = token if scheme.lower() == "bearer" else str(fields.get("api_key") or "")
         if not key:
             raise HTTPException(

@@ -89,9 +89,14 @@ def _job_lines(plan: Plan) -> list[str]:
     for job in plan.jobs:
         memory = "" if job.fits else ", but a step needs more memory than this GPU has"
         lines.append(
-            f"  {job.flavor:<15} {job.price:>15,.2f}  {_in_digits(job.hours)} hours on 1 x {job.gpu}{memory}"
+            f"  {job.flavor:<15} {_in_cents(job.price):>15}  {_in_digits(job.hours)} hours on 1 x {job.gpu}"
+            f"{memory}"
         )
     return lines
+
+
+def _in_cents(price: float) -> str:
+    return f"{price:,.2f}" if price >= 0.01 else "< 0.01"
 
 
 def _in_digits(hours: float) -> str:
@@ -107,6 +112,6 @@ def _hours_lines(plan: Plan) -> list[str]:
     price = plan.price
     if price is not None:
         lines.append(
-            f"price             {price.total:>15,.2f}  {price.per_hour:,.2f} per hour, {price.source}"
+            f"price             {_in_cents(price.total):>15}  {price.per_hour:,.2f} per hour, {price.source}"
         )
     return lines
