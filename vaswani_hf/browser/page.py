@@ -25,7 +25,10 @@ _SCRIPTS = (
     "look.js",
 )
 # The functions of the JavaScript object `vaswaniView`, which the page can call.
-_PUBLIC = ("show", "element", "percent", "decodeWeights", "headMatrix", "searchTree", "hypothesisText")
+_PUBLIC = (
+    *("show", "element", "decimal", "percent", "decodeWeights", "headMatrix", "searchTree", "searchNote"),
+    *("hypothesisText",),
+)
 
 
 def page_of(explanation: Explanation) -> str:
