@@ -217,7 +217,7 @@ def test_ctranslate2_folder(vaswani, tmp_path):
     """A folder of CTranslate2 has no attention weights."""
     folder = tmp_path / "exported"
     folder.mkdir()
-    (folder / "shared_vocabulary.json").write_text("[]", encoding="utf-8")
+    (folder / "config.json").write_text('{"add_source_eos": false}', encoding="utf-8")
     (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
     code, _, message = vaswani("figures", folder, tmp_path / "out", "--texts", tmp_path / "texts.txt")
     assert code == 2
