@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -256,6 +257,29 @@ def test_a_text_that_is_too_long_for_a_page(word_translator):
     # The attention weights of the encoder fit into the page, but all attention weights together do not fit.
     with pytest.raises(ValueError, match="its translation has 300 tokens"):
         page_of(with_lengths(explanation, fitting, 300))
+
+
+def test_too_many_beams_for_a_page(word_translator):
+    fewer = r"^`num_beams` must be small enough for a page of 1.5 MB, but is 60; .* about (\d+) beams fit"
+    many = explain(word_translator, TEXT, num_beams=60)
+    with pytest.raises(ValueError, match=fewer) as error:
+        page_of(many)
+    fitting = int(re.match(fewer, str(error.value))[1])
+    assert len(page_of(explain(word_translator, TEXT, num_beams=fitting)).encode()) <= MAX_PAGE_SIZE
+    both = r"^`text` and `num_beams` must be .* 300 tokens, .* 9 tokens and `num_beams` is 60; give a shorter text and"
+    with pytest.raises(ValueError, match=both):
+        page_of(with_lengths(many, 300, 9))
+
+
+def test_a_text_and_beams_that_are_only_together_too_large_for_a_page(word_translator):
+    explanation = explain(word_translator, TEXT, num_beams=30)
+    long = with_lengths(explain(word_translator, TEXT, num_beams=2), 180, 9)
+    for fitting in (explanation, long):
+        assert MAX_PAGE_SIZE / 2 < len(page_of(fitting).encode()) <= MAX_PAGE_SIZE
+    with pytest.raises(
+        ValueError, match="^`text` and `num_beams` must be .*; give a shorter text or fewer beams.$"
+    ):
+        page_of(with_lengths(explanation, 180, 9))
 
 
 def test_a_text_that_is_too_long_for_the_model(word_translator, monkeypatch):

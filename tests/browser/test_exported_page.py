@@ -91,6 +91,9 @@ def test_the_page_explains_a_translation(page, translator):
     page.get_by_role("button", name="Explain this translation").click()
     page.locator("#view h1", has_text=expected).wait_for()
     page.locator("#view h2", has_text="beam search").wait_for()
+    # The page writes the minus sign in the score of the translation as in the score of the explanation.
+    scores = re.findall(r"score (\S+)", " ".join(page.locator(".facts").all_inner_texts()))
+    assert len(scores) > 1 and all(re.fullmatch(r"−\d\.\d{3}", score) for score in scores)
     # A new translation removes the explanation of the previous translation.
     translate(page, "five")
     page.wait_for_function("document.getElementById('view').childElementCount === 0")

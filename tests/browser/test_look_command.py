@@ -1,7 +1,6 @@
 """The command `vaswani look`, end to end and with bad input."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -77,10 +76,10 @@ def test_an_output_that_exists_is_kept(look, word_checkpoint, tmp_path):
     assert page.read_text() == "old"
 
 
-def test_a_checkpoint_without_attention_weights(look, word_checkpoint, tmp_path):
+def test_a_checkpoint_without_attention_weights(look, tmp_path):
     folder = tmp_path / "exported"
-    shutil.copytree(word_checkpoint, folder)
-    (folder / "shared_vocabulary.json").write_text("[]")
+    folder.mkdir()
+    (folder / "config.json").write_text('{"add_source_eos": false}')
     code, _, error, page = look(folder, "--text", TEXT)
     assert code == 2
     assert "was exported for CTranslate2" in error

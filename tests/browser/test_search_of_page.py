@@ -11,26 +11,35 @@ from vaswani_hf.browser.explain import explain
 from vaswani_hf.browser.page import view_script
 
 PROGRAM = """
-const {record, runs} = JSON.parse(require("fs").readFileSync(0, "utf-8"));
-const found = runs.map(([temperature, penalty]) => vaswaniView.searchTree(record, temperature, penalty));
-console.log(JSON.stringify(found));
+const {name, calls} = JSON.parse(require("fs").readFileSync(0, "utf-8"));
+console.log(JSON.stringify(calls.map((given) => vaswaniView[name](...given))));
 """
 
 
 @pytest.fixture
-def search_tree(tmp_path):
-    """Search a recorded tree in Node.js, for pairs of a temperature and a length penalty."""
+def call(tmp_path):
+    """Call a function of the page in Node.js, once for each list of arguments."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is not installed.")
     program = tmp_path / "program.js"
     program.write_text(view_script() + PROGRAM, encoding="utf-8")
 
-    def run(explanation, runs: list[tuple[float, float]]) -> list[dict]:
-        record = json.loads(explanation.as_json())["search"]
-        given = json.dumps({"record": record, "runs": runs})
+    def run(name: str, calls: list[list]) -> list:
+        given = json.dumps({"name": name, "calls": calls})
         done = subprocess.run([node, program], input=given, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture
+def search_tree(call):
+    """Search a recorded tree in Node.js, for pairs of a temperature and a length penalty."""
+
+    def run(explanation, runs: list[tuple[float, float]]) -> list[dict]:
+        record = json.loads(explanation.as_json())["search"]
+        return call("searchTree", [[record, temperature, penalty] for temperature, penalty in runs])
 
     return run
 
@@ -95,3 +104,19 @@ def test_another_temperature_changes_the_sums(word_translator, search_tree):
         expected = node.log_prob / temperature - record.nodes[0].normalizers[number]
         assert first["sum"] == pytest.approx(expected, abs=1e-5)
     assert hot["steps"][0]["candidates"][0]["sum"] < cold["steps"][0]["candidates"][0]["sum"]
+
+
+def test_the_note_of_a_changed_search_counts_and_ends_with_one_full_stop(call):
+    record = {"length_penalty": 1, "end_ids": [], "texts": {"0": "", "1": "eins", "2": " zwei."}}
+    record["nodes"] = [{"parent": -1, "token": 0}, {"parent": 0, "token": 1}, {"parent": 1, "token": 2}]
+    changed = {"temperature": 0.5, "penalty": 1}
+    searches = [
+        {"finished": [{"node": node}], "numUnknown": number} for node, number in ((1, 0), (2, 1), (2, 2))
+    ]
+    notes = call("searchNote", [[record, search, changed] for search in searches])
+    left = "left the recorded tree, so a new search could find another result."
+    assert notes == [
+        "The result is “eins”. All hypotheses are in the recorded tree.",
+        f"The result is “eins zwei.” 1 hypothesis {left}",
+        f"The result is “eins zwei.” 2 hypotheses {left}",
+    ]

@@ -45,6 +45,12 @@ DAMAGES = [
     (CONFIG, b"{", "config.json of '{folder}' must name its `model_type`, but does not; " + AGAIN),
     (
         CONFIG,
+        b'{"add_source_eos": false}',
+        "`model` must be a checkpoint for PyTorch, but '{folder}' was exported for CTranslate2; name the checkpoint from "
+        "which the export was made, or use `vaswani translate --engine ctranslate2`.",
+    ),
+    (
+        CONFIG,
         with_key(model_type="bert"),
         "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.",
     ),

@@ -18,6 +18,7 @@ from vaswani_hf.convert.certify import certify
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from vaswani_hf.convert.html_page import with_int8_weights
+from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
 needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
@@ -163,6 +164,91 @@ def test_translations_equal_those_of_python(checkpoint, exported, texts, options
         **expected,
     )
     same_translations(HtmlEngine(exported).translations(texts, **options), list(translations))
+
+
+BAD_NUMBERS = {
+    "num_beams": 1.5,
+    "num_return_sequences": 0,
+    "length_penalty_type": 3,
+    "coverage_penalty": -0.5,
+    "no_repeat_ngram_size": -1,
+    "max_length": 0,
+    "max_new_tokens": 0,
+    "max_length_a": -1,
+    "max_length_b": 1.5,
+}
+
+
+@needs_node
+@pytest.mark.parametrize("name", BAD_NUMBERS)
+def test_an_impossible_number_has_the_message_of_python(exported, name):
+    options = {name: BAD_NUMBERS[name]}
+    with pytest.raises(ValueError, match=f"^`{name}` must be") as expected:
+        TranslationOptions.of(**options)
+    with pytest.raises(ValueError) as found:
+        HtmlEngine(exported).translations(["one"], **options)
+    assert str(found.value).endswith(f": TypeError: {expected.value}")
+
+
+NAMES = (
+    "num_beams, num_return_sequences, length_penalty, length_penalty_type, coverage_penalty, early_stopping, "
+    "no_repeat_ngram_size, max_length, max_new_tokens, max_length_a, max_length_b, target_prefix"
+)
+PHRASES = "`must_contain` must be a list of strings that are not blank, but is "
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("method", "text", "options", "message"),
+    [
+        ("translate", None, {}, "`text` must be a string, but is null."),
+        ("translate", ["a"], {}, '`text` must be a string, but is ["a"].'),
+        ("translate", "one", [2], "`options` must be an object, but is [2]."),
+        (
+            "translate",
+            "one",
+            {"do_sample": True},
+            f"`do_sample` must be left out, because the options are {NAMES}, ",
+        ),
+        ("translate", "one", {"toString": 1}, "`toString` must be left out, because the options are "),
+        ("translate", "one", {"num_beams": "4"}, '`num_beams` must be a positive integer, but is "4".'),
+        ("translate", "one", {"split_sentences": 1}, "`split_sentences` must be true or false, but is 1."),
+        (
+            "translate",
+            "one",
+            {"early_stopping": 1},
+            '`early_stopping` must be false, true or "never", but is 1.',
+        ),
+        ("translate", "one", {"target_prefix": 1}, "`target_prefix` must be a string, but is 1."),
+        ("translate", "one", {"must_contain": "Haus"}, f'{PHRASES}"Haus".'),
+        ("translate", "one", {"must_contain": ["eins", " "]}, f'{PHRASES}["eins"," "].'),
+        ("explain", 5, {}, "`text` must be a string, but is 5."),
+        (
+            "explain",
+            "one",
+            {"must_contain": ["eins"]},
+            f"`must_contain` must be left out, because the options are {NAMES}.",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_one_sentence(exported, method, text, options, message):
+    with pytest.raises(ValueError) as error:
+        HtmlEngine(exported).run(method, texts=[text], options=options)
+    assert f": TypeError: {message}" in str(error.value)
+
+
+@needs_node
+def test_a_blank_text_is_not_explained(exported):
+    with pytest.raises(ValueError, match='RangeError: `text` must contain a word, but is " ".$'):
+        HtmlEngine(exported).run("explain", texts=[" "], options={})
+
+
+@needs_node
+def test_an_option_that_is_null_has_its_default(exported):
+    engine = HtmlEngine(exported)
+    options = {"num_beams": None, "must_contain": None, "target_prefix": None}
+    assert engine.translations(["one two"], **options) == engine.translations(["one two"])
 
 
 @needs_node

@@ -7,7 +7,7 @@ import torch
 
 from vaswani_hf.model.loss_vaswani import target_probabilities
 from vaswani_hf.pictures.attention import pair_attention, word_weights
-from vaswani_hf.pictures.attention_lines import _verdict
+from vaswani_hf.pictures.attention_lines import _counted, _verdict
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
 from vaswani_hf.pictures.figures import RunRecord, draw_figures
 from vaswani_hf.pictures.training_curve import draw_training_curve
@@ -79,6 +79,10 @@ def test_no_head_prefers_the_pairs(weight, sentence):
     assert bool(_verdict(heads)) == bool(sentence)
 
 
+def test_a_caption_counts_one_text_and_several_texts():
+    assert [_counted(number, "text") for number in (1, 2, 1000)] == ["1 text", "2 texts", "1,000 texts"]
+
+
 @pytest.fixture
 def no_files(monkeypatch):
     """Write figures.json only, to save time."""
@@ -93,8 +97,11 @@ def test_left_out_pictures(copier, tmp_path, no_files):
     assert content.keys() == OTHERS | {"two_heads"}
     left_out = [line for line in lines if "left out" in line]
     assert len(left_out) == 3
-    assert left_out[0].startswith("verb_to_complement is left out, because")
-    assert left_out[1].startswith("pronoun_to_antecedent is left out, because")
+    for line, name, option in (
+        (left_out[0], "verb_to_complement", "--verbs"),
+        (left_out[1], "pronoun_to_antecedent", "--pronouns"),
+    ):
+        assert line.startswith(f"{name} is left out, because") and line.endswith(f"with `{option}`")
     assert left_out[2] == (
         "schedule and training_curve are left out, because the checkpoint has no record of a run"
     )
@@ -210,7 +217,7 @@ def test_ctranslate2_folder(vaswani, tmp_path):
     """A folder of CTranslate2 has no attention weights."""
     folder = tmp_path / "exported"
     folder.mkdir()
-    (folder / "shared_vocabulary.json").write_text("[]", encoding="utf-8")
+    (folder / "config.json").write_text('{"add_source_eos": false}', encoding="utf-8")
     (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
     code, _, message = vaswani("figures", folder, tmp_path / "out", "--texts", tmp_path / "texts.txt")
     assert code == 2

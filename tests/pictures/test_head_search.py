@@ -48,6 +48,26 @@ def test_lists_of_words():
     assert read_partners(["Wears: Shirt, hat"], "--verbs") == {"wears": {"shirt", "hat"}}
 
 
+@pytest.mark.parametrize(
+    ("language", "captions", "everyday"),
+    [
+        ("en", "a man wears a big blue hat and his dog", "Tom wants to lend his sister a book"),
+        (
+            "de",
+            "ein mann trägt einen großen blauen hut und sein hund",
+            "Tom möchte seiner Schwester ein Buch leihen",
+        ),
+    ],
+)
+def test_lists_fit_captions_and_everyday_sentences(language, captions, everyday):
+    verbs = Relation(default_verbs(language), is_earlier=False, least_distance=4)
+    pronouns = Relation(default_pronouns(language), is_earlier=True, least_distance=2)
+    for sentence in (captions, everyday):
+        words = sentence.split()
+        assert len(list(verbs.pairs(words))) == 1
+        assert len(list(pronouns.pairs(words))) == 1
+
+
 @pytest.mark.parametrize("entry", ["wears", "wears:", ":shirt", "wears:,"])
 def test_bad_entry(entry):
     with pytest.raises(ValueError, match="`--verbs` must have entries such as wears:shirt,hat, but has"):

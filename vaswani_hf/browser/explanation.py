@@ -313,7 +313,40 @@ class Explanation:
 
     def as_json(self) -> str:
         """Return the explanation as JSON. Floats are rounded to six decimal places."""
-        return json.dumps(_rounded(asdict(self)), ensure_ascii=False, separators=(",", ":"))
+        return _json_of(self)
+
+    def too_large(self, page_size: int) -> str:
+        """Return the error message for a page of `page_size` bytes, if this size is larger than the maximum
+        size of a page. The message says whether the text is too long, the number of beams is too large, or
+        both.
+        """
+        num_source = len(self.source.tokens)
+        num_target = len(self.target.tokens)
+        num_beams = 1 if self.search is None else self.search.num_beams
+        search_size = len(_json_of(self.search).encode())
+        attention_size = len(_json_of(self.attention).encode())
+        is_long = page_size - search_size > MAX_PAGE_SIZE
+        has_many_beams = page_size - attention_size > MAX_PAGE_SIZE
+        if num_beams == 1 or (is_long and not has_many_beams):
+            attention = self.attention
+            shapes = [kind.shape for kind in (attention.encoder, attention.decoder, attention.cross)]
+            num_heads = sum(layers * heads for layers, heads, _, _ in shapes)
+            return too_long(num_heads, num_source, num_target)
+        if has_many_beams and not is_long:
+            # The record of a search has num_beams * num_candidates nodes per step, and `num_candidates` is
+            # proportional to `num_beams`.
+            room = MAX_PAGE_SIZE - (page_size - search_size)
+            fitting = max(1, int(num_beams * math.sqrt(room / search_size)))
+            return (
+                f"`num_beams` must be small enough for a page of {MAX_PAGE_SIZE / 1e6} MB, but is {num_beams}; with "
+                f"this text about {fitting} beams fit, so give fewer beams."
+            )
+        remedy = "a shorter text and fewer beams" if is_long else "a shorter text or fewer beams"
+        return (
+            f"`text` and `num_beams` must be small enough for a page of {MAX_PAGE_SIZE / 1e6} MB, but the text has "
+            f"{num_source:,} tokens, its translation has {num_target:,} tokens and `num_beams` is {num_beams}; "
+            f"give {remedy}."
+        )
 
 
 def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
@@ -331,6 +364,12 @@ def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> 
 def display_texts(token_ids: Sequence[int], tokenizer: Any) -> list[str]:
     """Return the text of each token. Replace "▁", which SentencePiece writes for a space, by a space."""
     return [text.replace("▁", " ") for text in token_texts(token_ids, tokenizer)]
+
+
+def _json_of(value: Any) -> str:
+    """Return a dataclass or None as JSON. Floats are rounded to six decimal places."""
+    fields = None if value is None else _rounded(asdict(value))
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def _rounded(value: Any) -> Any:

@@ -5,12 +5,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ..checkpoint.files import CHECKPOINT_FILES, CONFIG_FILE
+from ..checkpoint.files import CHECKPOINT_FILES, CONFIG_FILE, CTRANSLATE2_KEY
 from ..checkpoint.loading import KINDS, checkpoint_folder
 from ..checkpoint.tokenizers import read_json_object
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import BaseTranslator
-from ..translation.ctranslate2_files import VOCABULARIES
 from ..translation.translator import Translator, checked_device
 
 # Patterns of the files that encoder-decoder models of transformers need, in addition to `CHECKPOINT_FILES`.
@@ -33,13 +32,14 @@ def load_translator(name: str, device: str | None = None) -> BaseTranslator:
         HubError: If a repository cannot be downloaded.
     """
     folder = checkpoint_folder(name, files=(*CHECKPOINT_FILES, *_OTHER_FILES))
-    if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
+    has_config = (folder / CONFIG_FILE).is_file()
+    config = read_json_object(folder, CONFIG_FILE, name) if has_config else {}
+    if CTRANSLATE2_KEY in config:
         raise InvalidValueError(
             f"`model` must return attention weights, but '{name}' was exported for CTranslate2, and CTranslate2 returns "
             "no attention weights of all heads; name the checkpoint from which the export was made."
         )
-    has_config = (folder / CONFIG_FILE).is_file()
-    model_type = read_json_object(folder, CONFIG_FILE, name).get("model_type") if has_config else None
+    model_type = config.get("model_type")
     if model_type is None or model_type in KINDS:
         return Translator.from_pretrained(name, device)
     return _load_other_model(folder, name, device)

@@ -10,7 +10,7 @@ import re
 from importlib.resources import files
 
 from ..model.errors_vaswani import InvalidValueError
-from .explanation import MAX_PAGE_SIZE, Explanation, too_long
+from .explanation import MAX_PAGE_SIZE, Explanation
 
 # The scripts that draw an explanation. The page joins the scripts into one, so each script may call the
 # functions of the other scripts.
@@ -25,7 +25,10 @@ _SCRIPTS = (
     "look.js",
 )
 # The functions of the JavaScript object `vaswaniView`, which the page can call.
-_PUBLIC = ("show", "element", "percent", "decodeWeights", "headMatrix", "searchTree", "hypothesisText")
+_PUBLIC = (
+    *("show", "element", "decimal", "percent", "decodeWeights", "headMatrix", "searchTree", "searchNote"),
+    *("hypothesisText",),
+)
 
 
 def page_of(explanation: Explanation) -> str:
@@ -42,13 +45,9 @@ def page_of(explanation: Explanation) -> str:
     """
     content = explanation.as_json()
     page = _page(explanation.target_text or explanation.source_text, content)
-    if len(page.encode()) > MAX_PAGE_SIZE:
-        attention = explanation.attention
-        shapes = [kind.shape for kind in (attention.encoder, attention.decoder, attention.cross)]
-        num_heads = sum(layers * heads for layers, heads, _, _ in shapes)
-        raise InvalidValueError(
-            too_long(num_heads, len(explanation.source.tokens), len(explanation.target.tokens))
-        )
+    size = len(page.encode())
+    if size > MAX_PAGE_SIZE:
+        raise InvalidValueError(explanation.too_large(size))
     return page
 
 

@@ -19,6 +19,8 @@ from ..model.errors_vaswani import InvalidValueError
 from .locks import LOCK_FILE, InUseError, locked_output, locked_run
 
 CONFIG_FILE = "config.json"
+# CTranslate2 writes this key into each config.json, and no other config.json has the key.
+CTRANSLATE2_KEY = "add_source_eos"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -22,6 +22,7 @@ from .files import (
     CALIBRATION_FILE,
     CHECKPOINT_FILES,
     CONFIG_FILE,
+    CTRANSLATE2_KEY,
     GENERATION_FILE,
     INDEX_FILE,
     RECIPE_FILE,
@@ -236,11 +237,18 @@ def check_config(
             "whole checkpoint again."
         )
     try:
-        model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
+        config = json.loads(path.read_text(encoding="utf-8"))
+        is_ctranslate2 = CTRANSLATE2_KEY in config
+        model_type: Any = None if is_ctranslate2 else config["model_type"]
     except (ValueError, TypeError, KeyError):
         raise DamagedFileError(
             f"{CONFIG_FILE} of '{name}' must name its `model_type`, but does not"
         ) from None
+    if is_ctranslate2:
+        raise InvalidValueError(
+            f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; name the "
+            "checkpoint from which the export was made, or use `vaswani translate --engine ctranslate2`."
+        )
     _check_kind(model_type, name, kinds, needed)
     return model_type
 

@@ -55,8 +55,8 @@ from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
 # The scripts of the module vaswani.mjs. Each script must come after the scripts that it imports.
 _MODULE = (
-    *("tokenizer.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs", "phrases.mjs"),
-    *("translator.mjs", "explain.mjs"),
+    *("tokenizer.mjs", "options.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs"),
+    *("phrases.mjs", "translator.mjs", "explain.mjs"),
 )
 _PAGE = ("page.mjs",)
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)

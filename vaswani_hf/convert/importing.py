@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from yaml import YAMLError
 
-from ..checkpoint.files import CARD_FILE, CONFIG_FILE, DamagedFileError, new_folder
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, CTRANSLATE2_KEY, DamagedFileError, new_folder
 from ..checkpoint.loading import checkpoint_folder, load_model, load_with_report, refuse_load_faults
 from ..checkpoint.results import DataRecord, OriginRecord, Results, write_results
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
@@ -170,9 +170,9 @@ def _refuse_config(path: Path, source: str | os.PathLike) -> None:
     if not (path / CONFIG_FILE).is_file():
         return
     config = read_json_object(path, CONFIG_FILE, source)
-    # Recognise a CTranslate2 folder by the key `add_source_eos`, and not by its weight file. The import does
-    # not download the weight file of a CTranslate2 repository.
-    if "add_source_eos" in config:
+    # Recognise a CTranslate2 folder by its config.json, and not by its weight file. The import does not download
+    # the weight file of a CTranslate2 repository.
+    if CTRANSLATE2_KEY in config:
         raise ValueError(
             f"'{source}' is a CTranslate2 folder, and CTranslate2 models can be exported but not imported; "
             "import the checkpoint from which the folder was converted."

@@ -112,11 +112,16 @@ def draw_relation(
             )
         numbers[label] = rows
     text = (
-        f"{caption} The heads are those with the largest mean weight in {numbers['num_pairs_choice']:,} "
-        f"pairs of the first half of the texts. Measured in {len(occurrences):,} pairs of the second half: "
+        f"{caption} The heads are those with the largest mean weight in "
+        f"{_counted(numbers['num_pairs_choice'], 'pair')} of the first half of the texts. Measured in "
+        f"{_counted(len(occurrences), 'pair')} of the second half: "
         f"{'; '.join(texts)}. The example has the median weight.{_verdict(numbers['trained'])}"
     )
     return Picture(name, figure, text, numbers)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
@@ -178,7 +183,7 @@ def draw_two_heads(
     text = (
         "The two heads of one encoder layer whose weights differ most: the largest mean total variation "
         "distance (0 to 1) between the weights of a word, over all words of the first half of the texts. "
-        f"Measured on the second half ({numbers['num_sentences_measurement']:,} texts): {'; '.join(texts)}. "
+        f"Measured on the second half ({_counted(numbers['num_sentences_measurement'], 'text')}): {'; '.join(texts)}. "
         "The example has the median distance."
     )
     return Picture(name, figure, text, numbers)

@@ -188,10 +188,10 @@ def _attention_pictures(
             # Figure 3 of the paper shows one head, and Figure 4 shows two heads.
             yield draw_relation(name, rule, trained, random, number, measured, number + 1)
         else:
-            option = "verbs" if name == "verb_to_complement" else "pronouns"
+            option = "--verbs" if name == "verb_to_complement" else "--pronouns"
             report(
                 f"{name} is left out, because a half of the texts has no pair of words of the list; give "
-                f"other `{option}`"
+                f"other words with `{option}`"
             )
     if translator.model.config.encoder_attention_heads > 1:
         yield draw_two_heads("two_heads", trained, random, measured)

@@ -12,8 +12,8 @@ from ..model.errors_vaswani import InvalidValueError
 
 # The default word lists of each language. `_VERBS` maps the forms of each verb to the possible complements of
 # the verb. `_PRONOUNS` maps the forms of each pronoun to the possible antecedents of the pronoun. The lists
-# have frequent words of image captions, such as the captions of Multi30k, and the verb of Figure 3 of the
-# paper.
+# have frequent words of image captions, such as the captions of Multi30k, frequent words of everyday sentences,
+# such as the sentences of Tatoeba, and the verb of Figure 3 of the paper.
 _VERBS = {
     "en": {
         "wear wears wearing": (
@@ -33,6 +33,22 @@ _VERBS = {
         ),
         "take takes taking": "picture pictures photo photos photograph photographs nap break",
         "make makes making": "difficult easy hard possible",
+        "have has had having": (
+            "book books money car house dog friend friends letter question questions problem problems homework "
+            "idea job work"
+        ),
+        "want wants wanted need needs needed": (
+            "book books money car house room doctor job help tea coffee wine beer water music movie movies cake"
+        ),
+        "ask asks asked asking": "question questions money help advice name favor",
+        "buy buys bought buying": "book books car house dress ticket tickets bread milk flowers",
+        "read reads reading write writes wrote writing": "book books letter letters newspaper newspapers",
+        "eat eats ate eating": "bread cake meat fish fruit apple apples rice lunch breakfast dinner",
+        "drink drinks drank drinking": "tea coffee wine beer water milk juice",
+        "speak speaks spoke speaking": "english french german spanish language languages",
+        "go goes went going": "school bed church hospital station beach",
+        "live lives lived living": "house apartment city town village country",
+        "wait waits waited waiting": "bus train minutes hour hours",
     },
     "de": {
         "trage trägt tragen": (
@@ -48,21 +64,46 @@ _VERBS = {
         "fährt fahren": "fahrrad fahrräder motorrad motorräder skateboard roller ski",
         "macht machen": "foto fotos bild bilder pause schwierig möglich",
         "schaut schauen sieht sehen": "zu an",
+        "habe hast hat haben hatte hatten": (
+            "buch bücher geld auto haus hund freund freunde brief frage fragen problem probleme hausaufgaben "
+            "idee arbeit zeit glück recht lust angst"
+        ),
+        "gehe gehst geht gehen ging": "schule hause bett kirche krankenhaus kino bahnhof strand",
+        "wohne wohnst wohnt wohnen wohnte lebe lebt leben": "haus wohnung stadt dorf land",
+        "gib gibt geben gab": "buch geld hand antwort rat",
+        "will willst wollen wollte möchte möchtest möchten brauche brauchst braucht brauchen": (
+            "buch bücher geld auto haus zimmer arzt arbeit hilfe tee kaffee wein bier wasser musik film kuchen"
+        ),
+        "kaufe kauft kaufen kaufte": "buch bücher auto haus kleid brot milch blumen",
+        "lese liest lesen las schreibe schreibt schreiben schrieb": "buch bücher brief briefe zeitung",
+        "esse isst essen aß": "brot kuchen fleisch fisch obst apfel äpfel reis",
+        "trinke trinkt trinken trank": "tee kaffee wein bier wasser milch saft",
+        "spreche spricht sprechen sprach": "englisch französisch deutsch spanisch sprache sprachen",
+        "warte wartet warten wartete": "bus zug minuten stunde stunden",
     },
 }
 _PRONOUNS = {
     "en": {
-        "he him his himself": "man boy guy gentleman father son player male baby child person",
-        "she her hers herself": "woman girl lady mother daughter player female baby child person",
-        "it its itself": "dog cat animal horse bird puppy law car boat",
+        "he him his himself": (
+            "man boy guy gentleman father son player male baby child person brother uncle grandfather husband king "
+            "doctor teacher tom john"
+        ),
+        "she her hers herself": (
+            "woman girl lady mother daughter player female baby child person sister aunt grandmother wife queen "
+            "doctor teacher mary"
+        ),
+        "it its itself": "dog cat animal horse bird puppy law car boat book house train",
         "they them their themselves": (
-            "men women people children boys girls kids players dogs couple group guys ladies friends"
+            "men women people children boys girls kids players dogs couple group guys ladies friends parents students"
         ),
     },
     "de": {
-        "er ihm ihn sein seine seinem seinen seiner": "mann junge herr vater sohn spieler hund",
+        "er ihm ihn sein seine seinem seinen seiner": (
+            "mann junge herr vater sohn spieler hund bruder onkel großvater könig arzt lehrer tom john"
+        ),
         "sie ihr ihre ihrem ihren ihrer": (
-            "frau dame mutter tochter spielerin frauen männer leute kinder jungen mädchen personen menschen"
+            "frau dame mutter tochter spielerin frauen männer leute kinder jungen mädchen personen menschen schwester "
+            "tante großmutter königin eltern freunde maria mary"
         ),
     },
 }

@@ -20,8 +20,6 @@ from ..model.inputs_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# A folder that contains a vocabulary file with one of these names is a CTranslate2 folder.
-VOCABULARIES = (_SHARED, _TARGET)
 # The version of CTranslate2's binary format that `_shapes` can read. In files of other versions, the shapes
 # of the weights are not checked.
 _FORMAT = 6

@@ -16,7 +16,6 @@ from ..model.tokenizing_vaswani import check_tokenizers
 from ..model.translator_vaswani import BaseTranslator
 from ..processor import has_bfloat16
 from .calibration import load_calibration
-from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype
 from .quantization import check_quantization, quantize
 
@@ -92,11 +91,6 @@ class Translator(BaseTranslator):
         folders = []
         for number, name in enumerate(names):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
-            if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
-                raise InvalidValueError(
-                    f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; "
-                    "use `vaswani translate --engine ctranslate2`."
-                )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]

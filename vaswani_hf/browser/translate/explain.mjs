@@ -3,6 +3,7 @@
 //
 // In comments, S is the number of source tokens, T the number of target tokens, and V the size of the vocabulary.
 
+import { checkArguments } from "./options.mjs";
 import { BeamSearch, bestContinuations, coverageScore, lengthPenalty, logSumExp, tokensOf } from "./search.mjs";
 
 const LARGEST_WEIGHT = 65535;
@@ -11,14 +12,21 @@ const TEMPERATURES = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 
 // runners-up of a word. LEAST_PROBABILITY is the smallest probability of a runner-up.
 const NUM_RUNNERS_UP = 3;
 const LEAST_PROBABILITY = 0.001;
+const UNSUPPORTED = ["must_contain", "split_sentences", "repetition_guard"];
 
-// Translate a text as one sentence, and return the explanation of the best translation. `explain` awaits the
+// Translate a text as one sentence, and return the explanation of the best translation. The options are those of
+// `Translator.translate`, without `UNSUPPORTED`. `explain` awaits the
 // async function `pause` after each step of a search. A page can handle events in `pause`. If `pause` throws
 // an error, the computation ends.
-export async function explain(translator, text, options, pause = async () => {}) {
+export async function explain(translator, text, options = {}, pause = async () => {}) {
+  checkArguments(text, options, UNSUPPORTED);
   const recorder = new Recorder(translator);
   const settings = translator.settingsOf(options);
-  const sourceIds = translator.layout(text, false).segments[0].ids;
+  const [segment] = translator.layout(text, false).segments;
+  if (segment === undefined) {
+    throw new RangeError(`\`text\` must contain a word, but is ${JSON.stringify(text)}.`);
+  }
+  const sourceIds = segment.ids;
   const forced = translator.prefixIds(options.target_prefix || "");
   const decoder = translator.decoder(sourceIds);
   const search = translator.search(decoder, forced, settings, { onStep: (step) => recorder.add(step) });

@@ -9,7 +9,7 @@ const DELAY = 200;
 const LONGEST_STEP = 30;
 const MOST_BEAMS = 10;
 
-const { element, percent } = vaswaniView;
+const { decimal, element, percent } = vaswaniView;
 const byId = (id) => document.getElementById(id);
 const [source, beams, number, prefix, phrases] = ["source", "beams", "number", "prefix", "phrases"].map(byId);
 const state = byId("status");
@@ -99,7 +99,7 @@ function lineResult(line, translations, buttons) {
     return button;
   });
   const unmet = (best.unmet_phrases || []).map((phrase) => `“${phrase}”`).join(", ");
-  const facts = (translation) => `score ${translation.score.toFixed(3)} · mean probability of a token ${percent(translation.confidence)}`;
+  const facts = (translation) => `score ${decimal(translation.score, 3)} · mean probability of a token ${percent(translation.confidence)}`;
   const list = others.map((other) => element("li", {}, other.text, element("span", { class: "facts" }, ` ${facts(other)}`)));
   return element(
     "section",

@@ -1,6 +1,7 @@
 // Translates texts. The class `Translator` follows the same rules as vaswani_hf/model/translator_vaswani.py.
 
 import { Decoder, Model, readWeights } from "./model.mjs";
+import { OWN_OPTIONS, checkArguments } from "./options.mjs";
 import { PhraseSearch, contains, fitPhrases, numTokens, repeatsNgram, searchPhrases } from "./phrases.mjs";
 import { BeamSearch, coverageScore, lengthPenalty, logProbsOf, logSumExp, meanOverHeads, tokensOf } from "./search.mjs";
 import { TextRules } from "./text_rules.mjs";
@@ -8,8 +9,6 @@ import { Tokenizer, splitWords, strip, stripLeft } from "./tokenizer.mjs";
 
 // Word alignments use the mean cross-attention of the last two decoder layers.
 const ALIGNMENT_LAYERS = 2;
-// The options of a translation that are no settings of `generate`.
-const OWN_OPTIONS = ["target_prefix", "must_contain", "split_sentences", "repetition_guard"];
 
 export function decodeBase64(text) {
   const characters = atob(text);
@@ -58,7 +57,7 @@ export class Translator {
   // of phrases that the translation must contain; the field `unmet_phrases` of a translation has the missing
   // phrases, or null. If `split_sentences` is true, each sentence is translated separately. If
   // `repetition_guard` is true, a sentence is translated again, without repetition, if its translation
-  // repeats itself in a loop.
+  // repeats itself in a loop. A wrong argument is a TypeError.
   translate(text, options = {}) {
     const job = this.begin(text, options);
     while (!job.isOver) {
@@ -70,6 +69,7 @@ export class Translator {
   // Begin a translation, and return a `Job`. The caller must call the method `step` of the job until `isOver`
   // is true, and then the method `result`. A page can handle events between two steps.
   begin(text, options = {}) {
+    checkArguments(text, options);
     return new Job(this, text, options);
   }
 
@@ -91,7 +91,7 @@ export class Translator {
     const fitting = fitPhrases(phrases, prompt, limit);
     if (fitting === null) {
       throw new RangeError(
-        `must_contain has phrases of ${numTokens(phrases)} tokens, and the translation has room for at most ` +
+        `\`must_contain\` has phrases of ${numTokens(phrases)} tokens, and the translation has room for at most ` +
           `${limit}; give fewer phrases.`,
       );
     }
@@ -111,7 +111,7 @@ export class Translator {
     }
     if (settings.num_return_sequences > settings.num_beams) {
       throw new RangeError(
-        `num_return_sequences must be at most num_beams, which is ${settings.num_beams}, but is ` +
+        `\`num_return_sequences\` must be at most \`num_beams\`, which is ${settings.num_beams}, but is ` +
           `${settings.num_return_sequences}.`,
       );
     }
@@ -294,7 +294,7 @@ class Job {
     this.settings = translator.settingsOf(options);
     this.guardsRepetition = Boolean(options.repetition_guard);
     this.prefix = strip(options.target_prefix || "");
-    this.phrases = (options.must_contain || []).filter((phrase) => strip(phrase));
+    this.phrases = options.must_contain || [];
     const { segments, separators } = translator.layout(text, options.split_sentences);
     this.segments = segments.map((segment) => ({ ...segment, prefix: "", phrases: [] }));
     this.separators = separators;
@@ -349,7 +349,7 @@ class Job {
     const search = yield* searchPhrases(makeSearch, phrases, settings.num_return_sequences);
     if (search.finished.length === 0) {
       throw new Error(
-        "No translation was found, because at some step every token is forbidden by no_repeat_ngram_size.",
+        "No translation was found, because at some step every token is forbidden by `no_repeat_ngram_size`.",
       );
     }
     return search.finished.slice(0, settings.num_return_sequences).map(({ hypothesis }) => {

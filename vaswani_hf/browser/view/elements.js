@@ -81,3 +81,14 @@ function decimal(value, digits = 2) {
 function percent(value) {
   return value >= 0.1 || value === 0 ? `${Math.round(100 * value)} %` : `${(100 * value).toFixed(1)} %`;
 }
+
+// Return a number and its noun, such as "1 token" or "2 tokens".
+function counted(number, one, many = `${one}s`) {
+  return `${number} ${number === 1 ? one : many}`;
+}
+
+// Return a text in quotation marks for the end of a sentence. Add a full stop, unless the text ends with a full
+// stop or another mark that ends a sentence.
+function quotedAtEnd(text) {
+  return /[\p{Sentence_Terminal}…]$/u.test(text) ? `“${text}”` : `“${text}”.`;
+}

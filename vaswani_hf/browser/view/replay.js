@@ -157,9 +157,10 @@ function searchNote(record, search, state) {
   const isRecorded = state.temperature === 1 && state.penalty === record.length_penalty;
   if (isRecorded) return "";
   const [best] = search.finished;
-  const result = best ? `The result is “${hypothesisText(record, best.node)}”.` : "No hypothesis has finished.";
+  const result = best ? `The result is ${quotedAtEnd(hypothesisText(record, best.node))}` : "No hypothesis has finished.";
   if (search.numUnknown === 0) return `${result} All hypotheses are in the recorded tree.`;
-  return `${result} ${search.numUnknown} hypotheses left the recorded tree, so a new search could find another result.`;
+  const unknown = counted(search.numUnknown, "hypothesis", "hypotheses");
+  return `${result} ${unknown} left the recorded tree, so a new search could find another result.`;
 }
 
 // Return the columns of the tree, one for each step up to `lastStep`. A column contains the beams of the step
@@ -265,7 +266,7 @@ function describeChoice(record, search, shown, node) {
   const { step } = record.nodes[node];
   const candidate = search.steps[step - 1]?.candidates.find((other) => other.node === node);
   if (candidate === undefined || step > shown) return "The chosen token is not in this part of the tree.";
-  const text = `“${hypothesisText(record, node)}” has the sum ${decimal(candidate.sum)} after ${step} tokens.`;
+  const text = `“${hypothesisText(record, node)}” has the sum ${decimal(candidate.sum)} after ${counted(step, "token")}.`;
   return `${text} ${describeEnd(record, search, candidate, shown)}`;
 }
 
@@ -281,7 +282,8 @@ function describeEnd(record, search, candidate, shown) {
   if (survivingNodes(record, columns).has(candidate.node)) return "It goes on in the beam, or it has a finished continuation.";
   const isContinued = (column) => column.some(({ node }) => pathTo(record.nodes, node).includes(candidate.node));
   const last = columns.findLastIndex(isContinued) + 1;
-  return `It left the beam at step ${last + 1}, because ${record.num_beams} other hypotheses had larger sums.`;
+  const others = counted(record.num_beams, "other hypothesis", "other hypotheses");
+  return `It left the beam at step ${last + 1}, because ${others} had larger sums.`;
 }
 
 const FATES = {

@@ -41,7 +41,8 @@ function describeFate(explanation, runnerUp) {
 function describeNode(record, node) {
   const { step, state, left } = record.nodes[node];
   if (state === "dropped") {
-    return `Left the search at step ${step}: its sum ${decimal(sumOf(record.nodes, node))} was ${rankAt(record, node)}, and ${record.num_beams} beams go on.`;
+    const beams = counted(record.num_beams, "beam goes on", "beams go on");
+    return `Left the search at step ${step}: its sum ${decimal(sumOf(record.nodes, node))} was ${rankAt(record, node)}, and ${beams}.`;
   }
   if (state === "finished") {
     const rank = record.finished.findIndex((hypothesis) => hypothesis.node === node);
