@@ -2,6 +2,7 @@
 
 import pytest
 
+from vaswani_hf.model import glossary_vaswani
 from vaswani_hf.model.glossary_vaswani import read_glossary
 
 
@@ -33,10 +34,35 @@ def test_terms_match_words_and_their_inflections(glossary, text, phrases):
     assert read_glossary(path).phrases(text) == phrases
 
 
+def test_a_match_examines_only_terms_with_the_same_first_word(glossary, monkeypatch):
+    others = "".join(f"{chr(97 + i)}{chr(97 + k)}word\tx\n" for i in range(26) for k in range(26))
+    terms = read_glossary(glossary(f"{others}old house\tHaus\n"))
+    examined = []
+    stems = glossary_vaswani._stems
+
+    def stems_of(word):
+        examined.append(word)
+        return stems(word)
+
+    monkeypatch.setattr(glossary_vaswani, "_stems", stems_of)
+    assert terms.phrases("the old houses") == ["Haus"]
+    assert examined == ["the", "old", "houses", "house"]
+
+
 def test_a_wrong_line_is_named(glossary, vaswani, copier_checkpoint):
     path = glossary("a\tb\nno tab\n")
     code, _, sentence = vaswani("translate", copier_checkpoint, "--text", "eins", "--glossary", path)
     assert code == 2 and "Line 2 of the glossary" in sentence
+
+
+@pytest.mark.parametrize("line", ["house", "house\tHaus\tb", "house\t\tb", "\tHaus", " \t\tHaus"])
+def test_a_line_must_have_a_source_term_and_one_target_term(glossary, line):
+    with pytest.raises(ValueError, match="^Line 3 of the glossary .* must have a source term, a tab and a"):
+        read_glossary(glossary(f"city\tStadt\n\t\n{line}\n"))
+
+
+def test_empty_columns_at_the_end_of_a_line_are_ignored(glossary):
+    assert read_glossary(glossary("house\tHaus\t\r\ncity\t\t\r\n")).phrases("a house") == ["Haus"]
 
 
 def test_the_command_reads_a_glossary_once(glossary, vaswani, copier_checkpoint, monkeypatch):
