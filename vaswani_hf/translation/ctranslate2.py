@@ -58,7 +58,7 @@ from transformers.utils import logging
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
+from ..model.generation_vaswani import max_new_tokens_of, setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.search_errors_vaswani import NotFiniteError
 from ..model.search_strategies_vaswani import (
@@ -378,18 +378,9 @@ class CTranslate2Backend:
                 "`target_prefix` must have fewer tokens than the exported model has positions, "
                 f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
-        limits = [self._num_positions]
-        own = max_tokens_by_source(config, len(segment.token_ids))
-        if config.max_new_tokens is not None:
-            limits.append(prefix_length + config.max_new_tokens)
-        elif config.max_length is not None:
-            # Subtract 1, because `max_length` of transformers includes the start token.
-            limits.append(config.max_length - 1)
-        elif own is None:
-            own = PAPER_MAX_LENGTH[0] * len(segment.token_ids) + PAPER_MAX_LENGTH[1]
-        if own is not None:
-            limits.append(prefix_length + own)
-        return max(min(limits), prefix_length + 1)
+        # Add 1 to the prefix length, because `max_length` of transformers includes the start token.
+        limit = max_new_tokens_of(config, len(segment.token_ids), 1 + prefix_length, self._num_positions)
+        return prefix_length + max(limit, 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
         """Compute the attention of the first target token with a greedy search. In a batch, CTranslate2's
