@@ -55,6 +55,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
+from ..checkpoint.search_settings import unsupported_settings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
@@ -203,17 +204,13 @@ class CTranslate2Backend:
             ) from error
 
     def _warn_of_unknown_settings(self) -> None:
-        defaults = GenerationConfig._get_default_generation_params()
-        for name, value in self.generation_config.to_diff_dict().items():
-            is_harmless = (
-                name in (*DECODING_SETTINGS, "bad_words_ids")
-                or name.startswith(("_", "output_"))
-                or name.endswith(("_token_id", "_version"))
+        # The method `_config` refuses the fields of `SearchSettings` that the engine does not support, because
+        # a call can set other values.
+        supported = {*DECODING_SETTINGS, "bad_words_ids"}
+        for name, value in unsupported_settings(self.generation_config, supported).items():
+            logger.warning(
+                f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
             )
-            if not is_harmless and value != defaults.get(name):
-                logger.warning(
-                    f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
-                )
 
     @property
     def supports_phrases(self) -> bool:
