@@ -456,7 +456,7 @@ def with_metaspace(file):
         (
             {},
             {"min_new_tokens": 3},
-            "`min_new_tokens` of the generation config is 3, which HTML cannot express: the search of the page",
+            "`min_new_tokens` of the generation config is 3, which HTML cannot express: the search of the format",
         ),
     ],
 )

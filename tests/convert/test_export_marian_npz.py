@@ -142,22 +142,62 @@ def test_the_start_token_is_added_to_the_first_position(checkpoint, tmp_path):
     assert settings["mini-batch"] == 1
 
 
+def write_search(folder, settings):
+    file = folder / "generation_config.json"
+    search = json.loads(file.read_text()) | {"_from_model_config": False, **settings}
+    file.write_text(json.dumps(search))
+
+
 def test_settings_that_the_search_lacks_give_a_warning(checkpoint, tmp_path, caplog):
     folder = checkpoint()
-    file = folder / "generation_config.json"
-    search = json.loads(file.read_text()) | {
+    search = {
         "num_beams": 3,
         "length_penalty": 0.6,
         "length_penalty_type": "gnmt",
         "max_length_a": 1.0,
         "max_length_b": 50,
-        "_from_model_config": False,
+        "max_new_tokens": 90,
+        "early_stopping": True,
+        "forced_eos_token_id": 2,
     }
-    file.write_text(json.dumps(search))
+    write_search(folder, search)
     export(folder, tmp_path / "marian", "marian_npz")
-    assert "does not support `length_penalty_type` 'gnmt', `max_length_b` 50" in caplog.text
+    (message,) = [record.getMessage() for record in caplog.records]
+    replaced = set(re.findall(r"`(\w+)`", message))
+    assert replaced == search.keys() - {"num_beams", "length_penalty", "max_length_a"}
+    assert all(f"`{name}` {search[name]!r}" in message for name in replaced)
     settings = yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())
     assert (settings["beam-size"], settings["normalize"], settings["max-length-factor"]) == (3, 0.6, 3.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"no_repeat_ngram_size": 3},
+        {"num_return_sequences": 2},
+        {"suppress_tokens": [7]},
+        {"bad_words_ids": [[7]]},
+        {"new_setting": 0.5},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_search_setting_without_a_counterpart_is_refused(checkpoint, tmp_path, settings):
+    folder = checkpoint()
+    write_search(folder, {"num_beams": 4, "length_penalty_type": "gnmt", **settings})
+    ((name, value),) = settings.items()
+    message = f"`{name}` of the generation config is {value!r}, which Marian (C++) cannot express: the search"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        export(folder, tmp_path / "marian", "marian_npz")
+    assert not (tmp_path / "marian").exists()
+
+
+def test_marian_excludes_the_unknown_token(checkpoint, tmp_path):
+    folder = checkpoint()
+    _, tokenizer = load_tokenizers(folder)
+    excluded = [token for token in (tokenizer.unk_token_id, tokenizer.pad_token_id) if token is not None]
+    write_search(folder, {"suppress_tokens": excluded})
+    export(folder, tmp_path / "marian", "marian_npz")
+    assert not yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())["allow-unk"]
 
 
 REFUSED = [

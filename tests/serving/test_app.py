@@ -284,12 +284,16 @@ def test_html_requests_share_a_batch(serve, copier):
 
 def test_glossaries(serve, tmp_path):
     path = tmp_path / "terms.tsv"
-    path.write_text("hund\tÖl\n", encoding="utf-8")
+    path.write_text(f"hund\tÖl\nStraße\t{'nein ' * 80}\n", encoding="utf-8")
     client = serve(glossaries={"terms": read_glossary(str(path))})
     assert "Öl" not in translate(client, q="der Hund").json()["translatedText"]
     assert "Öl" in translate(client, q="der Hund", glossary="terms").json()["translatedText"]
     found = translate(client, q="der <b>Hund</b>", glossary="terms", format="html").json()["translatedText"]
     assert "Öl" in found and "<b>" in found
+    # The target term of "Straße" is too long for the search.
+    for document_format in ("text", "html"):
+        answer = translate(client, q="Hund Straße", glossary="terms", format=document_format)
+        assert "Öl" in answer.json()["translatedText"]
     answer = client.post("/v1/translations", json={"text": "Hund", "glossary": "other"})
     expected = "`glossary` must be a glossary of the service (terms), but is 'other'."
     assert (answer.status_code, answer.json()) == (400, {"error": expected})

@@ -217,7 +217,7 @@ def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, research_only):
     )
     translator = pipeline("translation", model=str(research_only))
     shards = {"max_shard_size": "20KB"}
-    with pytest.raises(HubError, match="^`license` must be research-only or left out, because"):
+    with pytest.raises(HubError, match="^`license` must be research-only or left out, but"):
         translator.push_to_hub(repo_id, license="apache-2.0", **shards)
     translator.push_to_hub(repo_id, license="research-only", **shards)
     card = hub.repository(repo_id).files()["README.md"]

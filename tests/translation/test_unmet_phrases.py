@@ -10,6 +10,8 @@ from factories import stacks
 from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import TranslationPipeline
+from vaswani_hf.model.backend_vaswani import Hypothesis, Segment
+from vaswani_hf.model.translator_vaswani import _unmet_phrases
 from vaswani_hf.translation import Translator
 
 # Each word may occur only once, so no translation can contain all three phrases.
@@ -38,6 +40,14 @@ def test_unmet_phrases_are_told(copier, caplog):
     assert scored.log_prob == pytest.approx(found[1].log_prob, abs=1e-4)
     plain = list(copier.translate(lines, must_contain=phrases, **ONCE))
     assert plain == [translation.text for translation in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "unmet"), [("des Hauses", None), ("Haustür", None), ("ein haus", ["Haus"]), ("Ha us", ["Haus"])]
+)
+def test_a_phrase_may_be_a_part_of_a_longer_word(text, unmet):
+    segment = Segment("house", [5, 2], phrases=[[9]], phrase_texts=["Haus"])
+    assert _unmet_phrases(segment, Hypothesis([6, 2], text=text)) == unmet
 
 
 def test_sentences_of_a_text_have_their_own_phrases(copier):

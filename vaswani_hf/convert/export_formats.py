@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from huggingface_hub import ModelCardData
+from transformers import GenerationConfig
 
 from ..checkpoint.files import CARD_FILE, write_whole
+from ..checkpoint.search_settings import unsupported_settings
 from ..checkpoint.tokenizers import Tokenizers
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
@@ -103,6 +105,17 @@ class Expressible:
                 raise NotExpressibleError(
                     f"`{name}` is {value!r}, which {self.title} cannot express: {reason}."
                 )
+
+
+def refuse_other_settings(config: GenerationConfig, supported: Collection[str], title: str) -> None:
+    """Raise a NotExpressibleError if the generation config has a search setting that is not in `supported`.
+    `title` is the name of the format in the error message.
+    """
+    for name, value in unsupported_settings(config, supported).items():
+        raise NotExpressibleError(
+            f"`{name}` of the generation config is {value!r}, which {title} cannot express: the search of the "
+            "format has no such setting; remove the setting from generation_config.json."
+        )
 
 
 class Export(Protocol):

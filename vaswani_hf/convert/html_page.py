@@ -47,6 +47,7 @@ from .export_formats import (
     needs_end_token,
     needs_start_token,
     one_of,
+    refuse_other_settings,
     write_card,
 )
 from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
@@ -80,17 +81,6 @@ _SEARCH: dict[str, Any] = {
     "max_length_a": None,
     "max_length_b": None,
 }
-# The fields of a generation config that do not change the result of a beam search without sampling.
-_IDLE = frozenset(
-    """
-    _from_model_config bos_token_id cache_implementation decoder_start_token_id eos_token_id output_attentions
-    output_hidden_states output_logits output_scores pad_token_id renormalize_logits return_dict_in_generate
-    temperature top_k top_p transformers_version use_cache
-    """.split()
-)
-# Maps fields of a generation config to values that have no effect on the search. The values None, False, 0
-# and an empty list have no effect on the search either.
-_NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
 # To compare the tokenizers of the page with the tokenizers of the checkpoint, the export encodes and decodes
 # `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 50
@@ -157,13 +147,7 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
     setting that the page does not support.
     """
     config = model.generation_config
-    for name, value in config.to_diff_dict().items():
-        has_effect = value and value != _NEUTRAL.get(name)
-        if has_effect and name not in _SEARCH and name not in _IDLE:
-            raise NotExpressibleError(
-                f"`{name}` of the generation config is {value!r}, which {_TITLE} cannot express: the search of the page "
-                "has no such setting."
-            )
+    refuse_other_settings(config, _SEARCH, _TITLE)
     settings = {}
     for name, default in _SEARCH.items():
         value = getattr(config, name, None)

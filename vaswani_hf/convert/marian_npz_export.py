@@ -39,6 +39,7 @@ import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from ..checkpoint.search_settings import unsupported_settings
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
@@ -53,6 +54,7 @@ from .export_formats import (
     Limit,
     needs_start_token,
     one_of,
+    refuse_other_settings,
 )
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
@@ -81,6 +83,15 @@ _MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVA
 _POSITIONS = ("sinusoidal", "learned", "none")
 # The version of Marian with which the tests run exported models.
 _VERSION = "1.12.42"
+# The search settings that Marian supports with all values.
+_SETTINGS = frozenset("num_beams length_penalty max_length_a".split())
+# The search settings for which Marian has only a similar setting.
+_REPLACED = frozenset(
+    """
+    length_penalty_type coverage_penalty early_stopping max_new_tokens max_length max_length_b
+    forced_eos_token_id
+    """.split()
+)
 # By default, Marian generates at most this number of target tokens for each source token.
 _LENGTH_FACTOR = 3.0
 
@@ -147,17 +158,20 @@ def export_marian_npz(
 def _search_options(
     config: GenerationConfig, tokenizers: Tokenizers, model_config: VaswaniConfig
 ) -> dict[str, Any]:
-    """Return the search options for decoder.yml. Log a warning with the settings that Marian does not
-    support.
+    """Return the search options for decoder.yml. Log a warning with the settings that Marian replaces by
+    similar settings. Raise a NotExpressibleError if the generation config has another setting that Marian
+    does not support.
     """
-    left_out = [
-        f"`{name}` {getattr(config, name)!r}"
-        for name in ("length_penalty_type", "coverage_penalty", "max_length_b")
-        if getattr(config, name, None) not in (None, 0, "power")
-    ]
-    if left_out:
+    unknown = tokenizers[-1].unk_token_id
+    supported = set(_SETTINGS)
+    # Marian can exclude only the unknown token. The exported model never generates `<pad>`.
+    if {unknown, model_config.pad_token_id}.issuperset(config.suppress_tokens or ()):
+        supported.add("suppress_tokens")
+    refuse_other_settings(config, supported | _REPLACED, EXPRESSIBLE.title)
+    replaced = [f"`{name}` {value!r}" for name, value in unsupported_settings(config, supported).items()]
+    if replaced:
         logger.warning(
-            f"The search of Marian does not support {', '.join(left_out)}. The search of Marian divides "
+            f"The search of Marian does not support {', '.join(replaced)}. The search of Marian divides "
             "scores by a power of the length, and limits the length of a translation to a multiple of the "
             "source length."
         )
@@ -167,7 +181,6 @@ def _search_options(
         # tokens if a tokenizer has no limit.
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
-    unknown = tokenizers[-1].unk_token_id
     factor = getattr(config, "max_length_a", None) or 0.0
     if not factor or getattr(config, "max_length_b", None):
         factor = max(factor, _LENGTH_FACTOR)

@@ -38,7 +38,6 @@ sentence, P the prompt length, S the source length, T the target length and D th
 """
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,6 +66,8 @@ from .search_strategies_vaswani import SearchStrategies
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
+# The settings that limit the length of a translation.
+LENGTH_SETTINGS = ("max_new_tokens", "max_length", "max_length_a", "max_length_b")
 # The names of the model inputs from which the search can remove a sentence whose search has ended. If a call
 # has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search ends.
 _INPUTS_OF_BEAMS = {
@@ -343,33 +344,31 @@ class VaswaniGeneration(GenerationMixin):
             torch.Tensor: The maximum number of tokens of each translation, including the prompt, [B] int64;
                 None if the length limit of the batch applies to all sentences.
         """
-        has_no_length = config.max_length is None and config.max_new_tokens is None
-        if has_no_length and max_tokens_by_source(config, 0) is None:
-            config.max_length_a, config.max_length_b = PAPER_MAX_LENGTH
+        has_fixed_length = config.max_length is not None or config.max_new_tokens is not None
+        depends_on_source = not has_fixed_length or max_tokens_by_source(config, 0) is not None
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
-        positions_left = self._positions_left(prompt_length)
         # Compute the length limit of the batch from the padded source length, because no source has more
         # tokens than the padded length.
-        by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
-        longest = positions_left if by_source is None else min(by_source, positions_left)
-        lower_length_limit(config, longest, prompt_length)
+        padded_length = self._source_length(source, model_kwargs)
+        longest = max_new_tokens_of(config, padded_length, prompt_length, self._num_positions)
+        lengths = None
         mask = model_kwargs.get("attention_mask")
-        if by_source is None or mask is None:
-            return None
-        limits = []
-        for source_length in (mask != 0).sum(dim=1).tolist():
-            limit = max_tokens_by_source(config, source_length) or 1
-            limits.append(prompt_length + min(limit, positions_left))
-        return torch.tensor(limits, device=mask.device)
+        if depends_on_source and mask is not None:
+            limits = []
+            for source_length in (mask != 0).sum(dim=1).tolist():
+                limit = max_new_tokens_of(config, source_length, prompt_length, self._num_positions)
+                limits.append(prompt_length + limit)
+            lengths = torch.tensor(limits, device=mask.device)
+        lower_length_limit(config, longest, prompt_length)
+        return lengths
 
-    def _positions_left(self, prompt_length: int) -> int:
-        """Return the largest number of new tokens for which the model has positions."""
-        if self.config.position_embedding != "learned":
-            return sys.maxsize
-        # Permit one token more than the number of free positions, because the model never reads the last new
-        # token.
-        return max(1, self.config.max_position_embeddings - prompt_length + 1)
+    @property
+    def _num_positions(self) -> float:
+        """The number of tokens that the model can read; infinite without a table of learned positions."""
+        return (
+            self.config.max_position_embeddings if self.config.position_embedding == "learned" else math.inf
+        )
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
         """Return the source length in tokens, including padding."""
@@ -667,7 +666,36 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
     return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
 
 
-def lower_length_limit(config: GenerationConfig, max_new_tokens: int, prompt_length: int) -> None:
+def max_new_tokens_of(config: Any, source_length: int, prompt_length: int, num_positions: float) -> int:
+    """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
+
+    `config` contains the settings `max_new_tokens`, `max_length`, `max_length_a` and `max_length_b`. The
+    decoder reads `prompt_length` tokens before the new tokens: the start token and the target prefix.
+    `num_positions` is the number of tokens that the decoder can read, see `positions_left`.
+    """
+    limits = [positions_left(num_positions, prompt_length)]
+    by_source = max_tokens_by_source(config, source_length)
+    if config.max_new_tokens is not None:
+        limits.append(config.max_new_tokens)
+    elif config.max_length is not None:
+        limits.append(config.max_length - prompt_length)
+    elif by_source is None:
+        by_source = PAPER_MAX_LENGTH[0] * source_length + PAPER_MAX_LENGTH[1]
+    if by_source is not None:
+        limits.append(by_source)
+    return int(min(limits))
+
+
+def positions_left(num_positions: float, prompt_length: int) -> float:
+    """Return the largest number of new tokens for which the model has positions. `num_positions` is infinite
+    if the model has no table of learned positions.
+    """
+    # Permit one token more than the number of free positions, because the model never reads the last new
+    # token.
+    return max(1, num_positions - prompt_length + 1)
+
+
+def lower_length_limit(config: GenerationConfig, max_new_tokens: float, prompt_length: int) -> None:
     """Lower the length limit of a config to `max_new_tokens` new tokens, if the limit is higher."""
     if config.max_new_tokens is not None:
         config.max_new_tokens = min(config.max_new_tokens, max_new_tokens)

@@ -12,53 +12,88 @@ This file is saved with every checkpoint because the translator reads glossaries
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .errors_vaswani import InvalidValueError
 
 # Common endings of inflected words in English, German and the Romance languages.
 _ENDINGS = frozenset(("", *"s es e n en er em ern ens ed d ing y ies ied x a o as os".split()))
+_LONGEST_ENDING = max(map(len, _ENDINGS))
+# The minimum number of letters of a stem.
+_SHORTEST_STEM = 3
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 
 @dataclass(frozen=True)
+class Term:
+    """A term of a glossary: the words of the source term in lower case, and the target term."""
+
+    words: tuple[str, ...]
+    target: str
+
+
 class Glossary:
-    """The terms of a glossary. Each term is a pair of the words of the source term in lower case and the
-    target term.
+    """Finds the terms of a glossary in texts.
+
+    The terms are in a dict with the stems of the first word of each term as keys. Therefore the time for a
+    text does not depend on the number of terms in the glossary that begin with other words.
+
+    Args:
+        terms (Iterable): The terms. If two terms have equally many words and match the same words of a text,
+            the first term is used.
     """
 
-    terms: tuple[tuple[tuple[str, ...], str], ...]
+    def __init__(self, terms: Iterable[Term]):
+        self._terms = sorted(terms, key=lambda term: -len(term.words))
+        # Maps each stem to the indices of the terms whose first word has the stem.
+        self._terms_of_stem: dict[str, list[int]] = {}
+        for number, term in enumerate(self._terms):
+            for stem in _stems(term.words[0]):
+                self._terms_of_stem.setdefault(stem, []).append(number)
 
     def phrases(self, text: str) -> list[str]:
         """Return the phrases that the translation of a text must contain. Where a longer term matches, a
         shorter term in the same words is ignored.
         """
         matches = list(_WORD.finditer(text))
-        words = [match[0].casefold() for match in matches]
-        is_free = [True] * len(words)
+        is_free = [True] * len(matches)
         found: list[tuple[int, str]] = []
-        for term, target in self.terms:
-            for start in range(len(words) - len(term) + 1):
-                end = start + len(term)
-                if all(is_free[start:end]) and all(map(_is_same_word, term, words[start:end])):
-                    is_free[start:end] = [False] * len(term)
-                    found.append((start, target or text[matches[start].start() : matches[end - 1].end()]))
+        for number, start in self._find([match[0].casefold() for match in matches]):
+            term = self._terms[number]
+            end = start + len(term.words)
+            if all(is_free[start:end]):
+                is_free[start:end] = [False] * len(term.words)
+                copy = text[matches[start].start() : matches[end - 1].end()]
+                found.append((start, term.target or copy))
         return list(dict.fromkeys(phrase for _, phrase in sorted(found)))
 
+    def _find(self, words: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the index of each term that matches, and the index of the first word of the match. Terms
+        with more words come first.
+        """
+        stems = [_stems(word) for word in words]
+        found = set()
+        for start, of_word in enumerate(stems):
+            for stem in of_word:
+                for number in self._terms_of_stem.get(stem, ()):
+                    others = self._terms[number].words[1:]
+                    following = stems[start + 1 : start + 1 + len(others)]
+                    if len(following) == len(others) and not any(map(_stems_differ, others, following)):
+                        found.add((number, start))
+        return sorted(found)
 
-def _is_same_word(term: str, word: str) -> bool:
-    if term == word:
-        return True
-    length = next(
-        (i for i, (a, b) in enumerate(zip(term, word, strict=False)) if a != b), min(len(term), len(word))
-    )
-    # Also try endings that begin one letter before the first different letter. For example, compare the
-    # endings "es" and "em" of "kleines" and "kleinem".
-    return any(
-        term[begin:] in _ENDINGS and word[begin:] in _ENDINGS
-        for begin in range(length, max(2, length - 2), -1)
-    )
+
+def _stems(word: str) -> set[str]:
+    """Return the word, and the word without each ending that it has. Two words match if they share a stem.
+    For example, "cities" and "city" share the stem "cit".
+    """
+    shortest = max(_SHORTEST_STEM, len(word) - _LONGEST_ENDING)
+    return {word, *(word[:length] for length in range(shortest, len(word)) if word[length:] in _ENDINGS)}
+
+
+def _stems_differ(word: str, stems: set[str]) -> bool:
+    return stems.isdisjoint(_stems(word))
 
 
 def read_glossary(path: str) -> Glossary:
@@ -74,25 +109,24 @@ def read_glossary(path: str) -> Glossary:
             f"`glossary` must be a readable file, but {path} is not ({error.strerror})."
         ) from None
     for number, line in enumerate(lines, 1):
-        source, tab, target = line.removesuffix("\r").partition("\t")
-        if not source.strip() and not target.strip():
+        columns = [column.strip() for column in line.split("\t")]
+        if not any(columns):
             continue
+        source = columns[0]
         words = tuple(_words(source))
-        target = target.strip()
-        if not tab or not words or "\t" in target:
+        if not words or len(columns) == 1 or any(columns[2:]):
             raise ValueError(
                 f"Line {number:,} of the glossary {path} must have a source term, a tab and a target term, "
                 f"but is {line[:60]!r}."
             )
-        target = "" if target == source.strip() else target
+        target = "" if columns[1] == source else columns[1]
         earlier, earlier_number = terms.setdefault(words, (target, number))
         if earlier != target:
             _warn(
                 f"Lines {earlier_number:,} and {number:,} of the glossary {path} have different targets for "
-                f"{source.strip()!r}; line {number:,} is ignored."
+                f"{source!r}; line {number:,} is ignored."
             )
-    longest_first = sorted(terms.items(), key=lambda term: -len(term[0]))
-    return Glossary(tuple((words, target) for words, (target, _) in longest_first))
+    return Glossary(Term(words, target) for words, (target, _) in terms.items())
 
 
 def _words(text: str) -> Sequence[str]:

@@ -30,7 +30,12 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
 from .errors_vaswani import InvalidValueError
 from .fast_path_vaswani import fast_path
-from .generation_vaswani import VaswaniGeneration, lower_length_limit, max_tokens_by_source
+from .generation_vaswani import (
+    VaswaniGeneration,
+    lower_length_limit,
+    max_tokens_by_source,
+    positions_left,
+)
 from .loss_vaswani import IGNORED_LABEL
 from .masks_vaswani import CACHE_NAME
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel
@@ -384,7 +389,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}."
             )
         has_no_length = config.max_length is None and config.max_new_tokens is None
-        longest = self._positions_left(prompt_length)
+        longest = positions_left(self._num_positions, prompt_length)
         limit = max_tokens_by_source(config, prompt_length)
         if limit is not None:
             longest = min(longest, limit)

@@ -66,10 +66,8 @@ def check_phrases(
 
 
 def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_classes: int) -> None:
-    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     tokens = phrase if isinstance(phrase, (list, tuple)) else []
-    are_ordinary = [isinstance(t, int) and 0 <= t < num_classes and t not in special for t in tokens]
-    if not tokens or not all(are_ordinary):
+    if not tokens or not has_ordinary_tokens(tokens, config, num_classes):
         raise InvalidValueError(
             "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of "
             f"one or more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence "
@@ -81,6 +79,12 @@ def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_clas
         reason = f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as"
     if reason is not None:
         raise PhraseError(sentence, [[*tokens]], f"{reason} in this phrase; remove the phrase or the setting")
+
+
+def has_ordinary_tokens(phrase: Sequence[Any], config: GenerationConfig, num_classes: int) -> bool:
+    """Return True if all elements of a phrase are ids of target tokens, and no element is a special token."""
+    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
+    return all(isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase)
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:

@@ -35,12 +35,12 @@ from itertools import islice
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import config_with, setting_of
+from .generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
 from .inputs_vaswani import (
     LINE_ERRORS,
     SCORE_SETTINGS,
@@ -54,7 +54,7 @@ from .inputs_vaswani import (
     unwrap,
     zip_pairs,
 )
-from .phrases_vaswani import contains, forbidden_tokens, repeated_ngram
+from .phrases_vaswani import contains, forbidden_tokens, has_ordinary_tokens, repeated_ngram
 from .segment_tokenizer_vaswani import SegmentTokenizer
 from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
 from .tokenizing_vaswani import TOKENIZING, phrase_token_ids, prefix_token_ids
@@ -79,6 +79,12 @@ _NO_LIMIT = 10**6
 # `max_new_tokens`, because `generate` of the model limits the length of each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
+# The settings that can make a term of a glossary impossible.
+_TERM_SETTINGS = (
+    *("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size"),
+    *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    *LENGTH_SETTINGS,
+)
 # The arguments that `BaseTranslator.score` accepts in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
     *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
@@ -229,11 +235,17 @@ class BaseTranslator:
         Raises:
             ValueError: If `num_return_sequences` is larger than the search permits, if `min_confidence` is
                 given but the checkpoint has no calibration.json, or if a glossary is given but the backend
-                does not support phrases.
+                does not support phrases or samples translations.
         """
         if options.terms is not None and not self.backend.supports_phrases:
             raise InvalidValueError(
                 "`glossary` must be left out, because the engine of the model does not support phrases."
+            )
+        if options.terms is not None and setting_of(
+            "do_sample", options.generate, self.backend.generation_config
+        ):
+            raise InvalidValueError(
+                "`glossary` must be left out with `do_sample`, because sampling does not support phrases."
             )
         if options.min_confidence is not None and self.calibration is None:
             raise InvalidValueError(
@@ -426,31 +438,45 @@ class BaseTranslator:
 
     def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
         """Step 3 of a translation: add target terms of the glossary to the required phrases of a segment.
-        Ignore a glossary term that contradicts another search setting.
+        Ignore a glossary term that contradicts another search setting, or is too long for the translation.
         """
         assert options.terms is not None
-        names = ("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size", "max_new_tokens")
-        config = config_with(names, options.generate, self.backend.generation_config)
-        room = config.max_new_tokens or math.inf
-        room -= 1 + len(segment.prefix) + sum(map(len, segment.phrases))
+        config = config_with(_TERM_SETTINGS, options.generate, self.backend.generation_config)
+        room = self._room_for_terms(segment, config)
         for phrase in options.terms.phrases(segment.text):
             token_ids = phrase_token_ids(phrase, self.target_tokenizer)
-            is_impossible = (
-                forbidden_tokens(token_ids, config)
-                or repeated_ngram(token_ids, config.no_repeat_ngram_size)
-                or len(token_ids) > room
-                or self.target_tokenizer.unk_token_id in token_ids
-            )
-            if is_impossible:
+            obstacle = self._obstacle_to_term(token_ids, room, config)
+            if obstacle is not None:
                 logger.warning(
-                    f"The glossary asks for {phrase!r} in the translation of {segment.text[:40]!r}, but "
-                    "other settings or the vocabulary make the term impossible; the term is ignored."
+                    f"The glossary asks for {phrase[:40]!r} in the translation of {segment.text[:40]!r}, but "
+                    f"{obstacle}; the term is ignored."
                 )
             elif phrase not in segment.phrase_texts:
                 room -= len(token_ids)
                 segment.phrases = [*segment.phrases, token_ids]
                 segment.phrase_texts = [*segment.phrase_texts, phrase]
                 segment.forced_text = f"{segment.forced_text} {phrase}"
+
+    def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
+        """Return the number of tokens that the terms of the glossary may have in the translation of a segment."""
+        prompt_length = 1 + len(segment.prefix)
+        num_positions = self.backend.max_positions or math.inf
+        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
+        num_others = len(language_token(segment)) + sum(map(len, segment.phrases))
+        # Subtract 1 for `</s>`.
+        return max(0, longest - num_others - 1)
+
+    def _obstacle_to_term(self, token_ids: list[int], room: int, config: GenerationConfig) -> str | None:
+        """Return the reason why no translation can contain a term of the glossary, or None."""
+        num_classes = len(self.target_tokenizer)
+        has_tokens = bool(token_ids) and has_ordinary_tokens(token_ids, config, num_classes)
+        if not has_tokens or self.target_tokenizer.unk_token_id in token_ids:
+            return "the vocabulary lacks a part of the term"
+        if len(token_ids) > room:
+            return f"the term has {len(token_ids)} tokens, and the translation has room for {room}"
+        if repeated_ngram(token_ids, config.no_repeat_ngram_size):
+            return f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids a repetition in the term"
+        return forbidden_tokens(token_ids, config)
 
     # Steps 4 to 6 of a translation: from segments to translations of segments.
 
@@ -774,7 +800,9 @@ def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the required phrases that a hypothesis lacks, or None if the hypothesis contains all phrases."""
+    """Return the required phrases that a hypothesis lacks, or None if the hypothesis contains all phrases. A
+    phrase may be a part of a longer word, because the translation may inflect the phrase.
+    """
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
@@ -19,7 +18,7 @@ from transformers.utils import logging
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
+from ..model.generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translations_vaswani import Translation
 from ..translation.translator import Translator
@@ -164,26 +163,9 @@ class TreeBackend(PyTorchBackend):
         """Return the maximum number of symbols, including `</s>`, that `generate` allows in the tree of each
         sentence.
         """
-        names = ("max_length_a", "max_length_b", "max_new_tokens", "max_length")
-        lengths = {name: setting_of(name, settings, self.generation_config) for name in names}
-        if all(length is None for length in lengths.values()):
-            lengths["max_length_a"], lengths["max_length_b"] = PAPER_MAX_LENGTH
-        fixed = [lengths["max_new_tokens"]]
-        if lengths["max_length"] is not None:
-            # Subtract 1 from `max_length`, because `max_length` includes the start token of the decoder.
-            fixed.append(lengths["max_length"] - 1)
-        if self.max_positions != math.inf:
-            # A tree can have as many symbols as the model has positions, because the decoder reads the start
-            # token and all symbols except the last.
-            fixed.append(self.max_positions)
-        by_source = GenerationConfig(
-            max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
-        )
-        limits = []
-        for segment in segments:
-            of_segment = [*fixed, max_tokens_by_source(by_source, len(segment.token_ids))]
-            limits.append(min(int(limit) for limit in of_segment if limit is not None))
-        return limits
+        config = config_with(LENGTH_SETTINGS, settings, self.generation_config)
+        num_positions = self.max_positions or math.inf
+        return [max_new_tokens_of(config, len(segment.token_ids), 1, num_positions) for segment in segments]
 
 
 class Parser(Translator):

@@ -55,10 +55,11 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
+from ..checkpoint.search_settings import unsupported_settings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
+from ..model.generation_vaswani import max_new_tokens_of, setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.search_errors_vaswani import NotFiniteError
 from ..model.search_strategies_vaswani import (
@@ -203,17 +204,13 @@ class CTranslate2Backend:
             ) from error
 
     def _warn_of_unknown_settings(self) -> None:
-        defaults = GenerationConfig._get_default_generation_params()
-        for name, value in self.generation_config.to_diff_dict().items():
-            is_harmless = (
-                name in (*DECODING_SETTINGS, "bad_words_ids")
-                or name.startswith(("_", "output_"))
-                or name.endswith(("_token_id", "_version"))
+        # The method `_config` refuses the fields of `SearchSettings` that the engine does not support, because
+        # a call can set other values.
+        supported = {*DECODING_SETTINGS, "bad_words_ids"}
+        for name, value in unsupported_settings(self.generation_config, supported).items():
+            logger.warning(
+                f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
             )
-            if not is_harmless and value != defaults.get(name):
-                logger.warning(
-                    f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
-                )
 
     @property
     def supports_phrases(self) -> bool:
@@ -378,18 +375,9 @@ class CTranslate2Backend:
                 "`target_prefix` must have fewer tokens than the exported model has positions, "
                 f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
-        limits = [self._num_positions]
-        own = max_tokens_by_source(config, len(segment.token_ids))
-        if config.max_new_tokens is not None:
-            limits.append(prefix_length + config.max_new_tokens)
-        elif config.max_length is not None:
-            # Subtract 1, because `max_length` of transformers includes the start token.
-            limits.append(config.max_length - 1)
-        elif own is None:
-            own = PAPER_MAX_LENGTH[0] * len(segment.token_ids) + PAPER_MAX_LENGTH[1]
-        if own is not None:
-            limits.append(prefix_length + own)
-        return max(min(limits), prefix_length + 1)
+        # Add 1 to the prefix length, because `max_length` of transformers includes the start token.
+        limit = max_new_tokens_of(config, len(segment.token_ids), 1 + prefix_length, self._num_positions)
+        return prefix_length + max(limit, 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
         """Compute the attention of the first target token with a greedy search. In a batch, CTranslate2's

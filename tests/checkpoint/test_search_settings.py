@@ -1,0 +1,40 @@
+"""The search settings of a generation config that another engine does not support."""
+
+import pytest
+from transformers import GenerationConfig
+
+from vaswani_hf.checkpoint.search_settings import unsupported_settings
+from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
+
+IDLE = {
+    "eos_token_id": 2,
+    "use_cache": True,
+    "top_k": 7,
+    "repetition_penalty": 1.0,
+    "max_length_b": 0,
+    "bad_words_ids": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "unsupported"),
+    [
+        (IDLE, {}),
+        (DECODING_SETTINGS, {}),
+        ({"num_beams": 5, "length_penalty": 0.6}, {}),
+        (
+            {"num_beams": 5, "length_penalty_type": "gnmt", "no_repeat_ngram_size": 3},
+            {"length_penalty_type": "gnmt", "no_repeat_ngram_size": 3},
+        ),
+        (
+            {"unknown_setting": [1], "forced_bos_token_id": 4},
+            {"unknown_setting": [1], "forced_bos_token_id": 4},
+        ),
+    ],
+    ids=["without effect", "defaults", "supported", "of this package", "others"],
+)
+def test_settings_with_an_effect_are_found(settings, unsupported):
+    config = GenerationConfig()
+    for name, value in settings.items():
+        setattr(config, name, value)
+    assert unsupported_settings(config, {"num_beams", "length_penalty"}) == unsupported
