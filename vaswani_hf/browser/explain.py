@@ -97,7 +97,9 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
 
 
 class _Explainer:
-    """Explains the translation of one text. The text must fit into one segment of the translator."""
+    """Explains the translation of one text. The text must be short enough for one input of the model (one
+    `Segment`).
+    """
 
     def __init__(self, translator: BaseTranslator, segment: Segment, options: TranslationOptions):
         self.translator = translator
@@ -209,23 +211,27 @@ class _Explainer:
                 )
         return outputs
 
-    # The following methods compute the runners-up.
+    # The following methods compute the runners-up: the most probable other words in place of each target
+    # word.
 
     def _word_choices(
         self, best: Hypothesis, target: Tokens, own: list[float], log_probs: torch.Tensor
     ) -> list[WordChoice]:
-        """Return the probability and the runners-up of each target word.
+        """Return the probability of each target word, and its runners-up: the most probable other words in
+        its place.
 
         `own` [T] are the log-probabilities of the target tokens. `log_probs` [T, V] are the log-probabilities
         of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
-        # For each target word, `found` has a dictionary from the texts of its runners-up to the runners-up.
+        # For each target word, `found` has a dictionary. The keys are the texts of the runners-up, and the
+        # values are the `RunnerUp` objects.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
-        # Different token changes can turn a target word into the same runner-up. First run a beam search for
-        # each of the `NUM_RUNNERS_UP` most probable changes of each target word. Run beam searches for the
-        # other changes of a target word only if the first searches found fewer than `NUM_RUNNERS_UP`
-        # runners-up of the target word. Beam searches take most of the time of an explanation.
+        # A token change replaces one token of a target word. Different token changes can lead to the same
+        # other word (runner-up). First run a beam search for each of the `NUM_RUNNERS_UP` most probable token
+        # changes of each target word. Run beam searches for the remaining token changes of a target word only
+        # if the first searches found fewer than `NUM_RUNNERS_UP` other words. Beam searches take most of the
+        # time of an explanation.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -238,8 +244,8 @@ class _Explainer:
                 runner_up = self._runner_up(word.start, change, translation, best)
                 if runner_up.text == ("" if is_end else word.text):
                     continue
-                # Different token sequences can have the same text. For each text of a runner-up, keep only
-                # the most probable token sequence.
+                # Different token sequences can have the same text. If several runners-up have the same text,
+                # keep only the most probable token sequence.
                 known = found[number].setdefault(runner_up.text, runner_up)
                 if known.probability < runner_up.probability:
                     found[number][runner_up.text] = runner_up
@@ -253,8 +259,9 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable changes of a word. Each change replaces one token of the word by another
-        token, and is a pair: the position of the replaced token, and the id of the new token.
+        """Return the most probable token changes of a target word. Each token change replaces one token of
+        the word by another token, and is a pair: the position of the replaced token, and the id of the new
+        token.
         """
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []
@@ -293,17 +300,17 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return the runner-up: the word at token index `start` of `translation`, the best translation after
-        the token change `change`.
+        """Return the runner-up: the word of `translation` that contains the token with the index `start`.
+        `translation` is the best translation after the token change `change`.
         """
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the new token of `change` begins the next word, the runner-up ends before the new token. The
-        # probability of the runner-up then includes the new token, because only the new token ends the
-        # runner-up.
+        # If the new token of `change` begins the next word, the word of the runner-up ends before the new
+        # token. Then also multiply the probability of the runner-up by the probability of the new token,
+        # because only the new token shows that the word has ended.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -1,8 +1,8 @@
 """Defines the format of an explanation: one JSON object that describes how a model translates one text.
 
 `vaswani look` writes an explanation into an HTML page. `vaswani export --format html` writes a page whose
-JavaScript code computes explanations in the same format. In the pages of both commands, the scripts in the
-folder `view/` draw the explanation.
+JavaScript code computes explanations in the same format. In the pages of `vaswani look` and `vaswani export`,
+the scripts in the folder `view/` draw the explanation.
 
 The JSON object has the fields of `Explanation` under the same names. Nested dataclasses are JSON objects,
 sequences are JSON arrays, and None is null. Log-probabilities are in nats.
@@ -107,12 +107,12 @@ class Attention:
     """The attention weights of one forward pass of the model over the source and the whole translation.
 
     Attributes:
-        encoder (Weights): The self-attention of the encoder. The rows and the columns are the S source
-            tokens.
-        decoder (Weights): The self-attention of the decoder. The rows and the columns are the T tokens that
-            the decoder reads (`Explanation.decoder_input`).
-        cross (Weights): The cross-attention of the decoder to the source. The rows are the T tokens that the
-            decoder reads, and the columns are the S source tokens.
+        encoder (Weights): The weights of the encoder's self-attention. The rows and the columns are the S
+            source tokens.
+        decoder (Weights): The weights of the decoder's self-attention. The rows and the columns are the T
+            tokens that the decoder reads (`Explanation.decoder_input`).
+        cross (Weights): The weights of the decoder's cross-attention to the source. The rows are the T tokens
+            that the decoder reads, and the columns are the S source tokens.
     """
 
     encoder: Weights
@@ -126,8 +126,8 @@ class Node:
     a node and its ancestors are the tokens of one hypothesis.
 
     Attributes:
-        parent (int): The index of the node before this node in the hypothesis; -1 for the root of the
-            tree. The root stands for the tokens that the translation must begin with, such as the start
+        parent (int): The index of the node before this node in the hypothesis; -1 for the root of the tree.
+            The root of the tree represents all tokens that the translation must begin with, such as the start
             token.
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
@@ -137,17 +137,18 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. "dropped" if the hypothesis neither became a beam nor finished.
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            If `state` is "dropped", `left` is equal to `step`. `left` is None if a hypothesis with this node
-            has finished, or was one of the K beams when the search ended.
+            If `state` is "dropped", `left` is equal to `step`. `left` is None if the search did not drop all
+            hypotheses with this node. At least one hypothesis with this node has finished, or was one of the
+            K beams when the search ended.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
-            child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
-            did not extend the hypothesis that ends with this node.
+            child node is its `log_prob` / t, minus the normalizer for t. The softmax normalizers are None if
+            the search did not extend the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
             by `coverage_penalty`. The coverage term includes the attention weights with which the model
-            predicts the children of this node. If a hypothesis ends at a child of this tree node, the score
-            of the hypothesis contains the coverage term. `coverage` is None if the search did not extend the
-            hypothesis that ends with this node, or if the search has no coverage penalty.
+            predicts the children of this node. The score of a hypothesis uses the coverage term of the parent
+            of its last node. `coverage` is None if the search did not extend the hypothesis that ends with
+            this node, or if the search has no coverage penalty.
     """
 
     parent: int
@@ -187,10 +188,10 @@ class SearchRecord:
     - All candidates of the step have ended.
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
-      than the score of the finished hypothesis with the rank `num_counted`. The compared score of the
-      unfinished beam has no coverage term. The length penalty of the unfinished beam uses the length `limit`
-      if `considers_all_lengths` is True and `length_penalty` is positive. Otherwise the length penalty uses
-      the current length of the beam.
+      than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the search
+      computes the score of the unfinished beam without the coverage term. The length penalty of the
+      unfinished beam uses the length `limit` if `considers_all_lengths` is True and `length_penalty` is
+      positive. Otherwise the length penalty uses the current length of the beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -240,11 +241,11 @@ class RunnerUp:
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
         probability (float): The probability of the word `text`: the product of the probabilities of its
-            tokens, after the same preceding tokens as in the translation. If the runner-up ends directly
-            before `token`, `probability` also includes the probability of `token`.
+            tokens, after the same preceding tokens as in the translation. If `token` begins the next word, so
+            that the word `text` ends before `token`, the product also contains the probability of `token`.
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
-        token (int): The id of the token of the runner-up at `position`.
+        token (int): The id of the token that replaces the token of the translation at `position`.
         translation (str): The best translation that begins with the tokens of `Explanation.target` before
             `position`, followed by `token`. Beam search finds `translation`.
         score (float): The score of `translation`.
@@ -350,8 +351,8 @@ class Explanation:
 
 
 def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
-    """Return the error message for a text that is too long for a page. `num_heads` counts the heads of all
-    layers: the heads of the encoder, of the self-attention of the decoder, and of the cross-attention.
+    """Return the error message for a text that is too long for a page. `num_heads` is the total number of
+    heads of all layers in the encoder's self-attention, the decoder's self-attention and the cross-attention.
     """
     fitting = math.isqrt(int((MAX_PAGE_SIZE - _OTHER_BYTES) / (BYTES_PER_WEIGHT * num_heads)))
     translation = "" if num_target is None else f" and its translation has {num_target:,} tokens"

@@ -82,7 +82,7 @@ class TreeRecorder:
 
     def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
         """Return the record of the finished search. `settings` are the values of the first fields of
-        `SearchRecord`, up to the field `end_ids`.
+        `SearchRecord`, from `num_beams` to `end_ids`.
         """
         ends = self._finish(
             settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
@@ -209,7 +209,9 @@ class ProcessorRecorder(LogitsProcessor):
         self.num_candidates = max(2, 1 + len(self.end_ids)) * self.num_beams
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Record the beams `input_ids` [K, T] and their log-probabilities [K, V]. Return `scores`."""
+        """Record the beams `input_ids` [K, T] and the log-probabilities [K, V] of their next tokens. Return
+        `scores`.
+        """
         self.prompt_length = self.prompt_length or input_ids.shape[1]
         # The argument `scores` contains logits in greedy search, and log-probabilities in beam search.
         log_probs = scores.float().log_softmax(dim=-1) if self.num_beams == 1 else scores

@@ -251,8 +251,8 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the steps of the normalizer or decoder in tokenizer.json, such as "NFC" or "Replace". `part` is
-    None, one step, or a "Sequence" of steps.
+    """Return the steps of the normalizer or decoder in tokenizer.json, such as "NFC" or "Replace". `part`,
+    the normalizer or decoder, is None, a single step, or a "Sequence" of steps.
     """
     if part is None:
         return []
@@ -297,8 +297,8 @@ def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def with_int8_weights(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a float32 copy of a model whose matrices are rounded to the values that `packed_weights` stores
-    in int8.
+    """Return a float32 copy of a model. The matrices of the copy are rounded to the values that
+    `packed_weights` stores in int8.
     """
     rounded = copy.deepcopy(model).float()
     with torch.no_grad():
@@ -318,7 +318,7 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
     texts = [target.decode(row, skip_special_tokens=True) for row in rows]
     if engine.run("decode", token_ids=rows) != texts:
         raise ValueError(
-            "The page decodes a translation to another text than the checkpoint; nothing was written."
+            "The page converts token ids to another text than the checkpoint; nothing was written."
         )
     if engine.run("encode", texts=texts) != source(texts)["input_ids"]:
         raise ValueError("The page encodes a text to other tokens than the checkpoint; nothing was written.")

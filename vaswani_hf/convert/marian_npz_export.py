@@ -4,15 +4,16 @@ decoder.yml.
 The type of the exported Marian model depends on the checkpoint:
 
 - The export writes the type "transformer" if the checkpoint has Marian's default architecture: post-norm,
-  tensor2tensor's timescales, a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All
-  versions of Marian can run the type "transformer". The export changes only the order of the features.
+  tensor2tensor's timescales, a decoder that starts from a vector of zeros, and an epsilon of 1e-6 in
+  LayerNorm. All versions of Marian can run the type "transformer". The export changes only the order of the
+  features.
 
 - The export writes the type "transformer-new" for all other checkpoints. Marian 1.12 and later can run the
   type "transformer-new". The export stores the sinusoids of the checkpoint as Marian's learned positions.
   Marian does not multiply embeddings by sqrt(d_model) in models with learned positions, so the export
   multiplies the stored embeddings by sqrt(d_model). If the output projection was tied to the embeddings, the
-  export stores the output projection as a separate matrix. Marian's decoder starts from zeros, so the export
-  adds the embedding of the start token to the first row of the decoder's position table.
+  export stores the output projection as a separate matrix. Marian's decoder starts from a vector of zeros.
+  Therefore the export adds the embedding of the start token to the first row of the decoder's position table.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
 with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
@@ -24,7 +25,7 @@ Marian cannot run the tokenizers of this package. Therefore the input of Marian 
 spaces between the tokens. The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported
 folder.
 
-In shapes, D is the model width and L the number of positions in the table.
+In shapes, D is the model width and L the number of positions in the position table.
 """
 
 import json
@@ -201,8 +202,8 @@ def _search_options(
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
-    # For models of the type "transformer-new", set a batch size of one sentence. In larger batches, the
-    # search of Marian 1.12.42 mixes up the sentences after one sentence has ended.
+    # For models of the type "transformer-new", set a batch size of one sentence. In batches of two or more
+    # sentences, the search of Marian 1.12.42 mixes up the sentences after one sentence has ended.
     return {"mini-batch": 1, "maxi-batch": 1, "maxi-batch-sort": "none"}
 
 
@@ -328,9 +329,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
-    epsilon. The export multiplies the embeddings, the positions, the outputs of sub-layers, and in post-norm
-    models also the outputs of LayerNorms. If the input of a linear layer is multiplied by c, the export
-    divides the weight of the linear layer by c. Therefore the output of the linear layer stays the same.
+    epsilon. The export multiplies four tensors by c: the token embeddings, the position embeddings, the
+    outputs of sub-layers, and in post-norm models the outputs of LayerNorms. If the input of a linear layer
+    is multiplied by c, the export divides the weight of the linear layer by c. Therefore the output of the
+    linear layer stays the same.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -342,8 +344,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
             # The key and value projections of the cross-attention read the output of the encoder, and
-            # `lm_head` reads the output of the decoder. If a stack has a final LayerNorm, the final LayerNorm
-            # removes `factor` from the output of the stack.
+            # `lm_head` reads the output of the decoder. If a stack has a final LayerNorm, `factor` does not
+            # change the output of the stack.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -384,7 +386,7 @@ def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) 
 
 def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`."""
-    # Give each id without a token a name that does not occur in texts.
+    # If an id has no token, its name is a string that does not occur in texts, such as `<class_7>`.
     names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
     for token, number in tokenizer.get_vocab().items():
         if number < size:
@@ -414,8 +416,8 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     with torch.no_grad():
         expected = model(**batch).logits.log_softmax(dim=-1)
         log_probs = written(**theirs).logits.log_softmax(dim=-1)
-    # Compare only the token ids that the checkpoint and the imported model have, because one of the two
-    # models may have an additional start token.
+    # Compare only the token ids that both models have, because the checkpoint or the model imported from the
+    # exported folder can have an additional start token.
     num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
     return largest_difference(log_probs[..., :num_classes], expected[..., :num_classes], is_target)
 

@@ -121,8 +121,8 @@ class _Actions:
         return f'<iframe title="Attention" srcdoc="{escape(_checked(function, text, num_beams))}"></iframe>'
 
     def swap(self, label: str, translation: str) -> tuple[str, str]:
-        """Return the label of the other direction, and the translation, because the translation is the new
-        source text.
+        """Swap the languages: return the label of the other direction, and the translation as the new source
+        text.
         """
         labels = list(self.directions)
         return labels[1 - labels.index(label)], translation

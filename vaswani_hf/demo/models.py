@@ -20,7 +20,9 @@ from ..model.pipeline_vaswani import TranslationPipeline
 
 @dataclass
 class DemoModel:
-    """A model of the page. `Direction` (interface.py) has the same fields, and needs gradio."""
+    """A translation model that the demo page offers. `Direction` (interface.py) has the same fields, and
+    needs gradio.
+    """
 
     label: str
     translate: TranslationPipeline

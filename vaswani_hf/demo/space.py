@@ -32,8 +32,10 @@ GRADIO_VERSION = "6.31.0"
 _PYTHON_VERSION = "3.12"
 _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
-# The folder of the Space with the modules that explain a translation. The push copies the folder `model` of the
-# package into this folder, and the files of the folder `browser` that import only the folder `model`.
+# The folder of the Space with the modules that explain a translation. The push copies the folder `model` of
+# the package into the folder `_VIEW`. From the folder `browser` of the package, the push copies the folder
+# `view` and the modules `_VIEW_FILES`. The modules `_VIEW_FILES` import only each other and the modules of
+# `model`.
 _VIEW = "attention_view"
 _VIEW_FILES = ("__init__.py", "explain.py", "explanation.py", "page.py", "recording.py")
 # Names and patterns of files that a push deletes from an existing Space if the push does not write a new file

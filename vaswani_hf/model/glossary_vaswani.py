@@ -2,7 +2,7 @@
 
 A glossary is a text file with a source term, a tab and a target term in each line. A translation of a text
 with the source term must contain the target term. If the target term is empty or equals the source term, the
-translation must contain a copy of the words in the source text.
+translation must contain the matching words of the source text unchanged.
 
 A term matches in upper and lower case. A term also matches inflected words: "house" matches "houses", and
 "city" matches "cities". An inflected word must share at least the first three letters with the term, and may
@@ -53,8 +53,8 @@ class Glossary:
                 self._terms_of_stem.setdefault(stem, []).append(number)
 
     def phrases(self, text: str) -> list[str]:
-        """Return the phrases that the translation of a text must contain. Where a longer term matches, a
-        shorter term in the same words is ignored.
+        """Return the phrases that the translation of a text must contain. If a longer term matches some words
+        of the text, shorter terms that match one of the same words are ignored.
         """
         matches = list(_WORD.finditer(text))
         is_free = [True] * len(matches)

@@ -52,9 +52,9 @@ def search_again(
     other sentences.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
-    no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
-    `search_again` keeps a tried phrase if grid beam search finds a translation with the tried phrase and all
-    phrases already kept.
+    no translation with all phrases of a sentence, `search_again` starts without phrases and adds one phrase
+    at a time. `search_again` keeps an added phrase if grid beam search finds a translation with the added
+    phrase and all phrases already kept.
     """
     if len(must_contain) != len(task.prompt):
         raise InvalidValueError(
@@ -62,7 +62,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # Maps the index of each sentence that is searched again to the required phrases.
+    # The required phrases of each sentence that is searched again. The keys are sentence indices.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -87,7 +87,7 @@ def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
     """Run grid beam search for the sentences in `wanted`, a dict that maps the index of a sentence to its
-    required phrases. All other sentences keep their results from the finished search `search`.
+    required phrases. Sentences that are not in `wanted` keep their results from the earlier search `search`.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device
@@ -100,7 +100,7 @@ def _grid_search(
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
-    # translation. A beam that lacks a phrase can end only at a greater length.
+    # translation. A beam that lacks a phrase cannot end at the current length, only at a greater length.
     rule.considers_all_lengths |= ~has_none
     # Run grid beam search only for the sentences in `wanted`. If `may_remove_sentences` is False, run grid
     # beam search for all sentences of the batch.
@@ -192,9 +192,9 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable next tokens that the selection considers for each beam. Consider more
-        # than `num_kept` tokens, so that `num_kept` tokens remain if other tokens end the translation, or
-        # begin or continue a phrase.
+        # The number of most probable next tokens that the selection considers for each beam. Some of the
+        # considered tokens end the translation, or begin or continue a phrase. Consider more than `num_kept`
+        # tokens, so that `num_kept` ordinary tokens remain.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -315,8 +315,9 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return which phrase tokens [N, K, O, F, L + 1] each beam contains after each possible next token in
-        `tokens` [N, K, O]. The tensor `matches` [N, K, F, L + 1] describes the beams before the next token.
+        """Append each possible next token `tokens` [N, K, O] to its beam. Return which phrase tokens the
+        longer beam contains, as a bool tensor [N, K, O, F, L + 1]. The tensor `matches` [N, K, F, L + 1]
+        describes the beams before the next token.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -329,7 +330,9 @@ class PhraseTables:
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the number [N, K, O] of tokens that a translation still needs to contain all phrases."""
+        """For each possible next token of each beam, return the number [N, K, O] of phrase tokens that are
+        missing after the next token.
+        """
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths

@@ -21,8 +21,8 @@ from .search_errors_vaswani import SentenceError
 
 
 class PhraseError(SentenceError, InvalidValueError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. The error message ends with
-    the text `reason`.
+    """Raised if phrases of a sentence (lists of token ids) contradict a setting. The argument `reason` is the
+    end of the error message.
     """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
@@ -127,9 +127,9 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 
 
 def fit_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
-    """Return the phrases unchanged if the prompt and `capacity` more tokens can contain all phrases.
-    Otherwise merge the phrases into one sequence in which phrases overlap. Return None if the merged sequence
-    needs more than `capacity` tokens after the prompt.
+    """Return the phrases unchanged if a translation of the prompt and at most `capacity` new tokens can
+    contain all phrases. Otherwise merge the phrases into one sequence in which phrases overlap. Return None
+    if the sequence of merged phrases needs more than `capacity` tokens after the prompt.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

@@ -20,7 +20,8 @@ class SegmentTokenizer:
     Attributes:
         tags (dict): Maps each tag of a target language, such as ">>en<<", to its token id.
         languages (dict): Maps each language of a multilingual tokenizer to the id of its language token.
-        first_ids (set): The ids of all tags and language tokens. A segment may begin with one of these ids.
+        first_ids (set): The ids of all language tags and language tokens. A segment can begin with such an
+            id.
     """
 
     def __init__(self, tokenizer: Any, prefix: str):
@@ -72,14 +73,14 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer for texts. If a value in the tokenizer's output is not a list,
-        the value is an argument of `generate`.
+        """Return the output of the tokenizer for texts. Values of the output that are not lists are
+        additional arguments for `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         tokenize = self.tokenizer
         if hasattr(self.tokenizer, "_build_translation_inputs"):
-            # Pass the languages, because tokenizers of multilingual models need the languages, such as the
-            # tokenizer of mBART.
+            # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
+            # languages.
             languages = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
             settings = {"return_tensors": None, **languages, **settings}
             tokenize = self.tokenizer._build_translation_inputs
@@ -96,8 +97,8 @@ class SegmentTokenizer:
         return self.languages[language]
 
     def _words(self, text: str, encoding: Any) -> list[int]:
-        """Return the word index of each token, or -1 for a token outside of words, such as `</s>`. The words
-        of the task prefix do not count.
+        """Return the word index of each token, or -1 for a token outside of words, such as `</s>`. Word
+        indices count from the first word after the task prefix.
         """
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):

@@ -141,8 +141,8 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
 
     The picture is a heat map with one row for each token of the translation and one column for each token of
     the text. Row t belongs to the position that predicts token t. Each weight in the heat map is the mean
-    over the cross-attention heads of the last two decoder layers. The word alignments of translations use the
-    same mean.
+    over the cross-attention heads of the last two decoder layers. The word alignments of translations also
+    use the mean over layers and heads.
 
     Args:
         model (str or BaseTranslator): The name of a checkpoint, as in `Translator.from_pretrained`, or a

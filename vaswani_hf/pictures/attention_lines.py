@@ -23,17 +23,17 @@ from .style import COLORS, Picture, literal, new_figure
 # too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
-# A head prefers related pairs of words if its mean weight in these pairs is at least this multiple of its
-# mean weight in all pairs of words at the same distance.
+# A head prefers related words if `mean_weight` is at least `_PREFERENCE` times `mean_weight_same_distance`
+# (see `measured_head`).
 _PREFERENCE = 1.5
 # Do not draw weights below this value, because thousands of faint lines would make an SVG file large.
 _LEAST_WEIGHT = 0.01
 
 
 class ModelStatistics(NamedTuple):
-    """A model, and the statistics of its heads on the two halves of the test set. The statistics of the first
-    half (`choice`) select the heads. The statistics of the second half (`measurement`) give the numbers in
-    the captions.
+    """A model, and the statistics of its heads on the two halves of the test set. `choice` contains the
+    statistics on the first half of the test set, and selects the heads. `measurement` contains the statistics
+    on the second half of the test set, and gives the numbers in the captions.
     """
 
     model: Any
@@ -44,8 +44,8 @@ class ModelStatistics(NamedTuple):
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
     """Choose an example sentence for a picture. Each candidate is a tuple: a number, such as an attention
     weight in the sentence; the number of words of the sentence; and an object that describes the example,
-    such as an `Occurrence`. Return the object of the candidate whose first number is the median. Candidates
-    with more than `_MOST_WORDS` words are ignored if there is a shorter candidate.
+    such as an `Occurrence`. Sort the candidates by the number, and return the object of the candidate in the
+    middle. Candidates with more than `_MOST_WORDS` words are ignored if there is a shorter candidate.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -136,8 +136,8 @@ def _verdict(heads: Sequence[dict[str, float]]) -> str:
 def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
-    """Draw all weights of the two heads of one layer whose weights differ most from each other. The second
-    column shows the untrained model, also with the two heads whose weights differ most from each other.
+    """Draw all attention weights of the two heads of one layer whose attention weights differ most from each
+    other. The second column shows the two heads of the untrained model whose attention weights differ most.
     """
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]

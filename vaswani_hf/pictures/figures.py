@@ -92,7 +92,7 @@ def draw_figures(
         layer (int, optional): The layer for the pictures of all heads, counted from 1; the last layer by
             default.
         record (RunRecord, optional): The log and the learning rates of the run that trained the model.
-            Without a record, the pictures of the learning rate and of the training curve are left out.
+            Without `record`, the function does not draw the learning rate and the training curve.
         report (callable): Receives one line of text for each picture, and for each picture that is left out.
 
     Returns:

@@ -45,11 +45,11 @@ class Statistics:
 
     # The occurrences of each relation, in the order of the sentences.
     occurrences: list[list[Occurrence]]
-    # For each sentence, a tensor [N, H, H] that compares every pair of heads of a layer: the total variation
-    # distance between the weights of the two heads, as the mean over the words of the sentence.
+    # For each sentence, a tensor [N layers, H heads, H heads]: the total variation distance between the
+    # attention weights of two heads of a layer, as the mean over the query words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # For each sentence, a tensor [N, H, H] that compares every pair of heads of a layer: the share of words
-    # (0 to 1) for which the largest weights of the two heads are on different words.
+    # For each sentence, a tensor [N layers, H heads, H heads]: the share (0 to 1) of query words for which
+    # two heads of a layer give the largest attention weight to different key words.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
@@ -123,8 +123,8 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """Return three numbers for a head: the mean weight of the related pairs, the share of pairs in which the
-    related word gets the largest weight, and the mean weight of all pairs at the same distance.
+    """For one head, return the means of three fields of the occurrences: `weights`, `is_largest` and
+    `same_distance` (see `Occurrence`).
     """
 
     def mean(name: str) -> float:

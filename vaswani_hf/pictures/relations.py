@@ -160,8 +160,8 @@ def _by_word(lists: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[str]]:
-    """Read entries such as "wears:shirt,hat". The error messages mention `option`, the command-line option
-    with the entries.
+    """Read entries such as "wears:shirt,hat". `option` is the name of the command-line option for the error
+    messages, such as "--verbs".
     """
     partners = {}
     for entry in entries:

@@ -26,7 +26,9 @@ _CHARACTERS_PER_INCH = 16
 
 
 class Picture(NamedTuple):
-    """A drawn picture: its file name without suffix, the figure, the caption, and the numbers for JSON."""
+    """A drawn picture: its file name without suffix, the figure, the caption, and the numbers of the picture
+    for figures.json.
+    """
 
     name: str
     figure: "Figure"

@@ -39,8 +39,8 @@ def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, numbe
 
 
 def validation_score(metrics: list[dict[str, Any]]) -> str | None:
-    """Return the name of the first validation score in the log, such as "bleu". Return None if the log has no
-    validation score except loss and perplexity.
+    """Search the log from its beginning, and return the name of the first validation score, such as "bleu".
+    Return None if the log has no validation score except loss and perplexity.
     """
     for row in metrics:
         for key in row:

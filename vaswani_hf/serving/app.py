@@ -114,8 +114,8 @@ def _timeout_message(service: Service) -> str:
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
-    # The future `leaving` ends if the client disconnects. `leaving` also ends after the answer has been sent,
-    # because `receive` then reports a disconnect.
+    # The asyncio future `leaving` is done when the client disconnects. `leaving` is also done after the
+    # answer has been sent, because `receive` then reports a disconnect.
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -70,7 +70,9 @@ def _with_lists(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def disconnect_error() -> HTTPException:
-    """Return the error of a request whose client has closed the connection. No client receives this error."""
+    """Return the exception for a request whose client has closed the connection. No client receives the
+    error.
+    """
     return HTTPException(499, "The client has closed the connection.")
 
 

@@ -20,7 +20,7 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class Wanted:
-    """Describes the translations that a client requests.
+    """The content of a client request: the texts, and the options of their translations.
 
     Attributes:
         texts (tuple): The source texts.

@@ -44,11 +44,11 @@ class Service:
         language_check (str, optional): With "pass", the service returns a text unchanged if the text is not
             in the source language. With "refuse", the service answers a request with an error if a text of
             the request is not in the source language. If `directions` has no language detector, the service
-            checks no texts.
+            does not check the language of texts.
 
     Raises:
-        ValueError: If a model does not support the options or the glossaries, or if the detector does not
-            know a source language.
+        ValueError: If a model does not support the options or the glossaries. With `language_check`, also if
+            the language detector does not support the source language of a model.
     """
 
     def __init__(

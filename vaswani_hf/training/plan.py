@@ -1,11 +1,11 @@
 """Estimates the cost of a run: parameters, FLOPs, memory, tokens and hours. The estimate does not read the
 training data.
 
-step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper does
-not count FLOPs (Section 5.2, Table 2). The paper multiplies the training time by the number of GPUs and by
-"an estimate of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's
-numbers are larger than the counted FLOPs, because the paper assumes that each GPU computes at its full
-sustained capacity. A real training is slower.
+step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper
+estimates FLOPs instead of counting FLOPs (Section 6.1, Table 2). The paper multiplies the training time by
+the number of GPUs and by "an estimate of the sustained single-precision floating-point capacity of each GPU"
+(footnote 5). The paper's numbers are larger than the counted FLOPs, because the paper assumes that each GPU
+computes at its full sustained capacity. A real training is slower.
 """
 
 import dataclasses
@@ -305,7 +305,8 @@ def _cost_on_processor(
     """
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part of a batch has room for the longest sentence, because the trainer never divides a sentence.
+        # The trainer divides a batch only between sentences. Therefore each part of a batch has room for the
+        # longest sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
@@ -446,7 +447,9 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """Return the counted FLOPs and the seconds of a step for the paper's base model and big model (Table 3)."""
+    """Return two numbers for the paper's base model and for its big model (Table 3): the FLOPs of a step,
+    counted by this package, and the seconds of a step in the paper (Section 5.2).
+    """
     base = VaswaniConfig()
     big = VaswaniConfig(
         d_model=1024,

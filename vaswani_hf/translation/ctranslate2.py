@@ -8,8 +8,8 @@ CTranslate2 differs from the search of this package in these points:
 - CTranslate2 has no search with `early_stopping="never"`. Therefore this backend lets CTranslate2 search up
   to a limited number of tokens. CTranslate2 returns all finished translations and the beams that have not
   ended. If a beam that has not ended could still become a better translation, the backend searches the
-  sentence again, up to a larger number of tokens. The repeated searches find the same translations as the
-  search of this package, but are slower than CTranslate2's own search.
+  sentence again, up to a larger number of tokens. Because of the repeated searches, the backend finds the
+  same translations as the search of this package, but is slower than CTranslate2's own search.
 
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible.
@@ -249,14 +249,15 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a length limit (target tokens) to the indices of the sentences that must still be searched up
-        # to the length limit.
+        # Maps a length limit (target tokens) to the indices of the sentences whose next search has the length
+        # limit.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
-            # In the exact search (`early_stopping="never"`), the first search of a sentence has at most the
-            # length limit of the sentence. If the search is not exact, the first search of each sentence has
-            # the largest length limit of all sentences.
+            # In the exact search (`early_stopping="never"` with several beams), a sentence is perhaps
+            # searched several times. The first search has a small length limit (see `_FIRST_LENGTH`), and
+            # never exceeds the length limit of the sentence. In any other search, the first limit of each
+            # sentence is the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -336,9 +337,9 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return a value for each search setting. The value comes from the call, else from the generation
-        config of the checkpoint, else from the defaults of `SearchSettings`. Raise an error if this backend
-        does not support a setting.
+        """Return the search settings of a call. The value of each setting comes from the call, else from the
+        generation config of the checkpoint, else from the defaults of `SearchSettings`. Raise an error if
+        this backend does not support a setting.
         """
         for name in settings:
             if name not in DECODING_SETTINGS:
@@ -431,8 +432,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) for the next search of the sentence. Return None if the
-        search with the length limit `limit` has already found the best translations.
+        """Return the length limit (target tokens) for the next search of the sentence. `limit` is the length
+        limit of the last search. Return None if the last search has already found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
