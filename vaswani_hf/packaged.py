@@ -40,7 +40,7 @@ def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
     """Return the path of a recipe. `name` is a path relative to `folder`, or the name of a recipe of the
     package.
 
-    A file has priority over a recipe of the package with the same name.
+    A file in `folder` has priority over a recipe of the package with the same name.
     """
     path = folder / name
     if path.is_file():

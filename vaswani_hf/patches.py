@@ -100,8 +100,9 @@ def quick_imports() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Access to
-    any attribute except the decorators and names such as `__path__` imports the real `torch._dynamo`.
+    """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Reading an
+    attribute other than a decorator imports the real `torch._dynamo`. Reading a name such as `__path__`
+    imports nothing.
     """
 
     @staticmethod
@@ -112,8 +113,8 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Do not import the real module for a name such as `__path__`, because Python's import system
-            # reads such names during imports of other modules.
+            # Do not import the real `torch._dynamo` for a name such as `__path__`, because Python's import
+            # system reads such names during imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo

@@ -60,7 +60,8 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Maps each internal or undocumented module to names that do not begin with an underscore.
+# Maps each internal or undocumented module to the names that the package uses from the module. The names do
+# not begin with an underscore.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
@@ -102,7 +103,7 @@ def missing_names(library: str) -> list[str]:
 
 
 def warn_of_missing_names() -> None:
-    """Warn if an installed library is not the tested version and lacks a listed name."""
+    """Warn if an installed library is not the tested version and lacks a name in `PRIVATE` or `INSIDES`."""
     for library, tested in TESTED.items():
         installed = version(library)
         if installed.split("+")[0] == tested:

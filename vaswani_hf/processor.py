@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a threshold: a number of
-# FLOPs in the matrix products of a batch. If a batch reaches the FLOP threshold, a training step in bfloat16
-# is expected to be at least 1.15 times as fast as in float32. For smaller batches, the conversions between
-# dtypes take most or all of the time that the faster matrix products save.
+# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a FLOP threshold. If the
+# matrix products of a batch reach the FLOP threshold, a training step in bfloat16 is expected to be at least
+# 1.15 times as fast as in float32. For smaller batches, the conversions between dtypes take most or all of
+# the time that the faster matrix products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most
 #   1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9
 #   FLOPs on.
-# - amx_bf16 and Arm's bf16: not measured. The package uses the threshold of avx512_bf16 for amx_bf16 and bf16
-# too.
+# - amx_bf16 and Arm's bf16: not measured. The package uses the FLOP threshold of avx512_bf16 for amx_bf16 and
+# bf16 too.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
@@ -51,7 +51,7 @@ def bfloat16_pays(device: torch.device, flops: float) -> bool:
     """Return True if a training step in bfloat16 is expected to be faster than in float32.
 
     `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, the function returns True if
-    `flops` reaches the threshold in `_LEAST_FLOPS` for the bfloat16 instructions of the CPU. On a GPU, the
+    the CPU has bfloat16 instructions and `flops` reaches their threshold in `_LEAST_FLOPS`. On a GPU, the
     function returns True if the GPU has bfloat16 instructions.
     """
     if device.type == "cpu":

@@ -81,7 +81,8 @@ def explain(
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
     """Raise a ValueError if a text is too long for the page or for the model. A text is too long for the page
-    if the self-attention weights of the encoder or of the decoder are larger than the maximum size of a page.
+    if the self-attention weights of the encoder or of the decoder need more bytes than the maximum size of a
+    page.
     """
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
@@ -272,8 +273,8 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Return two more changes than `NUM_RUNNERS_UP`, because several token changes can give the same
-        # runner-up.
+        # Return up to two more token changes than `NUM_RUNNERS_UP`, because several token changes can give
+        # the same runner-up.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
@@ -289,8 +290,8 @@ class _Explainer:
         )
         hypotheses = []
         for prefix, is_open in zip(prefixes, goes_on, strict=True):
-            # The score of a translation includes the changed prefix, because the page compares the scores of
-            # whole translations.
+            # The score of a translation includes the tokens of `prefix`, because the page compares the scores
+            # of whole translations.
             token_ids = next(found).token_ids if is_open else [*best.token_ids[: best.num_forced], *prefix]
             hypothesis = Hypothesis(token_ids, best.num_forced, best.num_counted)
             hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)

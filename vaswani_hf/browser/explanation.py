@@ -180,8 +180,8 @@ class SearchRecord:
     """The record of a beam search: its settings, and the tree of all tokens that the search has considered.
 
     The length n of a hypothesis is the number of generated tokens, including `</s>`. The length n does not
-    include the start token and a given prefix of the translation. The length penalty is ((5 + n) /
-    6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
+    include the start token, and does not include a prefix that the user gives for the translation. The length
+    penalty is ((5 + n) / 6)^length_penalty for the type "gnmt", and n^length_penalty for the type "power".
 
     The search ends after a step in each of these cases:
 
@@ -199,8 +199,9 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The number of best finished hypotheses that count as results of the search. The
-            search compares the best unfinished beam with the worst of these hypotheses.
+        num_counted (int): The number of finished hypotheses, best first, that the decision to stop uses. The
+            search compares the score of the best unfinished beam with the lowest score of the `num_counted`
+            best finished hypotheses.
         considers_all_lengths (bool): True if the search considers all possible lengths of the best unfinished
             beam, up to `limit`, when the search decides whether to stop. If `considers_all_lengths` is False,
             the decision to stop uses only the current length of this beam.
@@ -214,7 +215,7 @@ class SearchRecord:
             its children. The children of a beam are its `num_candidates` most probable next tokens, most
             probable first.
         finished (sequence): The finished hypotheses, each a `Finished`, best first. The search keeps only the
-            first K of these hypotheses.
+            first K hypotheses of `finished`.
         texts (mapping): A mapping from token ids (as str) to texts, for all tokens of the tree.
     """
 

@@ -60,9 +60,9 @@ class TreeRecorder:
         normalizers = (log_probs / temperatures).logsumexp(dim=-1).T.tolist()  # [K or 1][temperatures]
         for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
             index = self._node_of.get(tuple(sequence))
-            # Record equal beams only once, because all beams are equal at the start. Skip beams without a
-            # node. If a step finds fewer than K beams, the search fills the remaining places with beams that
-            # have no node.
+            # Record equal beams only once, because all beams are equal at the start. Skip beams that have no
+            # node in the tree. If a step finds fewer than K beams, the search fills the remaining places with
+            # beams that have no node.
             if index is None or self.nodes[index].normalizers is not None:
                 continue
             node = self.nodes[index]
@@ -110,7 +110,9 @@ class TreeRecorder:
         )
 
     def _finish(self, num_beams: int, num_candidates: int, end_ids: Sequence[int], limit: int) -> list[int]:
-        """Set the state of all nodes after the search. Return the indices of the finished hypotheses."""
+        """After the end of the search, set `state` and `left` of the nodes. Return the indices of the last
+        nodes of the finished hypotheses.
+        """
         finished: list[int] = []
         last_step = max(node.step for node in self.nodes)
         for step in range(1, last_step + 1):

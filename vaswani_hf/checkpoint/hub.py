@@ -121,7 +121,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def hub_error(error: BaseException) -> HubError | None:
     """Return a `HubError` that explains an error of the Hub or of the connection in one sentence. Return None
-    for other exceptions, and for an `InvalidValueError`, because its message needs no explanation.
+    for an error of another kind. Also return None for an `InvalidValueError`, because the message of an
+    `InvalidValueError` needs no explanation.
     """
     if isinstance(error, InvalidValueError) and not isinstance(error, HubError):
         return None
@@ -135,7 +136,9 @@ def hub_error(error: BaseException) -> HubError | None:
 
 
 def _kind_of(chain: list[BaseException]) -> type[HubError]:
-    """Return the class of the `HubError` that explains an exception and its causes."""
+    """Return the subclass of `HubError` for an error message about an exception and its causes (`chain`), or
+    `HubError` itself.
+    """
     if any(map(_is_invalid_value, chain)):
         return InvalidHubValueError
     return UnreachableHubError if any(map(_is_unreachable, chain)) else HubError
@@ -186,8 +189,8 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # Use the error message of huggingface_hub about a rejected model card unchanged, because the message
-    # explains what is wrong.
+    # If huggingface_hub rejects a model card, show its error message unchanged, because the message explains
+    # what is wrong.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 
@@ -216,8 +219,8 @@ def _connection_error(error: BaseException) -> str | None:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """Explain why huggingface_hub did not send a request, or why the Hub refused a request. Return None for
-    any other exception.
+    """Explain why huggingface_hub did not send a request, or why the Hub refused a request. Return None if
+    `error` has another cause.
     """
     if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
         return str(error)

@@ -73,8 +73,8 @@ def checkpoint_folder(
     """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
     checkpoint from the Hub first.
 
-    `option` is used in error messages: the name of the option or argument that the user has set to `name`.
-    `files` are patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
+    `option` is the name of the option or argument with the value `name`, for error messages. `files` are
+    patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -161,8 +161,8 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
     mismatched weights.
     """
     logger = logging.getLogger("transformers.modeling_utils")
-    # Hide the table of weights that do not fit the config, because the caller raises an error that lists the
-    # same weights.
+    # Hide the log message of transformers about weights that do not fit the config, because the caller raises
+    # an error that lists the same weights.
     logger.addFilter(_is_no_load_report)
     try:
         with without_initial_values():

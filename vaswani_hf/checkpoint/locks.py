@@ -24,14 +24,15 @@ from pathlib import Path
 from ..model.errors_vaswani import InvalidValueError
 
 LOCK_FILE = ".lock"
-# The maximum time to wait for a lock, in seconds. The time is short, because waiting helps in only two cases:
-# another process is checking whether the lock is free, or a killed process has not ended yet.
+# The maximum time to wait for a lock, in seconds. A short maximum is enough, because waiting for a lock helps
+# in only two cases: another process is checking whether the lock is free, or a killed process has not ended
+# yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The file descriptors of the open lock files and folders of this process. A forked process, such as a data
-# worker, closes these file descriptors. Otherwise the lock would remain if the parent process ends before the
-# data worker.
+# The file descriptors of the lock files and of the run folders that this process keeps open. A forked
+# process, such as a data worker, closes these file descriptors. Otherwise the lock would remain if the parent
+# process ends before the data worker.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each locked run folder to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -160,7 +161,7 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 def _acquire(path: Path, sentence: str) -> int | None:
     """Open and lock a lock file, and return its file descriptor. Return None if the file system has no locks,
-    or the user may not create files in the folder.
+    or if the user has no permission to create files in the folder.
     """
     # Import filelock late, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor

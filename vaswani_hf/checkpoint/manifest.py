@@ -1,5 +1,5 @@
 """Writes and verifies the manifest of a checkpoint. A manifest contains the size and the hash of each file,
-and a hash of the manifest itself.
+and a hash of all other content of the manifest.
 
 The manifest is written last, so a checkpoint with a manifest is complete.
 """

@@ -175,8 +175,8 @@ def read_results(folder: Path) -> Results:
 
 
 def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, command: str) -> AnyRecord:
-    """Create a record from the content of the file `path`, which the command `command` writes. Raise a
-    ValueError if a value is missing or has a wrong type.
+    """Create a record from `content`, the content of the file `path`. The command `command` writes the file.
+    Raise a ValueError if a value is missing or has a wrong type.
     """
     try:
         return kind.model_validate(content)

@@ -19,8 +19,8 @@ from .files import TOKENIZER_FILES, DamagedFileError
 TREE_MARK = "makes_trees"
 # The key of tokenizer_config.json that marks a tokenizer of another library.
 IMPORTED_MARK = "is_imported"
-# A key of the target tokenizer's tokenizer_config.json. The value is true if the source tokenizer and the
-# target tokenizer give each token the same id.
+# The key of the target tokenizer's tokenizer_config.json that is true if the source tokenizer and the target
+# tokenizer give each token the same id.
 SHARED_IDS_MARK = "shared_vocabulary"
 
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and
@@ -35,8 +35,8 @@ def save_tokenizers(
 ) -> None:
     """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
     # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The subfolder of the target
-    # tokenizer is no reliable sign of two tokenizers. The subfolder of the target tokenizer can remain from
-    # an earlier save, and a download of this subfolder from the Hub can fail.
+    # tokenizer does not reliably show whether the checkpoint has two tokenizers: the subfolder can remain
+    # from an earlier save, and a download of the subfolder from the Hub can fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:

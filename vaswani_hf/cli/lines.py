@@ -15,7 +15,8 @@ from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
 
-# The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
+# The maximum number of skipped lines that are reported one by one. All skipped lines after this number are
+# only counted.
 MOST_WARNINGS = 20
 
 

@@ -56,8 +56,8 @@ class Options(Settings):
 
     @classmethod
     def field_of_recipe_keys(cls) -> str | None:
-        """Return the name of the field of this options class that receives recipe keys, or None if the
-        command accepts no recipe keys.
+        """Return the name of the field that receives recipe keys, or None if the command accepts no recipe
+        keys.
         """
         fields = cls.model_fields.items()
         return next((name for name, field in fields if command_line_settings(field).get("recipe_keys")), None)
@@ -128,7 +128,9 @@ def check_file(option: str, path: str) -> None:
 
 
 def check_different(option: str, names: Sequence[str]) -> None:
-    """Raise an error if a model is given twice. Two paths to the same folder are the same model."""
+    """Raise an error if a model is given twice. Two different paths to the same folder count as the same
+    model.
+    """
     places = set()
     for name in names:
         place = os.path.realpath(name) if os.path.exists(name) else name

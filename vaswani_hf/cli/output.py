@@ -19,7 +19,7 @@ class OutputError(OSError):
 
 
 class LineOutput:
-    """Writes complete lines to standard output, or to a file without buffering.
+    """Writes complete lines to standard output or to a file, always without buffering.
 
     The messages of the errors have the form "<name> cannot be written (<reason>); <remedy>."
     """

@@ -16,8 +16,8 @@ class TestSet(NamedTuple):
 def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
     """Return the test split of a recipe.
 
-    If the test split cannot be read, the function raises a ValueError. The message asks for `option`, the
-    option that names another test set, and ends with `remedy`.
+    If the test split cannot be read, the function raises a ValueError. The error message asks the user to
+    give another test set with the option `option`. The error message ends with `remedy`.
     """
     from ..data.held_out import hold_out
     from ..data.splits import naming_split

@@ -44,8 +44,8 @@ def _system_error_message(error: OSError, is_output_lost: bool) -> str:
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
         # If the disk is full, an error of `shutil.copyfile` has the source file in `filename` and the target
-        # file in `filename2`. The error message names the target file, because the disk of the target file is
-        # full.
+        # file in `filename2`. The error message names the target file of the copy, because the target file is
+        # on the full disk.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

@@ -28,8 +28,8 @@ def is_reader_gone() -> bool:
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
     except (AttributeError, OSError):
-        # Return False if the check is not possible, because Windows has no `poll` and the output stream in a
-        # test has no file descriptor.
+        # Return False if the check is not possible: Windows has no `poll`, and the output stream in a test
+        # has no file descriptor.
         return False
 
 

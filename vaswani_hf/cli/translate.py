@@ -149,7 +149,7 @@ Check = Callable[[Request], Request]
 
 
 def _language_check(options: TranslateOptions) -> Check:
-    """Return the function that checks the language of a request."""
+    """Return the function that checks whether the text of a request is in the source language."""
     if options.language_check is None:
         return lambda request: request
     from ..translation.language_check import check_of_checkpoint

@@ -15,9 +15,9 @@ archive with one folder. The folder in the archive contains:
 
 - README.md
 
-Argos Translate can run only SentencePiece tokenizers, and BPE on words that the Moses tokenizer has split.
-Therefore a checkpoint can be exported only if its source tokenizer was imported from a unigram model of
-SentencePiece, such as the tokenizer of a MarianMT checkpoint.
+Argos Translate can run only SentencePiece tokenizers, and BPE tokenizers for text that the Moses tokenizer
+has split into words. Therefore a checkpoint can be exported only if its source tokenizer was imported from a
+unigram model of SentencePiece, such as the tokenizer of a MarianMT checkpoint.
 """
 
 import json

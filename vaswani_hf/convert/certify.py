@@ -143,7 +143,7 @@ def certify(
 
 def faults(certificate: Certificate) -> list[str]:
     """Return one line of text for each failed engine with float32 weights. An engine fails if an error
-    occurs, or if its results exceed a limit.
+    occurs, or if its results differ too much from the results of the checkpoint.
     """
     found = []
     for row in certificate.rows:
@@ -195,7 +195,8 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Replace False by "never", so that such searches have equal settings and are measured only once.
+            # Replace `early_stopping` False by "never", so that equal searches have equal settings and are
+            # measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -254,14 +255,15 @@ class _Certification:
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
         # Convert the weights to float32 before the export, because an export keeps the dtype of the
-        # checkpoint. The limits of a certificate were chosen for exports with float32 weights.
+        # checkpoint. The limits for the differences, such as `_LARGEST_SHARE`, were chosen for exports of
+        # float32 checkpoints.
         checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
                 entry.expressible.refuse_others(checkpoint.model.config)
                 expected = self.expected(entry.engine.beam_search, entry.engine.search)
-                # Start the timer again, so that the time in which the checkpoint translates is not counted.
+                # Reset the start time, so that the time in which the checkpoint translates is not counted.
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)

@@ -1,4 +1,5 @@
-"""Compares a written model with its checkpoint, or an imported model with its original, on sample inputs.
+"""Compares the outputs of an exported model and its checkpoint, or of an imported model and its original, on
+sample inputs.
 
 In shapes, B is the batch size, S the source length, T the target length and V the size of the target
 vocabulary.

@@ -22,7 +22,7 @@ def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantizatio
 
 
 class CTranslate2Engine(TranslatorEngine):
-    """Runs the CTranslate2 export of a checkpoint."""
+    """Runs a model that was exported to the format of CTranslate2."""
 
     libraries = ("ctranslate2",)
     # With `early_stopping` "never", the searches of CTranslate2 and of this package find the same

@@ -60,7 +60,7 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
     """Return None if the config has an end token. If the config has no end token, return the reason why a
-    format cannot express the config: the search of the format needs an end token.
+    format cannot express the config: the search in the format's library needs an end token.
     """
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
@@ -76,15 +76,15 @@ class Expressible:
     """Describes which configs a format supports.
 
     A config field that is neither in `fields` nor in `limits` must have its default value. Therefore a new
-    field of the config class is at first supported only with its default value. To support more values, add
-    the new field to `fields` (all values) or to `limits` (some values).
+    field of the config class is at first supported only with its default value. To support more values of the
+    new field, add its name to `fields` (all values) or to `limits` (some values).
 
     Attributes:
         title (str): The name of the format in error messages.
         fields (frozenset): The fields that may have any value. Fields that have an effect only in training
             are always allowed, even if `fields` does not contain them.
-        limits (Mapping): Contains the fields for which the format supports only some values. Maps each of the
-            fields to the function that checks the value.
+        limits (Mapping): Contains the config fields for which the format supports only some values. The key
+            is the name of a config field; the value is the function that checks the field.
     """
 
     title: str
@@ -153,8 +153,8 @@ class Engine(ABC):
             greedy search.
         search (dict): Settings that replace the beam search settings of the checkpoint, because the runtime
             does not support the checkpoint's settings. The keys of `search` are fields of `SearchSettings`.
-        installation (str, optional): The command that installs the runtime. None if the package extra with
-            the name of the format installs the runtime.
+        installation (str, optional): The command that installs the runtime. `installation` is None if the
+            extra in pyproject.toml with the format's name installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -219,8 +219,8 @@ class ExportFormat:
     """Describes an export format. The table `EXPORT_FORMATS` in export.py lists all formats.
 
     Attributes:
-        name (str): The name of the format, as in the option `--format`. The package extra with the name of
-            the format installs the modules in `libraries`.
+        name (str): The name of the format, as in the option `--format`. The extra in pyproject.toml with the
+            format's name installs the modules in `libraries`.
         main_file (str): The name (or the pattern of the name) of a file by which an exported folder is
             recognised. Only exports in this format contain `main_file`.
         model_type (str, optional): The `model_type` in the config.json of the format; None if the format has

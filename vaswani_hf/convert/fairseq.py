@@ -110,8 +110,8 @@ _REQUIRED: Requirements = {
 }
 
 
-# fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copied weights,
-# because training does not update the copies.
+# fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies, because
+# the training in fairseq does not update the copies.
 _COPIES = """
     in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
 """.split()
@@ -288,8 +288,8 @@ def _config(
 def _with_positions(
     state: dict[str, torch.Tensor], has_positions: bool, d_model: int
 ) -> dict[str, torch.Tensor]:
-    """Adapt the positions: reorder the features if the model has sinusoids, or cut the tables of learned
-    positions.
+    """Adapt the weights to the position embeddings of this package: reorder the features of a model with
+    sinusoids, or cut the tables of learned positions.
     """
     if POSITION_TABLES[0] in state:
         lengths = [len(state[name]) - _PAD - 1 for name in POSITION_TABLES]

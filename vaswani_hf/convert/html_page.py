@@ -54,7 +54,8 @@ from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
-# The scripts of the module vaswani.mjs. Each script must come after the scripts that it imports.
+# The scripts that the export joins into the module vaswani.mjs. Each script must come after the scripts that
+# it imports.
 _MODULE = (
     *("tokenizer.mjs", "options.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs"),
     *("phrases.mjs", "translator.mjs", "explain.mjs"),

@@ -115,8 +115,8 @@ class ImportFormat:
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files that the import downloads if the checkpoint is a repository on
             the Hub.
-        peer (str): The name of the format's own library, for messages. The import compares the imported model
-            with the library `peer`.
+        peer (str): The name of the format's own library, for messages. The import compares the outputs of the
+            imported model with the outputs of this library.
         keeps (str): The parts of a checkpoint that an import keeps, such as the weights, as a text for the
             documentation.
         loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
@@ -186,14 +186,14 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
-# Maps settings of a checkpoint to pairs: the value that can be imported, or a tuple of several such values,
-# and the reason why other values cannot be imported.
+# Maps the name of a checkpoint setting to a pair. The first item is the value that can be imported, or a
+# tuple of such values. The second item is the reason why other values cannot be imported.
 Requirements = Mapping[str, tuple[Any, str]]
 
 
 def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
-    """Raise an `UnsupportedError` if a setting does not have a required value. The settings may lack a
-    setting of the requirements.
+    """Raise an `UnsupportedError` if a setting has a value that `requirements` does not allow. Ignore
+    requirements for settings that `settings` does not contain.
     """
     for name, (value, reason) in requirements.items():
         allowed = value if isinstance(value, tuple) else (value,)
@@ -206,8 +206,9 @@ def read_norm_position(settings: Mapping[str, Any], before: str, after: str, res
     `after` list the operations before and after each sub-layer. Raise an `UnsupportedError` for any other
     order of operations.
 
-    Each letter is an operation: "n" is LayerNorm, "d" is dropout, and `residual` adds the input of the
-    sub-layer. "none" means no operation. Ignore dropout, because dropout has no effect on a trained model.
+    Each letter is an operation: "n" is LayerNorm, "d" is dropout, and the letter in `residual` is the
+    residual connection. "none" means no operation. Ignore dropout, because dropout has no effect on a trained
+    model.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -66,8 +66,8 @@ class ImportReport(NamedTuple):
     Attributes:
         format (str): The name of the format, such as "marian_mt".
         difference (float, optional): The largest difference (nats) between log-probabilities that the written
-            checkpoint computes and log-probabilities that the other library computes, on sample inputs. None
-            if the other library is not installed.
+            checkpoint computes and log-probabilities that the library of the original checkpoint computes, on
+            sample inputs. None if the library of the original checkpoint is not installed.
         text (str): The lines that the command `vaswani import` prints.
     """
 
@@ -117,7 +117,8 @@ def import_checkpoint(
 
     Raises:
         ValueError: If an argument is invalid, the format is not recognised, a library is missing, this
-            package cannot express the model, or the outputs differ.
+            package cannot express the model, or the imported model and the original model have different
+            outputs.
     """
     if format is not None and format not in IMPORT_FORMATS:
         raise InvalidValueError(f"`format` must be {alternatives(IMPORT_FORMATS)}, but is {format!r}.")
@@ -259,7 +260,8 @@ def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: R
     try:
         return entry.read(path, options)
     except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
-        # If a part of a zip file is missing, PyTorch raises a RuntimeError that names its zip reader.
+        # If a part of a zip file is missing, PyTorch raises a RuntimeError whose message contains
+        # `PytorchStreamReader`.
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
         raise DamagedFileError(f"A weight file of '{source}' is damaged or incomplete") from None
@@ -301,8 +303,8 @@ def _difference_of_batch(config: VaswaniConfig, theirs: Logits, model: VaswaniFo
     with torch.no_grad():
         written = model(**batch).logits
         original = theirs(batch)
-    # Give `<pad>` the probability 0 in the outputs of the other library too. The search of the other library
-    # never chooses `<pad>`.
+    # Give `<pad>` the probability 0 in the outputs of the original model too. In the original library, the
+    # search never chooses `<pad>`.
     excluded = model.excluded_class(0.0, None)
     if excluded is not None:
         original[..., excluded] = EXCLUDED_LOGIT

@@ -131,9 +131,9 @@ def _subword_nmt(
 def _words(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
-    # does not begin with `prefix`. `prefix` is the private-use character U+E000, because no token begins with
-    # U+E000.
+    # The WordPiece decoder of the library `tokenizers` writes spaces between the tokens. The WordPiece
+    # decoder adds a space before each token that does not begin with `prefix`. `prefix` is the private-use
+    # character U+E000, because no token begins with U+E000.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
     return imported_tokenizer(backend, ids, special)
 

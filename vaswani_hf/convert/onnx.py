@@ -52,7 +52,7 @@ _PREFILLED = 3
 def export_onnx(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the graphs in float32, the configs and the tokenizers. Check that the graphs and the model have
+    """Write the graphs (in float32), the configs and the tokenizers. Check that the graphs and the model have
     the same outputs.
     """
     refuse_short_table(model.config, "onnx")

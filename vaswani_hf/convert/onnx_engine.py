@@ -134,7 +134,7 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
 
 def _inputs_of(cache: EncoderDecoderCache) -> dict[str, torch.Tensor]:
-    """Map the names of decode.onnx's inputs to the keys and values of a cache."""
+    """Return a dict from the input names of decode.onnx to the cached attention keys and values."""
     inputs: dict[str, torch.Tensor] = {}
     for part in (_OWN, _SOURCE):
         for number, layer in enumerate(getattr(cache, part).layers):

@@ -248,8 +248,8 @@ def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Recognise the sinusoids in the position tables [L, 1, D]. Return the weights, and the timescales of the
-    sinusoids. If all sines are in the first half of the features, reorder the features of the weights,
-    because sines and cosines alternate in this package.
+    sinusoids. If all sines are in the first half of the features, reorder the `d_model` features in all
+    weights, because sines and cosines alternate in this package.
     """
     matches = set()
     for name, table in tables.items():
@@ -297,8 +297,8 @@ def opennmt_tokenizers(
 
 
 def first_rate(value: Any) -> float:
-    """Return a dropout rate as a float. If OpenNMT-py or Eole stored a list with one rate for each phase of
-    the training, return the first rate.
+    """Return a dropout rate as a float. If OpenNMT-py or Eole stored a list with one dropout rate for each
+    phase of the training, return the first dropout rate.
     """
     return float(value[0] if isinstance(value, list) else value)
 

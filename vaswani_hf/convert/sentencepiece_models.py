@@ -7,14 +7,15 @@ token id of a piece is the index of the piece in the list of pieces. Therefore t
 by their ids.
 
 A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. With
-one vocabulary file, the source tokenizer and the target tokenizer contain the pieces of both models. Each
-tokenizer must split texts only into pieces of its own SentencePiece model. To disable each piece that is not
-in the SentencePiece model of the tokenizer, the conversion writes the character `_FOREIGN` before the piece.
-The character `_FOREIGN` (U+E000) does not occur in texts, and the decoder of the tokenizer removes the
-character. The conversion never disables a single character, or a piece whose characters are all unknown in
-the SentencePiece model of the tokenizer. The tokenizer must be able to use pieces that consist of unknown
-characters. The reason is that SentencePiece joins adjacent unknown characters to one piece, and Marian looks
-up the joined piece in the vocabulary.
+one vocabulary file, the source tokenizer and the target tokenizer contain the pieces of both SentencePiece
+models. Each tokenizer must split texts only into pieces of its own SentencePiece model. If a piece is not in
+the tokenizer's own SentencePiece model, the conversion disables the piece: in the vocabulary of the
+tokenizer, the piece gets the character `_FOREIGN` at its beginning. The character `_FOREIGN` (U+E000) does
+not occur in texts, and the decoder of the tokenizer removes the character. The conversion never disables a
+piece of one character, or a piece whose characters are all unknown in the SentencePiece model of the
+tokenizer. The tokenizer must be able to use a piece that consists only of characters that its SentencePiece
+model does not know. The reason is that SentencePiece joins adjacent unknown characters to one piece, and
+Marian looks up the joined piece in the vocabulary.
 """
 
 import base64
@@ -51,7 +52,8 @@ _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5
 _UNIGRAM, _BPE = 1, 2
 # The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
 _SPACES_AT_ENDS = {"Regex": "^ +| +$"}
-# The note for the user of a model without SentencePiece models, if the user can name SentencePiece models.
+# The note to the user if an imported model has no SentencePiece models. The user can name SentencePiece
+# models with `--vocabularies`.
 NAME_THE_MODELS = (
     f"{SPLITS_AT_SPACES} If SentencePiece models segmented the training data, name the models with "
     "`--vocabularies`."
@@ -202,9 +204,9 @@ def source_and_target_tokenizers(
     source vocabulary and the target vocabulary.
 
     `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
-    source model and the target model. Without SentencePiece models, the tokenizers split texts at spaces, and
-    `joiner` is the argument of `word_tokenizer`. `source_has_end` is False if the library adds no end token
-    to source texts.
+    source model and the target model. Without SentencePiece models, `word_tokenizer` creates tokenizers that
+    split texts at spaces, and receives the argument `joiner`. `source_has_end` is False if the library adds
+    no end token to source texts.
     """
     tokenizers = []
     for number, ids in enumerate(vocabularies):
@@ -296,9 +298,9 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains the single characters that are pieces of `model`, but have no id and occur in no
-    # longer piece. Split texts before and after each character in `missing`, because otherwise the tokenizer
-    # joins adjacent unknown characters to one token.
+    # `missing` contains the one-character pieces of `model` that have no id and are not part of another
+    # piece. Split texts before and after each character in `missing`, because otherwise the tokenizer joins
+    # adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -364,9 +366,9 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains
-    # the sequence. The normalizer does not replace a text equal to `token`, because the vocabulary contains
-    # `token`. Therefore normalize the text `token * 2`. Normalize `token * 3` too, because the vocabulary can
-    # contain `token * 2` as a token.
+    # the sequence. The vocabulary contains `token`, so the normalizer does not replace a text that is equal
+    # to `token`. Therefore normalize the repeated token, `token * 2`. Because the vocabulary can also contain
+    # the token `token * 2`, normalize `token * 3` too.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

@@ -50,8 +50,9 @@ SCALED_DOT_FIELDS = frozenset(
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     """Return a model that uses only scaled dot-product attention and computes the same outputs as `model`.
-    The query projection of the returned model contains the scaling factor of the score function of `model`,
-    and the matrix if the score function is "general".
+    The query projection of the returned model is multiplied by the scaling factor of the score function of
+    `model`. If the score function is "general", the query projection is also multiplied by the matrix of the
+    score function.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:

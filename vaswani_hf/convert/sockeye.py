@@ -1,10 +1,10 @@
 """Imports models of Sockeye 3: a folder with config, params.best, vocab.src.0.json and vocab.trg.0.json.
 
-Sockeye's models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; pre-norm (with a
-LayerNorm at the end of each stack) or post-norm; an output projection with a bias; sinusoids with all sines
-in the first half of the features. Keys and values have one joint projection. The rows of the joint projection
-are ordered by head: the keys of the first head, the values of the first head, the keys of the second head,
-and so on.
+Sockeye's models differ from the paper in three points: an epsilon of 1e-6 in LayerNorm; an output projection
+with a bias; sinusoids with all sines in the first half of the features. Models with pre-norm also have a
+LayerNorm at the end of each stack. Keys and values have one joint projection. The rows of the joint
+projection are ordered by head: the keys of the first head, the values of the first head, the keys of the
+second head, and so on.
 
 The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each YAML mapping that
 has a tag as a dict.
@@ -273,8 +273,8 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
 
 
 def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features of the weights if the model has sinusoids, or make learned position tables equally
-    long.
+    """If the model has sinusoids, reorder the features of the weights. Otherwise, extend the shorter of the
+    two learned position tables.
     """
     tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
@@ -312,7 +312,7 @@ def _original_logits(folder: Path) -> Logits | None:
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
         # `source_length` [B, 2] contains two numbers per sentence: the source length, and the number of
-        # prepended tokens (0).
+        # prepended tokens, which is always 0.
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
         output = model(
             batch["input_ids"].unsqueeze(2),

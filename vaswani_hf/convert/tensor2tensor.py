@@ -12,8 +12,8 @@ with the target embedding.
 
 The import reads the hyperparameters from hparams.json in the folder of the checkpoint. Old versions of
 tensor2tensor write flags.txt instead of hparams.json. In flags.txt, the flag `hparams_set` names a set of
-hyperparameters, and the flag `hparams` changes some hyperparameters of the set. Hyperparameters in the file
-of the option `--config` take precedence.
+hyperparameters, and the flag `hparams` changes some hyperparameters of the set. The file of the option
+`--config` overrides the hyperparameters in hparams.json and flags.txt.
 """
 
 import re
@@ -127,7 +127,7 @@ class Tensor2TensorFacts(Settings):
     """
 
 
-# The keys are names of `_plain_name`.
+# The keys are the variable names that `_plain_name` returns.
 NAMES = WeightNames(
     {
         **stack_names(
@@ -254,8 +254,8 @@ def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers
 
 
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """Read the hyperparameters from hparams.json or flags.txt. Hyperparameters in the file of the option
-    `--config` take precedence.
+    """Read the hyperparameters from hparams.json or flags.txt. The file of the option `--config` overrides
+    these hyperparameters.
     """
     if (folder / _HPARAMS_FILE).is_file():
         hparams = read_json_object(folder, _HPARAMS_FILE, folder.name)
@@ -316,9 +316,9 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a variable as in the table of this file, such as
-    "encoder.layer.0.self_attention.norm.bias": with the number of the layer between dots, one name for all
-    LayerNorms, and the endings "weight" and "bias".
+    """Convert the name of a TensorFlow variable to a name in `NAMES`, such as
+    "encoder.layer.0.self_attention.norm.bias". The new name has dots instead of slashes, "norm" for each
+    LayerNorm of a sub-layer, and the ending "weight" or "bias".
     """
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
     # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`, depending on
@@ -365,9 +365,9 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
 def _add_target_space(
     state: dict[str, torch.Tensor], target_spaces: torch.Tensor, facts: Tensor2TensorFacts
 ) -> None:
-    """Add the learned vector of the target space to each row of the source embedding. Divide the vector by
-    the square root of the model width D first, because the model multiplies embeddings by the square root of
-    D.
+    """Add the learned vector of the target space (the kind of target text) to each row of the source
+    embedding. Divide the vector by the square root of the model width D first, because the model multiplies
+    embeddings by the square root of D.
     """
     number = facts.target_space_id
     if number >= len(target_spaces):

@@ -236,8 +236,8 @@ def _matrix(
 def _tables(
     others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the position tables [L, D] of the source and of the target. If the model has no position table,
-    return None for both tables.
+    """Return the position tables [L, D] of the source and of the target. If `facts.positions` names no
+    position table, return (None, None).
     """
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
@@ -272,7 +272,7 @@ def _with_positions(
     tables: tuple[torch.Tensor | None, torch.Tensor | None],
     timescales: str | None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Add the tables of learned positions to the weights. Return the weights and the config fields that
+    """Add the learned position tables to the dict of weights. Return the dict and the config fields that
     describe the positions.
     """
     source, target = tables

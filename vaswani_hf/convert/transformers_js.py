@@ -132,7 +132,8 @@ class _DecoderGraph(nn.Module):
     """The decoder, with the inputs and outputs that transformers.js expects.
 
     `decoder_states` are the keys [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens in all
-    layers. `encoder_states` are the cached keys and values of the cross-attention in all layers.
+    layers. `encoder_states` are the cached keys and values of the source tokens in the cross-attention of all
+    layers.
     """
 
     def __init__(self, model: VaswaniForSeq2SeqLM):
@@ -163,9 +164,9 @@ class _DecoderGraph(nn.Module):
             (encoder_hidden_states, *encoder_states),
         )
         for states in source_states:
-            # The outputs of both branches of `torch.cond` have the same batch size and the same source
-            # length. Without `torch._check`, the exporter would treat the sizes of the outputs as different
-            # from `batch_size` and `source_length`.
+            # Both branches of `torch.cond` return tensors with the sizes `batch_size` and `source_length`.
+            # Without `torch._check`, the exporter would treat the sizes of the outputs as different from
+            # `batch_size` and `source_length`.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())

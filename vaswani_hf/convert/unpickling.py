@@ -21,8 +21,8 @@ from ..checkpoint.files import DamagedFileError
 
 
 class Stub:
-    """Replaces an object of another library's class. A `Stub` has the attributes of the original object, but
-    not the code of its class.
+    """During unpickling, a `Stub` replaces an object whose class is in another library. A `Stub` has the
+    attributes of the original object, but not the code of its class.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -51,7 +51,7 @@ class _Packing(NamedTuple):
     # The position in `order` of the first pair of each length bucket, and N as the last element. The pairs of
     # a bucket have equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
-    # The position in `order` of the first pair of each batch, and N as the last element.
+    # The positions in `order` at which the batches begin, and the number of pairs N as the last element.
     batch_bounds: np.ndarray
 
 
@@ -172,16 +172,16 @@ def _evenly_full_bounds(
 ) -> np.ndarray:
     """Divide the pairs into as few batches as the token budgets for source and target allow. All batches have
     almost the same number of tokens. Return the batch bounds: the position of the first pair in each batch,
-    and the total number of pairs as the last element. If each batch were filled completely, the last batch
-    could have only a few sentence pairs, and an optimizer step on these few pairs could change the weights as
-    much as a step on a full batch.
+    and the total number of pairs as the last element. If all batches except the last were filled completely,
+    the last batch could have only a few sentence pairs, and an optimizer step on these few pairs could change
+    the weights as much as a step on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
     longest_target = max(target_length for _, _, target_length in buckets)
 
     def budgets(share: int) -> tuple[int, int]:
-        # A budget must be at least as large as the longest sentence.
+        # The token budget of a batch must be at least the length of the longest sentence.
         source_budget = max(longest_source, source_tokens * share // whole)
         target_budget = max(longest_target, target_tokens * share // whole)
         return source_budget, target_budget
@@ -212,8 +212,8 @@ def _batch_bounds(
     position of the first pair in each batch, and the total number of pairs as the last element. A bucket is a
     tuple (number of pairs, source length, target length).
 
-    The first `num_smaller` batches have the token budgets (source, target) `budgets`. All later batches have
-    the token budgets `larger_budgets`.
+    `budgets` (source tokens, target tokens) limit the size of the first `num_smaller` batches.
+    `larger_budgets` limit the size of all later batches.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -229,8 +229,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If pairs of equal lengths fill several batches with equal token budgets, compute the bounds of
-            # these batches in one step to save time.
+            # If the pairs of one length bucket fill several batches, compute the bounds of these batches in
+            # one step to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -378,8 +378,8 @@ class PairCollator:
     augmentation. The seed of the random generator consists of `seed`, the epoch, the index of the pair, and
     the number of the copy if the pair is repeated in the epoch. Therefore a resumed run, or a run with
     another number of data workers, encodes the pair in the same way. With BPE-dropout or augmentation, a pair
-    can have more tokens than its encoding in the corpus. Then a batch can exceed its token budget, because
-    the sampler counts the tokens of the encodings in the corpus.
+    can have more tokens than the corpus stores for the pair. A batch can then exceed its token budget,
+    because the sampler counts the tokens that the corpus stores.
     """
 
     def __init__(
@@ -392,8 +392,8 @@ class PairCollator:
         max_length: int | None = None,
     ):
         """`pad_token_id` pads `input_ids`. `encoders` contains two objects that convert texts to token ids:
-        the first for source texts, the second for target texts. `augment` changes the text of a pair before
-        the encoding, and needs `encoders`.
+        the first for source texts, the second for target texts. `augment` changes the texts of a pair before
+        `encoders` convert the texts to token ids, so `augment` needs `encoders`.
 
         If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids that
         the corpus stores for the pair.
@@ -453,10 +453,11 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into smaller batches with almost the same number of pairs. The function `trim`, such as
-    `PairCollator.trim`, removes unnecessary padding from each smaller batch. A smaller batch has at most
-    `positions` source tokens and at most `positions` target tokens, including padding. If a source or target
-    in the batch has more than `positions` tokens, each smaller batch contains a single pair.
+    """Divide a batch into smaller batches. The numbers of pairs in the smaller batches differ by at most 1.
+    The function `trim`, such as `PairCollator.trim`, removes unnecessary padding from each smaller batch.
+    Each of the smaller batches has at most `positions` source tokens and at most `positions` target tokens,
+    including padding. If a source or target in `batch` has more than `positions` tokens, each smaller batch
+    contains a single pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

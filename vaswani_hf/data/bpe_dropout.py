@@ -31,8 +31,8 @@ class BpeDropout:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge.
 
-        The rate 0 gives the same tokens as the tokenizer. The rate 1 gives characters, or bytes for a
-        character that is missing in the vocabulary.
+        With the rate 0, the tokens are the same as the tokens of `tokenizer`. With the rate 1, each token is
+        one character, or one byte of a character that is missing in the vocabulary.
         """
         backend = tokenizer.backend_tokenizer
         is_bpe = isinstance(backend.model, models.BPE)
@@ -107,6 +107,6 @@ class BpeDropout:
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
     # Also return True if the two byte-level BPE pieces in `pair` together contain only some of the bytes of
-    # one character. The decoder replaces the first bytes of an incomplete character by one replacement
-    # character.
+    # one character. `decoders.ByteLevel` decodes the first bytes of an incomplete character as one
+    # replacement character (U+FFFD).
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -55,8 +55,8 @@ class Column:
         self._views: dict[int, tuple[np.ndarray, memoryview]] = {}
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of the Arrow chunk that contains each row, and the position of the row in the
-        chunk.
+        """For each row index in `rows`, return the index of the Arrow chunk that contains the row, and the
+        position of the row in the chunk.
         """
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         return numbers, rows - self._starts[numbers]
@@ -79,8 +79,8 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids in `rows`, in the order of `rows`. Each yielded Arrow array contains
-        the lists of many rows.
+        """Yield the lists of token ids in the rows with the indices `rows`, in the order of `rows`. Each
+        yielded Arrow array contains the lists of many rows.
         """
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1

@@ -68,7 +68,7 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:
             return digest
     digest = corpus_digest(pairs)
-    # Ignore a full or read-only cache, because the next run can compute the digest again.
+    # Ignore the error if the cache is full or read-only, because the next run can compute the digest again.
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(digest))
     return digest

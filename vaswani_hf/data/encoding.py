@@ -34,9 +34,10 @@ ID_FEATURES = {
 }
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
-# to 8 characters per token. For example, the limit removes a line that repeats one character 100,000 times. A
-# tokenizer would learn very long tokens for the repeated character. If the vocabulary contained very long
-# tokens, a line with one repeated character would have few tokens, and would stay in the training data.
+# to 8 characters per token. For example, the limit removes a line that repeats one character 100,000 times.
+# From such lines, a tokenizer would learn very long tokens that consist of one repeated character. If the
+# vocabulary contained very long tokens, a line with one repeated character would have few tokens, and would
+# stay in the training data.
 CHARACTERS_PER_TOKEN = 16
 
 # The number of sentence pairs that are encoded at once. The encoder looks up each distinct word once per
@@ -77,8 +78,8 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N sentence pairs. For each pair, `outcomes` contains the index of the `CorpusReport` field to
-        which the pair is added, such as 0 for the field `kept`.
+        """Count N sentence pairs. For each pair, `outcomes` contains the index of the `CorpusReport` field
+        that counts the pair, such as 0 for the field `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
@@ -193,8 +194,8 @@ class PairEncoder:
         too_many_characters = np.maximum(*map(_num_characters, given)) > self.max_characters
         texts = [pyarrow.compute.utf8_trim_whitespace(side) for side in given]
         empty = np.minimum(*map(_num_characters, texts)) == 0
-        # Do not encode pairs with too many characters, because the encoding would take long and these pairs
-        # are removed.
+        # Do not encode pairs with too many characters, because the encoding would take long, and such pairs
+        # are removed afterwards.
         sources, targets = (pyarrow.compute.if_else(too_many_characters, "", side) for side in texts)
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
@@ -226,8 +227,8 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """Return a stream of encoded sentence pairs without the removed pairs. `report` counts the pairs
-        while the stream is read.
+        """Encode the sentence pairs of a stream, and return a stream of the kept pairs. `report` counts the
+        pairs while the stream is read.
         """
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:

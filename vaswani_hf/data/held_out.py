@@ -16,10 +16,10 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     """Take pairs out of the training data for the splits in `sizes`. Return a dict with these splits, and
     with the remaining pairs as the split "train".
 
-    The held-out pairs are the pairs with the smallest hashes of their text. Therefore the splits depend
-    neither on the seed nor on the order of the pairs, and a resumed run has the same splits. The validation
-    and test pairs contain no duplicates and no empty texts. The split "train" contains no copy of a
-    validation or test pair.
+    Each pair has one hash of its source and target, and the pairs with the smallest hashes are held out.
+    Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
+    same splits. The validation and test pairs contain no duplicates and no empty texts. The split "train"
+    contains no copy of a validation or test pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)

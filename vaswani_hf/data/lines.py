@@ -71,8 +71,8 @@ def check_equally_many(what: str, path: str, number: int, other: str, other_numb
 
 
 def parse_json(text: str, kind: type, place: str) -> Any:
-    """Parse a JSON object (`kind` is dict) or a JSON array (`kind` is list). Error messages name the origin
-    `place` of the text.
+    """Parse a JSON object (`kind` is dict) or a JSON array (`kind` is list). Error messages contain `place`,
+    the origin of the text, such as the name of a file.
     """
     name, opening = ("object", "{") if kind is dict else ("array", "[")
     try:

@@ -42,7 +42,8 @@ class PairSource:
     source_file: Files | None = None
     target_file: Files | None = None
     # A `.jsonl`, `.json`, `.csv` or `.parquet` file with one column per language, or with a column
-    # `translation` that maps languages to sentences. In a CSV file, the mapping is JSON text.
+    # `translation` that maps languages to sentences. In a CSV file, the column `translation` contains the
+    # mapping as JSON text.
     pairs_file: Files | None = None
     # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the same columns as a
     # `pairs_file`.

@@ -48,9 +48,9 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # Store how many bytes of shared memory remain after the release. Then the next call of `release`
-        # counts only the pages that were loaded later. The size is not 0, because the code of shared
-        # libraries also counts as shared memory.
+        # Store how many bytes of shared memory remain. Then the next call of `release` counts only the memory
+        # pages that were loaded after this call. The number of remaining bytes is not 0, because the code of
+        # shared libraries also counts as shared memory.
         self._shared_bytes_after_release = _shared_bytes()
 
 

@@ -21,8 +21,9 @@ _WORDS_PER_ERROR = 10
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
-# Matches a number, or a word with an initial capital, such as a name. A word without an initial capital does
-# not match, because a word such as "was" exists in English and in German with different meanings.
+# Matches a number, or a word with an initial capital, such as a name. `_COPIED_WORD` does not match a word
+# without an initial capital, because a word such as "was" exists in English and in German with different
+# meanings.
 _COPIED_WORD = re.compile(r"\b(?:\d+|[A-ZÀ-ÖØ-Þ]\w{2,})\b")
 _PLACEHOLDER_FORMS = ("{%s}", "{{%s}}", "%%(%s)s", "${%s}", "<%s>", "%%%s")
 
@@ -135,7 +136,7 @@ def _sample(items: list, text: str, rng: Random) -> list:
 
 def _with_typo(word: str, rng: Random) -> str:
     """Add one typo to a word: exchange two letters, leave out a letter, double a letter, or replace a letter
-    by the next letter. A typo never changes the first letter of a word.
+    by the next letter of the word. A typo never changes the first letter of a word.
     """
     place = rng.randrange(1, len(word) - 1)
     before, first, second, after = word[:place], word[place], word[place + 1], word[place + 2 :]

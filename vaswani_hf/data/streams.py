@@ -2,8 +2,8 @@
 is read during the training.
 
 `EndlessStream` reads windows of consecutive sentence pairs. Each window is divided into batches in the same
-way as batching.py divides a corpus. A checkpoint contains the position of the current window, so a resumed
-run continues with exactly the next batch.
+way as batching.py divides a corpus. A checkpoint contains the stream position of the current window of
+sentence pairs, so a resumed run continues with exactly the next batch.
 """
 
 from collections.abc import Iterator
@@ -124,8 +124,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """
         source_tokens, target_tokens = self._budgets
         # The size of a pair is the fraction of a batch that the pair fills, multiplied by the product of the
-        # two token budgets to get an integer. A sum of floating-point sizes would have rounding errors, and a
-        # resumed run could begin the windows of sentence pairs at other positions in the stream.
+        # two token budgets to get an integer. A sum of floating-point sizes would have rounding errors. With
+        # rounding errors, a resumed run could begin a window of sentence pairs at another stream position
+        # than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
@@ -135,9 +136,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Before yielding a full window, read the sentence pairs of one more batch. If the epoch ends
-            # before one more batch is full, add the pairs of the incomplete batch to the window of sentence
-            # pairs.
+            # Before yielding a full window of sentence pairs, read the pairs of one more batch. If the epoch
+            # ends before the additional batch is full, the last window also contains the pairs of the
+            # additional batch.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -216,8 +217,8 @@ class ShuffledShards:
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
         # At the beginning of an epoch, reset a stream with a single shard to its first pair, because the
-        # stream keeps its position from the previous epoch. If the stream has several shards, the method
-        # `shard` returns a new stream that begins at the first pair of the shard.
+        # stream keeps its position from the previous epoch. If the stream has several shards,
+        # `self._pairs.shard` returns a new stream that contains only the pairs of one shard.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

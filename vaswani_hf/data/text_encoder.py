@@ -37,7 +37,7 @@ def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokeniz
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
 
 
-# Cache two encoders, because a run has a source tokenizer and a target tokenizer.
+# Cache two objects of `TextEncoder`, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
     """Return the `TextEncoder` of a tokenizer from a cache. Each process creates one encoder per

@@ -3,11 +3,11 @@ tokenizer for each side.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. With
-single bytes only, a model could write incomplete characters. Without single bytes, a tokenizer could not
-encode a character that is missing in the training text. A tokenizer is trained on at most a million sentence
-pairs: pairs at regular intervals of a corpus, or the first pairs of a stream. Pairs with too many characters
-(see `has_too_many_characters`) are left out.
+Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. Without
+whole characters in the vocabulary, a model could write incomplete characters. Without single bytes, a
+tokenizer could not encode a character that is missing in the training text. A tokenizer is trained on at most
+a million sentence pairs: pairs at regular intervals of a corpus, or the first pairs of a stream. Pairs with
+too many characters (see `has_too_many_characters`) are left out.
 """
 
 import copy
@@ -97,9 +97,9 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into the folder of a run.
 
     `train_on(section, pairs, model_max_length)` trains the two tokenizers. If an earlier run has trained
-    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. `kind`
-    contains values outside the settings on which the tokenizers also depend, such as the name of the task. A
-    hash of the corpus files, the settings and `kind` identifies tokenizers in the cache.
+    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. Besides the
+    settings, the tokenizers depend on the values in `kind`, such as the name of the task. A hash of the
+    corpus files, the settings and `kind` identifies tokenizers in the cache.
     """
 
     def train(place: Path) -> None:
@@ -124,8 +124,8 @@ def write_tokenizers(
             return
         with naming_the_folder(cache, CACHE_REMEDY):
             _fill_cache(kept, train)
-    # Copy single files, because `copytree` would give the folder of the run the permissions of the cache
-    # folder.
+    # Copy the files one by one, because `copytree` would give the folder of the run the permissions of the
+    # cache folder.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
         place = folder / path.relative_to(kept)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def training_texts(
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
     """For a dataset, yield batches of consecutive pairs that begin at regularly spaced positions. For a
-    stream, yield the first batches. All batches together have at most `TRAINING_PAIRS` pairs.
+    stream, yield batches of the first pairs. All batches together have at most `TRAINING_PAIRS` pairs.
     """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
@@ -263,7 +263,7 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     # tag.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    # If the tokenizer decodes token ids, remove the space at the beginning of the text. For a causal language
+    # Let the decoder of the tokenizer remove the space at the beginning of the text. For a causal language
     # model, keep the space before the text, because the output of the model continues another text and can
     # begin with a space.
     if not form.is_open and _begins_with_a_space(backend):
@@ -307,7 +307,7 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
     """Train BPE on characters, and convert the result to byte-level BPE. The first merges join the bytes of
-    the characters.
+    each non-ASCII character to one token.
     """
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())

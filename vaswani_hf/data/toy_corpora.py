@@ -59,8 +59,8 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # but different rules. The symbol `:base` has no label and adds no constituent to the tree. A symbol without a
 # colon is replaced by a word of the lexicon. `#` stands for `s` (singular) or `p` (plural). If a rule
 # contains several `#`, all of them become the same letter. `@` stands for the opposite of `#`: `p` (plural)
-# if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands for `s` (singular) or `p` (plural). Each `~`
-# gets its own random value.
+# if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands for `s` (singular) or `p` (plural). If a rule
+# contains several `~`, each `~` is replaced by `s` or `p` independently.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -171,8 +171,8 @@ _RULES = """
  1 VP:infinitive -> turn NP:simpleobject PRT:
 """
 
-# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. The words of one
-# symbol can be spread over several lines of the lexicon.
+# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. Several lines of
+# the lexicon can contain words for the same symbol.
 _LEXICON = """
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
@@ -290,15 +290,16 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     A number is drawn in two steps, because 90 % of the numbers would have six digits if all numbers had equal
     probability. Step 1 chooses how many digits (0 to 3) the thousands have, and how many digits (0 to 3) the
     remainder below 1000 has. For example, the thousands of 471,005 have 3 digits, and the remainder 5 has 1
-    digit. All 16 choices in step 1 have equal probability. Step 2 draws a random number with the chosen
-    numbers of digits in the thousands and in the remainder. In the splits "validation" and "test", step 1
-    excludes the choices for which all numbers have already been drawn.
+    digit. All 16 choices in step 1 have equal probability. Step 2 draws a random number whose thousands and
+    whose remainder have as many digits as step 1 has chosen. In the splits "validation" and "test", step 1
+    excludes a choice after all numbers with the chosen numbers of digits have been drawn.
 
     The split of a number ("train", "validation" or "test") does not depend on the seed. The splits
     "validation" and "test" have about 5 % of the numbers each. The split "train" has the remaining numbers
-    and all numbers below 100. A number can occur more than once only in the split "train". A number occurs
-    again only after all numbers with equally many digits in the thousands and in the remainder below 1000
-    have been drawn. A larger `num_pairs` only adds pairs at the end of the list.
+    and all numbers below 100. A number can occur more than once in the split "train", but at most once in the
+    splits "validation" and "test". A number occurs again only after all numbers with the same choice in step
+    1 (the digits of the thousands, the digits of the remainder) have been drawn. A larger `num_pairs` only
+    adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -330,9 +331,9 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers from 0 to 999,999, whatever their split is. If `is_endless` is True, a number can
-    occur again, but only after all numbers with equally many digits in the thousands and in the remainder
-    below 1000 have been drawn.
+    """Yield random numbers from 0 to 999,999 that belong to any split. If `is_endless` is True, a number can
+    occur again after all numbers with the same digit counts (of the thousands, and of the remainder below
+    1000) have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)

@@ -160,8 +160,8 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
     sentence.
 
     A tree may have several lines. All lines of a tree except the first must be indented, as in the files of
-    the Penn Treebank. A tree that contains only traces becomes a tree without words. Error messages name the
-    file `place` and the line.
+    the Penn Treebank. A tree that contains only traces becomes a tree without words. Error messages contain
+    `place`, the name of the file, and the number of the line.
     """
     # A block of lines begins at a line that begins with a bracket, and ends before the next such line.
     block: list[str] = []

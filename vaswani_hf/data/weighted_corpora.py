@@ -1,8 +1,8 @@
 """Chooses the sentence pairs of each epoch from several training corpora with weights (`data.train_weights`).
 
-A place is a position in the list of the sentence pairs of an epoch. A pair can fill several places of an
-epoch. In array shapes, N is the number of sentence pairs in all corpora, and P is the number of sentence
-pairs in an epoch, counted with repetitions.
+A place is a position in the list of the sentence pairs of an epoch. The list can contain the same pair at
+several places. In array shapes, N is the number of sentence pairs in all corpora, and P is the number of
+sentence pairs in an epoch, counted with repetitions.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
-    An epoch is a list of places, and each place contains one sentence pair. A corpus with `n` pairs and the
-    weight `w` fills `m = round(w * n)` places. The pairs of a corpus are sorted by length. For each corpus
-    with `n` pairs and `m` places, an epoch draws a random integer `r` from 0 to `n - 1`. The place `j` (0 to
-    `m - 1`) of the corpus then gets the sorted pair with the index `floor((j * n + r) / m)`. Therefore, if a
-    corpus of `n` pairs fills `m` places of an epoch, each of its pairs occurs `floor(m / n)` or `ceil(m / n)`
-    times. Each place (index in the list of an epoch) has a fixed source length and a fixed target length: the
-    lengths of the longest source and of the longest target that the place can contain in any epoch. Therefore
-    the source length and the target length of each place, and the batch bounds, are the same in all epochs.
+    An epoch is a list of sentence pairs, and a place is an index in the list. A corpus with `n` pairs and the
+    weight `w` fills `m = round(w * n)` places in the list of each epoch. The pairs of a corpus are sorted by
+    length. For each epoch and each corpus, `of_epoch` draws a random integer `r` from 0 to `n - 1`. Place `j`
+    (0 to `m - 1`) of the corpus contains the pair with the index `floor((j * n + r) / m)` in the sorted
+    corpus. Therefore each pair of the corpus occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. Each
+    place in the list of an epoch has a fixed source length and a fixed target length: the lengths of the
+    longest source and of the longest target that the place can contain in any epoch. Therefore the batch
+    bounds (the positions at which the batches begin in the list sorted by length) are the same in all epochs.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class WeightedPairs:
         corpus.
         """
         self._seed = seed
-        # Put pairs of equal lengths into a random order.
+        # Put pairs that have the same source length and the same target length into a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
         order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
         self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
@@ -59,8 +59,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each position in an epoch, the largest source length and target length (in tokens) that a pair
-        # at the position can have.
+        # For each place (index) in the list of an epoch, the number of tokens in the longest source and in
+        # the longest target that the place can contain.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -70,8 +70,8 @@ class WeightedPairs:
         If an epoch contains pair `n` several times, the copies have the indices `n`, `n + N`, `n + 2N`, and
         so on.
         """
-        # Add a third number to the seed, because `TokenBudgetSampler` draws its random numbers with the seed
-        # [seed, epoch].
+        # Use a seed of three numbers, [seed, epoch, 1], because `TokenBudgetSampler` draws its random numbers
+        # with the seed [seed, epoch].
         generator = np.random.default_rng([self._seed, epoch, 1])
         total = sum(self.num_pairs)
         numbers = []
@@ -85,14 +85,14 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """For each place that a corpus fills in the list of an epoch, return the largest length [num_places] of
+    """Return an array [num_places]: for each place of a corpus in the list of an epoch, the largest length of
     the pairs that the place can contain. `lengths` contains the lengths of all pairs of the corpus.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # Place `i` of the corpus can contain the pairs with the indices `first[i]` to `last[i]` (inclusive). For
-    # place `i`, `np.maximum.reduceat` ignores the index `first[i + 1]`. If `first[i + 1]` equals `last[i]`,
-    # the length `lengths[last[i]]` is missing. Therefore return the larger value of the result of
-    # `np.maximum.reduceat` and `lengths[last]`.
+    # In different epochs, place `i` of the corpus can contain the pairs with the indices `first[i]` to
+    # `last[i]` (inclusive). For place `i`, `np.maximum.reduceat` considers only the lengths before the index
+    # `first[i + 1]`. If `last[i]` equals `first[i + 1]`, `np.maximum.reduceat` leaves out the pair `last[i]`.
+    # Therefore return the larger value of the result of `np.maximum.reduceat` and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

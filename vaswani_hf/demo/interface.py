@@ -17,7 +17,8 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
 
-# The maximum number of characters of a text. The search for a longer text would occupy a public page too long.
+# The maximum number of characters of a text. The translation of a longer text would occupy a public demo page
+# for too long.
 LONGEST_TEXT = 2000
 # Use the fonts of the user's computer, because the default fonts of gradio are downloaded from another
 # computer.
@@ -86,7 +87,7 @@ class _Actions:
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
         """Return the translation, and HTML of the confidences, of the word alignment, of the other
-        translations and of the attention. The HTML of the attention is an empty string, so that a new
+        translations and of the attention. The HTML of the attention is always an empty string, so that a new
         translation removes the attention of the previous text from the page.
         """
         if not text.strip():

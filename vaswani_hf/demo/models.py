@@ -20,8 +20,8 @@ from ..model.pipeline_vaswani import TranslationPipeline
 
 @dataclass
 class DemoModel:
-    """A translation model that the demo page offers. `Direction` (interface.py) has the same fields, and
-    needs gradio.
+    """A translation model that the demo page offers. The class `Direction` in interface.py has the same
+    fields, but interface.py needs gradio.
     """
 
     label: str

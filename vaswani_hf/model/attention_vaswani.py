@@ -129,7 +129,9 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """True if a fused kernel may compute softmax(factor * QK^T) instead of the method `weights`."""
+        """True if a fused kernel can compute softmax(factor * QK^T) in place of the methods `scores` and
+        `weights`.
+        """
         return permits_fast_path(self, "scores", "weights")
 
     @property
@@ -322,8 +324,8 @@ def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Return attention weights [B, H, T, S] with one row for each beam. `weights` has the shape [B, H, T, S],
-    or after `_merge_beams` the shape [num_sentences, H, beams * T, S].
+    """Return attention weights [B, H, T, S] with one row per beam in the first dimension. `weights` has the
+    shape [B, H, T, S], or after `_merge_beams` the shape [num_sentences, H, beams * T, S].
     """
     if weights.shape[0] == num_rows:
         return weights
@@ -368,8 +370,8 @@ def _run_in_float32(
 
 
 class LearnedScores(VaswaniAttention):
-    """Base class of attention modules with learned parameters in the score function. The shape of a parameter
-    is [H, number of values per head].
+    """Base class of attention modules with learned parameters in the score function. The shape of each
+    learned parameter is [H, n], with n values for each of the H attention heads.
     """
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
@@ -378,9 +380,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return a dict that maps the name of each learned parameter to a tuple of two numbers. The first
-        number counts the values of the parameter per head. The second number is the reciprocal of the
-        variance of the initial values.
+        """Return a dict that maps the name of each learned parameter to a tuple: the number of values per
+        attention head, and the reciprocal of the variance of the initial values.
         """
         raise NotImplementedError
 
@@ -411,8 +412,8 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """Computes the score w_q q + w_k k of a query q and a key k. `score_query` [H, K] contains the vector w_q
-    of each head for the queries. `score_key` [H, K] contains the vector w_k of each head for the keys.
+    """Computes the score w_q q + w_k k of a query q and a key k. For each head, `score_query` [H, K] contains
+    the vector w_q, and `score_key` [H, K] contains the vector w_k.
     """
 
     def score_parameters(self):
@@ -425,8 +426,8 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes the score v tanh(W q + U k) of a query q and a key k. `score_vector` [H, K] contains v.
-    `score_query` [H, K * K] contains W, and `score_key` [H, K * K] contains U.
+    """Computes the score v tanh(W q + U k) of a query q and a key k. For each head, `score_vector` [H, K]
+    contains the vector v, `score_query` [H, K * K] the matrix W, and `score_key` [H, K * K] the matrix U.
     """
 
     def score_parameters(self):
@@ -517,5 +518,7 @@ class AttentionRecorder:
         self.weights: dict[int, torch.Tensor] = {}
 
     def record(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Store the attention weights [B, H, T, S] of a layer, averaged over the heads."""
+        """Average the attention weights [B, H, T, S] of a layer over the heads, and store the averages [B, T,
+        S].
+        """
         self.weights[layer_idx] = weights.float().mean(dim=1)

@@ -16,8 +16,9 @@ Each step of the search has five parts:
 
 The file beams_vaswani contains the classes of the beams, the candidates and the finished translations. The
 file search_strategies_vaswani contains the candidate selections, the stopping rule, and the scorer that ranks
-translations. `generate(..., search=SearchStrategies(...))` replaces these strategies. `StepReader` of
-step_reader_vaswani reads from the device how many sentences are open.
+translations. `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the stopping
+rule or the scorer. `StepReader` of step_reader_vaswani copies the number of open sentences from the GPU to
+the CPU.
 
 The search follows the rules of beam search in transformers. In addition to the search of transformers, this
 search has the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7), has a
@@ -117,9 +118,9 @@ class BeamSearch:
             `EarlyStopping`.
         sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
         rows_per_sentence: The number of rows per sentence in each call of a logits processor or a stopping
-            criterion. A row is a beam for a logits processor, and a candidate for a stopping criterion. By
-            default, one call of a logits processor receives the beams of all sentences. By default, one call
-            of a stopping criterion receives the candidates of all sentences.
+            criterion. Each row that a logits processor receives is a beam. Each row that a stopping criterion
+            receives is a candidate. By default, one call of a logits processor receives the beams of all
+            sentences. By default, one call of a stopping criterion receives the candidates of all sentences.
     """
 
     def __init__(
@@ -164,9 +165,10 @@ class BeamSearch:
         self.num_new = 0
         self.is_over = False
         # On a CPU without sampling, a step in which no candidate ends skips the handling of ended candidates.
-        # On a CPU without sampling, steps before the first ended candidate skip the stopping rule, too. On a
-        # GPU, no step skips work, because a check for ended candidates would make the CPU wait for the GPU.
-        # With sampling, the candidates are not sorted, so each step sorts them.
+        # On a CPU without sampling, the search also skips the stopping rule until the first candidate has
+        # ended. On a GPU, each step handles ended candidates and applies the stopping rule, because a check
+        # for ended candidates would make the CPU wait for the GPU. With sampling, the candidates are not
+        # sorted, so each step sorts them.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
         # Set `is_late` to False if one additional step of the search would have side effects: recorded
@@ -194,12 +196,11 @@ class BeamSearch:
     def _early_stopping(self) -> EarlyStopping:
         """Return the default stopping rule. The rule computes the highest score that an unfinished
         translation can still reach. The rule ends the search for a sentence when no unfinished translation
-        can become one of the `num_return_sequences` best translations of the sentence. With logits processors
-        or `transformers_compatible`, the rule considers `num_beams` instead of `num_return_sequences`
-        translations, as transformers does. The rule also considers `num_beams` translations if the rule
-        computes scores only for the current length. With logits processors, a translation can reach a higher
-        score than the stopping rule computes. If the stopping rule considers only the current length, a
-        longer translation can reach a higher score.
+        can become one of the `num_return_sequences` best translations of the sentence. As in transformers,
+        the rule considers the `num_beams` best translations in three cases: with logits processors, with
+        `transformers_compatible`, or if the rule computes scores only for the current length. With logits
+        processors, a translation can exceed the highest score that the rule computes. A longer translation
+        can exceed a score that the rule computes only for the current length.
         """
         task = self.task
         config = self.config
@@ -273,15 +274,16 @@ class BeamSearch:
             self._remove_closed_sentences(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the tensors `log_probs` and `checked`. `log_probs` [N, K or 1, V] contains the
-        log-probabilities of all tokens after the logits processors. `checked` [N, K or 1] contains the
-        log-probability of the token with the id 0 or 1, before the logits processors. The caller looks for
-        NaN in `checked`. One token is enough for the check, because all log-probabilities of a row are NaN if
-        one logit is NaN or +inf, or if all logits of the row are -inf.
+        """Return the log-probabilities for the search (`log_probs`), and log-probabilities for a check for
+        NaN (`checked`). `log_probs` [N, K or 1, V] contains the log-probabilities of all tokens after the
+        logits processors. `checked` [N, K or 1] contains the log-probability of the token with the id 0 or 1,
+        before the logits processors. The caller looks for NaN in `checked`. One token is enough for the
+        check, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if all logits of
+        the row are -inf.
         """
         log_probs = _averaged_log_probs(logits)
-        # Check only the log-probability of token 0 for NaN. If the search excludes token 0, check token 1,
-        # because `fill_` overwrites the log-probability of the excluded token.
+        # Check only the log-probability of the token id 0 for NaN. If the search excludes the token id 0,
+        # check the token id 1, because `fill_` overwrites the log-probability of the excluded token.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(
@@ -309,12 +311,12 @@ class BeamSearch:
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
         """Call `function` (a logits processor or a stopping criterion) for the N sentences in the batch.
-        Convert each tensor [N, beams, ...] in `values` to rows [B * beams, ...] for all B sentences. Convert
-        the result back to [N, beams, ...].
+        Convert each tensor [N, beams, ...] in `values` to a tensor [B * beams, ...] with rows for all B
+        sentences of the input. Convert the result back to [N, beams, ...].
 
-        The rows of removed sentences are zeros, so that the row index of a beam never changes. If the search
-        has the setting `rows_per_sentence`, each call of `function` receives exactly `rows_per_sentence` rows
-        per sentence.
+        The rows of sentences that were removed from the batch are zeros, so that the row index of a beam
+        never changes. If the search has the setting `rows_per_sentence`, each call of `function` receives
+        exactly `rows_per_sentence` rows per sentence.
         """
         num_sentences = len(self.task.prompt)
         size = self.rows_per_sentence or values[0].shape[1]
@@ -343,8 +345,8 @@ class BeamSearch:
         self.has_finished = True
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Return a bool tensor [N] that is True for each
-        sentence whose search continues.
+        """End the search for the sentences whose results are final. Return a bool tensor [N] that is True for
+        each sentence whose search continues.
         """
         beams = self.beams
         if not self.has_finished:
@@ -362,11 +364,10 @@ class BeamSearch:
         return beams.is_open
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove sentences whose search has ended from the batch, and keep `num_staying` sentences.
-
-        If `is_late` of `StepReader` is True, `num_staying` is the number of sentences whose search continued
-        after the previous step. The search for some of the kept sentences has perhaps ended in the current
-        step.
+        """Remove from the batch the sentences whose search has ended, and keep `num_staying` sentences. If
+        the CPU reads the number of open sentences one step late (`is_late` of `StepReader`), `num_staying` is
+        the number of sentences whose search continued after the previous step. The search for some of the
+        kept sentences has perhaps ended in the current step.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)

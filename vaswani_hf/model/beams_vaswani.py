@@ -16,22 +16,22 @@ from .decoding_vaswani import gather_beams
 # The score of an empty place in a list of beams, candidates or finished translations. transformers uses the
 # same score.
 EMPTY_SCORE = -1e9
-# The score of a token, candidate or translation that the search must not choose. The score is lower than
-# `EMPTY_SCORE`, so that the search chooses an empty place first.
+# The score of a token, candidate or translation that the search must not choose. `EXCLUDED_SCORE` is lower
+# than `EMPTY_SCORE`, so that the search prefers an empty place to an excluded candidate.
 EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
 def exists(scores: Any) -> Any:
-    """Return True for the scores of existing beams, candidates and translations. Return False for the scores
-    of empty places and for excluded scores.
+    """For each score, return True if the score belongs to a real beam, candidate or translation. Return False
+    for an empty place (`EMPTY_SCORE`) and for an excluded candidate (`EXCLUDED_SCORE`).
     """
-    # The scores of existing translations are far above `EMPTY_SCORE / 2`.
+    # The scores of real translations are far above `EMPTY_SCORE / 2`.
     return scores > EMPTY_SCORE / 2
 
 
 def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-    """Return the scores of candidates [N, C]. The scores of candidates that have ended are below the scores
-    of all existing candidates that have not ended.
+    """Lower the scores [N, C] of the ended candidates below the scores of all other candidates, except empty
+    places and excluded candidates.
     """
     return scores + ended * EMPTY_SCORE
 
@@ -68,8 +68,8 @@ class Beams:
         # `paths`.
         self.sentences = sentences
         self.paths = prompts[sentences]
-        # Leave the places of all beams except the first beam of each sentence empty, because all beams of a
-        # sentence are equal at the start.
+        # At the start, all beams of a sentence are equal. Therefore keep only the first beam of each
+        # sentence, and leave the places of the other beams empty.
         self.scores = torch.full(self.paths.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.scores[:, 0] = 0
         self.parents: torch.Tensor
@@ -123,7 +123,7 @@ class FinishedTranslations:
             remaining scores are `EMPTY_SCORE`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
         paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. If a sentence has fewer than K finished
-            translations, the remaining paths contain only the prompt and padding.
+            translations, the paths of the missing translations contain only the prompt and padding.
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):
@@ -150,8 +150,8 @@ class FinishedTranslations:
         self.paths[sentences] = gather_beams(both_paths, kept)
 
     def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
-        """For each sentence that is True in `sentences` [B], copy the translations in `earlier`, the results
-        of another search. `earlier` has at most K translations per sentence.
+        """Copy the translations from `earlier`, the results of another search, for each sentence that is True
+        in `sentences` [B]. `earlier` has at most K translations per sentence.
         """
         beams = slice(earlier.scores.shape[1])
         length = max(earlier.paths.shape[2], self.paths.shape[2])

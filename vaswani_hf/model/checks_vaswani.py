@@ -17,8 +17,8 @@ from typing import Any
 
 from .errors_vaswani import InvalidValueError
 
-# Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
-# separate fields, the symbol maps to the field of the encoder.
+# Maps each symbol of the paper to the config field with the same meaning. If the config has separate fields
+# for the encoder and the decoder, the symbol maps to the field of the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",

@@ -483,7 +483,8 @@ class VaswaniConfig(PreTrainedConfig):
             windows = [windows] * max(depths)
         first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
         depth = self.decoder_layers if is_causal else self.encoder_layers
-        # Limit windows to 2^40 tokens, because PyTorch cannot represent integers of 2^63 and more.
+        # Replace a window of more than 2^40 tokens by 2^40 tokens (more than any sentence has), because
+        # PyTorch cannot represent integers of 2^63 and more.
         return [None if r is None else min(r, 2**40) for r in windows[first : first + depth]]
 
     @classmethod
@@ -541,9 +542,9 @@ class VaswaniConfig(PreTrainedConfig):
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Save the code files in this method, and set `_auto_class` to None, so that `save_pretrained` of
-            # transformers saves no code files. transformers would copy a user's file without converting its
-            # imports from the package.
+            # Save the code files here, and not in `save_pretrained` of transformers. Set `_auto_class` to
+            # None, so that `save_pretrained` of transformers saves no code files. transformers would copy a
+            # user's file without converting its imports from the package.
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
@@ -579,7 +580,8 @@ class VaswaniConfig(PreTrainedConfig):
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
 
-# The fields that `VaswaniConfig` declares, in the order of the class, with the properties from `config_field`.
+# The dataclass fields that `VaswaniConfig` itself declares, in the order of their declaration. `metadata` of
+# a field contains the properties that `config_field` has set.
 CONFIG_FIELDS: dict[str, Field] = {
     name: VaswaniConfig.__dataclass_fields__[name] for name in inspect.get_annotations(VaswaniConfig)
 }
@@ -609,8 +611,8 @@ VaswaniConfig.register_for_auto_class()
 
 # The field names that a config accepts, and the error messages about unknown names.
 
-# Some versions of transformers and PEFT write entries with the following names to config.json.
-# `VaswaniConfig` has no fields with these names.
+# Some versions of transformers and PEFT write entries with the following names to config.json, although
+# `VaswaniConfig` has no such fields.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan

@@ -4,9 +4,9 @@ and `RowDecoder`. A decoder computes one decoding step of the model for all beam
 The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
 
 - `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence in one
-  sequence, the tree. The tree stores the keys and values of a target token once, even if several beams
-  contain the token. A mask hides the tokens of other beams from each beam. The keys and values of the source
-  are stored once per sentence, not once per beam.
+  sequence, the tree. If several beams begin with the same target tokens, the tree stores the keys and values
+  of these tokens only once. A mask hides the tokens of other beams from each beam. The keys and values of the
+  source are stored once per sentence, not once per beam.
 - `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
   supports every cache class, every attention implementation, and `generate` calls that return attention
   weights or hidden states.
@@ -35,8 +35,8 @@ from .attention_vaswani import AttentionRecorder, VaswaniAttention
 from .extension_vaswani import POSITION_ENCODINGS
 from .masks_vaswani import CACHE_NAME, additive_mask, tree_masks
 
-# The number of decoding steps for which the tree reserves memory. When the reserved memory is full, the tree
-# removes unused tokens and reserves memory for further steps.
+# The number of decoding steps for which a `TreeKVCache` reserves memory. When the reserved memory is full,
+# the cache removes the tokens that belong to no beam, and reserves memory for further steps.
 STEPS_PER_CAPACITY = 16
 
 
@@ -90,7 +90,7 @@ class TreeKVCache:
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
         # The number of cached tokens that belong to at least one beam, in the sentence with the most such
-        # tokens. `sys.maxsize` means that the search has not counted the tokens yet.
+        # tokens. `sys.maxsize` means that the search has not counted the cached tokens yet.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None
@@ -104,8 +104,8 @@ class TreeKVCache:
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # Use no mask for one beam without padding, because the beam may attend to every token. Attention
-        # without a mask is fastest.
+        # Use no mask for a single beam without padding and without a `local_mask`, because the beam attends
+        # to every token. Attention without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -166,8 +166,9 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. The search then counts the tokens
-        that still belong to a beam, so that the tree can remove the other tokens.
+        """True if the reserved memory has space for only one more step. If `is_nearly_full` is True, the
+        search counts the cached tokens that still belong to a beam, so that the cache can remove all other
+        tokens.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -177,8 +178,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add `num_beams`, because the cache has received one token of each beam since the search counted
-        # `num_living`.
+        # Add `num_beams` to the number of living tokens, because the cache has received one new token of each
+        # beam since the search counted the living tokens.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -213,8 +214,8 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Select the values with the indices `entries` along the dimension `dim`. If `entries` is None, select
-    the first `length` values.
+    """Select the values with the indices `entries` along the dimension `dim`. If there are no indices
+    (`entries` is None), select the first `length` values along `dim`.
     """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
@@ -371,7 +372,7 @@ class TreeAttentionDecoder:
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Do not count the attention weights of padding in the prompt.
+            # Do not count the attention from padding in the prompt to the source.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
@@ -531,7 +532,8 @@ class RowDecoder:
 
     def _attention_of_call(self) -> torch.Tensor:
         """For each beam and source token, return the attention weights of the last layer in the latest call
-        of `forward`. The weights [N, K, S] are summed over the target tokens of the call.
+        of `forward`. The attention weights [N, K, S] are summed over the target tokens that `forward` reads
+        in the call.
         """
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]
@@ -575,8 +577,8 @@ class RowDecoder:
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        # The rows of the encoder's output to keep: one row for each sentence if the beams of a sentence share
-        # a row, else one row for each beam.
+        # Keep one row of the encoder's output for each sentence if the beams of a sentence share the row,
+        # else one row for each beam.
         source_rows = sentences if self.shares_sources else rows
         if self._target_cache is not None:
             self._target_cache.batch_select_indices(rows)

@@ -112,7 +112,9 @@ def _max_positions(model: Any) -> int:
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Encode the source with another model of the ensemble, and return the inputs of its decoder."""
+    """Encode the source with one of the other models of the ensemble, and return the inputs of the model's
+    decoder.
+    """
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(

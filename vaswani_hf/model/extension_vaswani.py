@@ -192,7 +192,7 @@ def _travelling_modules() -> set[str]:
 
 
 def module_of(kind: type) -> str:
-    """Return the name that the module of a class has in a saved checkpoint."""
+    """Return the name that the Python module of a class has in a saved checkpoint."""
     home, _, name = kind.__module__.rpartition(".")
     if home == __name__.rpartition(".")[0] and name in _travelling_modules():
         return name
@@ -317,12 +317,13 @@ def save_user_code(config: Any, base: type, folder: Path) -> None:
 def _write_user_files(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Copy the Python files of a model's user-defined classes into a checkpoint. Also write the module that
+    """Copy the Python files of a model's user-defined classes into a checkpoint. Also generate a module that
     registers the classes.
 
     `registered` contains each registered name that the config uses, with its registry. `others` contains the
-    config class and the model class if a user has defined these classes. `references` contains the classes of
-    the package that transformers loads from the checkpoint, such as "modeling_vaswani.VaswaniModel".
+    config class and the model class if a user has defined these classes. `references` contains the names of
+    the package's classes that transformers loads from the checkpoint, such as
+    "modeling_vaswani.VaswaniModel".
     """
     kinds = [registry.classes[name] for registry, name in registered] + [*others]
     sources: dict[str, str] = {}

@@ -16,8 +16,8 @@ from torch import nn
 # The methods that a fast path may replace.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
-# Device types that execute operations asynchronously. Reading a value of a tensor on such a device waits
-# until all queued operations are finished.
+# Device types that execute operations asynchronously. Reading a value of a tensor on an asynchronous device
+# waits until all queued operations are finished.
 QUEUING_DEVICES = ("cuda",)
 
 
@@ -27,8 +27,9 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that permits faster code with the same result in place of the named methods.
-    If a subclass overrides a method in `methods`, no faster code replaces the method of the subclass.
+    """Return a class decorator. The decorator permits faster code with the same result in place of each
+    method named in `methods`. If a subclass overrides a method in `methods`, no faster code replaces the
+    method of the subclass.
     """
 
     def register(kind: type) -> type:
@@ -39,15 +40,13 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def class_permits_fast_path(kind: type, *methods: str) -> bool:
-    """Return True if faster code is permitted in place of all methods of a class whose names are in
-    `methods`.
-    """
+    """For a class, return True if faster code is permitted in place of each method named in `methods`."""
     return all(getattr(kind, name) in _FAST_PATH_METHODS for name in methods)
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code with the same result is permitted in place of all methods of a module whose
-    names are in `methods`. Return False if a subclass overrides a method in `methods`. If `methods` contains
+    """For a module, return True if faster code with the same result is permitted in place of each method
+    named in `methods`. Return False if a subclass overrides a method in `methods`. If `methods` contains
     "forward", return False for a module with hooks and for a compiled module.
     """
     is_replaced = any(name in vars(module) for name in methods)

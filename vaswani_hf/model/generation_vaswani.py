@@ -13,10 +13,10 @@ argument of `generate` or a field of `generation_config`:
   length^length_penalty, as in transformers. With "gnmt", scores are divided by ((5 + length) /
   6)^length_penalty (Wu et al. 2016, Equation 14), as in the paper (Section 6.1).
 - `max_length_a` and `max_length_b` limit the length: the translation of n source tokens has at most
-  `max_length_a * n + max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only
-  `max_length_a` or only `max_length_b` is given, the other setting is 0. If no length limit is given,
-  `max_length_a` is 1 and `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or
-  `max_new_tokens` is also given, the smaller maximum length applies.
+  `max_length_a * n + max_length_b` new tokens. The number of source tokens and the number of new tokens both
+  include `</s>`. If only `max_length_a` or only `max_length_b` is given, the other setting is 0. If no length
+  limit is given, `max_length_a` is 1 and `max_length_b` is 50 ("input length + 50" in Section 6.1). If
+  `max_length` or `max_new_tokens` is also given, the smaller maximum length applies.
 - `coverage_penalty` is the weight of the coverage penalty in beam search (Wu et al. 2016, Equation 14).
 
 `generate` also accepts the following arguments:
@@ -68,7 +68,7 @@ from .search_strategies_vaswani import SearchStrategies
 PAPER_MAX_LENGTH = (1, 50)
 # The settings that limit the length of a translation.
 LENGTH_SETTINGS = ("max_new_tokens", "max_length", "max_length_a", "max_length_b")
-# The names of the model inputs from which the search can remove a sentence whose search has ended. If a call
+# The names of the model inputs from which the search can remove the rows of a finished sentence. If a call
 # has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
@@ -82,10 +82,10 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting for a `generate` call. An argument of the call overrides the
-    `generation_config` that the call passes. The `generation_config` of the call overrides the generation
-    config of the checkpoint. An argument may be None to override a setting, but a config field that is None
-    overrides nothing.
+    """Return the value of a setting for a `generate` call. An argument for the setting overrides the argument
+    `generation_config` of the call. The argument `generation_config` overrides the generation config of the
+    checkpoint. An argument may be None to override a setting, but a config field that is None overrides
+    nothing.
     """
     if name in settings:
         return settings[name]
@@ -495,7 +495,7 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model in a call of `compute_transition_scores` of transformers.
+    """Takes the place of the model in a call of transformers' method `compute_transition_scores`.
     `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model, but needs the
     size of the target vocabulary. The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
@@ -522,13 +522,13 @@ class SearchMethod:
     """Runs the search of this package. `generate` of transformers receives a `SearchMethod` object as
     `custom_generate`, and calls the object instead of its own search.
 
-    Before the call, transformers repeats the prompts for all beams, and creates the logits processors and the
-    stopping criteria.
+    Before transformers calls the object, transformers repeats the prompts for all beams, and creates the
+    logits processors and the stopping criteria.
     """
 
     source: torch.Tensor | None
-    # The length limit [B] int64 of each sentence in tokens, including the prompt. None if all sentences have
-    # the same limit.
+    # The maximum length [B] int64 of each generated sequence in tokens, including the prompt. None if all
+    # sentences have the same limit.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool
@@ -597,8 +597,8 @@ class SearchMethod:
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
         # `returns_more` is True if `generate` must return more than token ids, or must use a cache that is
-        # not a `DynamicCache`. For additional outputs or another cache, the search needs the `RowDecoder`,
-        # because the `RowDecoder` records outputs and supports all caches.
+        # not a `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
+        # `RowDecoder` records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -624,7 +624,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     sequences, scores, beam_indices = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # With `return_dict_in_generate`, the decoder is a `RowDecoder`.
+    # With `return_dict_in_generate`, the search decodes with a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,

@@ -4,9 +4,9 @@ A glossary is a text file with a source term, a tab and a target term in each li
 with the source term must contain the target term. If the target term is empty or equals the source term, the
 translation must contain the matching words of the source text unchanged.
 
-A term matches in upper and lower case. A term also matches inflected words: "house" matches "houses", and
-"city" matches "cities". An inflected word must share at least the first three letters with the term, and may
-differ only in an ending of the list `_ENDINGS`.
+A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
+"houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
+term, and may differ only in an ending of the list `_ENDINGS`.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """

@@ -1,10 +1,10 @@
 """Language models with one stack: the decoder without cross-attention, or the encoder.
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
-masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Both language models share the layers, the
-attention and the loss of the encoder-decoder model. `VaswaniForCausalLM` also has the same `generate` method
-as the encoder-decoder model, with the same search. Differs from the paper: the paper describes no model with
-a single stack.
+masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Both language models use the code of the
+encoder-decoder model for the layers, the attention and the loss. `VaswaniForCausalLM` also has the same
+`generate` method as the encoder-decoder model, with the same search. Differs from the paper: the paper
+describes no model with a single stack.
 
 This file is saved with every checkpoint of a language model because the file defines the model.
 
@@ -45,8 +45,8 @@ _FILE = "language_models_vaswani"
 # The default of `max_new_tokens`, as in transformers.
 _NEW_TOKENS = 20
 # Names of config fields, without the prefix `encoder_` or `decoder_`. For example, the entry "layers" means
-# the two fields `encoder_layers` and `decoder_layers`. In a model with one stack, the encoder field and the
-# decoder field have the same value.
+# the two fields `encoder_layers` and `decoder_layers`. In a model with one stack, the two fields of an entry
+# have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -110,8 +110,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """Convert the config of an encoder-decoder model, or of another model with one stack, to a config of
-        this class.
+        """Convert a config to a config of this class. `config` belongs to an encoder-decoder model or to a
+        model with one stack.
         """
         unused = {*ENCODER_DECODER_FIELDS, "model_type", "transformers_version", "architectures", "dtype"}
         fields = {}
@@ -281,7 +281,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             logits_to_keep (int or torch.Tensor): The positions whose logits are returned: an int n for the
                 last n positions, 0 for all positions, or a tensor of positions.
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
-                batches. If given, the loss is the sum of the token losses divided by `num_items_in_batch`.
+                batches. If `num_items_in_batch` is given, the loss is the sum of the token losses divided by
+                `num_items_in_batch`.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
                 memory. By default `skip_logits` is True in training with labels.
             cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.
@@ -328,8 +329,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
-    # Use `prepare_inputs_for_generation` of transformers, because its signature contains `inputs_embeds`.
-    # Without this argument in the signature, `generate` refuses `inputs_embeds`.
+    # Use `prepare_inputs_for_generation` of transformers, because the signature of the method in transformers
+    # contains `inputs_embeds`. Without `inputs_embeds` in the signature, `generate` refuses `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -339,7 +340,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. For prompts in
         `inputs_embeds`, `generate` uses the search of transformers. `VaswaniForSeq2SeqLM.generate` describes
         the other arguments. By default a continuation has at most 20 new tokens. If the model has learned
-        positions, the prompt and the continuation cannot have more tokens than the table of positions.
+        positions, the prompt and the continuation together cannot have more tokens than the table of
+        positions has rows.
 
         Raises:
             ValueError: If a setting has an invalid value, logits are not finite, or an argument is only for
@@ -450,7 +452,8 @@ class VaswaniForMaskedLM(_LanguageModel):
             labels (torch.Tensor, optional): The tokens [B, T] int64 without masking. Labels that are -100 or
                 `<pad>` are ignored. `VaswaniForSeq2SeqLM.forward` describes the loss.
             num_items_in_batch (torch.Tensor or int, optional): The number of labels in all accumulated
-                batches. If given, the loss is the sum of the token losses divided by `num_items_in_batch`.
+                batches. If `num_items_in_batch` is given, the loss is the sum of the token losses divided by
+                `num_items_in_batch`.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
                 memory. By default `skip_logits` is True in training with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of attention

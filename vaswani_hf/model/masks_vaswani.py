@@ -45,8 +45,8 @@ from .fast_path_vaswani import needs_sync
 # tensors). A mask function returns True where the query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# The minimum number of queries in a block of windowed attention. With fewer queries in a block, copying the
-# keys would take longer than computing the attention.
+# The minimum number of queries in a block of windowed attention. In a block with fewer queries than
+# `SMALLEST_BLOCK`, copying the keys would take longer than computing the attention.
 SMALLEST_BLOCK = 64
 
 # The name of the cache in model outputs and in the arguments of `forward`. transformers 5.24 renamed
@@ -137,7 +137,7 @@ def _implementations(attentions: Sequence[Any], is_recorded: bool) -> list[str]:
 
 
 def _kind_of(local_mask: LocalMask | None) -> Any:
-    """Return a value that is equal for two local masks with the same window."""
+    """Return the dict key of a local mask. Local masks with the same window have the same dict key."""
     return getattr(local_mask, "args", local_mask)
 
 
@@ -145,8 +145,8 @@ def _must_not_read(
     attention_mask: torch.Tensor | None, implementations: list[str], states: torch.Tensor
 ) -> bool:
     """Return True if the masks must be created without reading the values of `attention_mask`, because
-    reading values makes the CPU wait for the GPU. Return False for fused kernels other than sdpa, because
-    their masks depend on the values of `attention_mask`.
+    reading values makes the CPU wait for the GPU. Return False if a layer uses a fused kernel other than
+    sdpa, because the masks for such a kernel depend on the values of `attention_mask`.
     """
     is_plain = {"eager", "sdpa"}.issuperset(implementations)
     return is_plain and needs_sync(states) and getattr(attention_mask, "ndim", 0) == 2
@@ -234,7 +234,7 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
 
     `shared_with="end"` is for models whose `<pad>` and `</s>` have the same id: the first `<pad>` after a
     token counts as `</s>`. `shared_with="start"` is for models whose `<pad>` and start token have the same
-    id: the last `<pad>` before the first other token counts as the start token.
+    id: the last `<pad>` before the text counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -296,7 +296,7 @@ class Blocks:
     time and the memory of attention grow linearly with the sequence length.
 
     `mask` is [B * N, 1, W, C] bool: N blocks for each of B rows, with W queries and C keys in each block.
-    `num_before` is the number of keys of a block whose positions come before the first query of the block.
+    `num_before` is the number of keys in a block that come before the first query of the block.
     """
 
     mask: torch.Tensor
@@ -391,16 +391,16 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of other tokens to which a token can attend: on one side if attention is causal, else
-    on both sides.
+    """Return the number of other tokens to which a token can attend: the tokens before it if attention is
+    causal, else the tokens before and after it.
     """
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
     """Return the mask of an attention layer that has a window and reads the hidden states `states` [B, T, D].
-    The mask consists of blocks of queries, as the class `Blocks` describes. `real` [B, T] is False for
-    padding. No padding may lie between two tokens.
+    The queries of the mask are divided into blocks, as the class `Blocks` describes. `real` [B, T] is False
+    for padding. No padding may lie between two tokens.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -432,9 +432,9 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens. A smaller cache could contain padding instead of the last tokens of a prompt. If
-    the model uses flex attention, all layers cache all tokens, because flex attention needs the same number
-    of keys in all layers.
+    layers cache all tokens. A cache of the last r tokens could contain padding instead of the last tokens of
+    the prompt. If the model uses flex attention, all layers cache all tokens, because flex attention needs
+    the same number of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
@@ -442,7 +442,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
             # Use a `DynamicLayer` if each token attends only to itself (a window of 0 tokens). A
-            # `DynamicSlidingWindowLayer` for one token would cache all tokens, as a `DynamicLayer` does.
+            # `DynamicSlidingWindowLayer` with a window of one token would cache all tokens, as a
+            # `DynamicLayer` does.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]

@@ -8,8 +8,8 @@ pretrained_vaswani contains the base class that loads and saves weights.
 
 With the default values of `VaswaniConfig`, the models compute what the paper describes, with one exception.
 Differs from the paper: the padding token has probability 0, because no translation contains padding. The
-docstring of `VaswaniConfig` names the options that differ from the paper. All of these options are off by
-default.
+docstring of `VaswaniConfig` names the options that make a model differ from the paper. All of these options
+are off by default.
 
 This file is saved with every checkpoint because the file defines the models.
 
@@ -146,18 +146,18 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
     name.
 
     If the config of a model has `position_embedding=name`, the model uses `encoding_class` in training and in
-    the search. If the config of a checkpoint contains the new name, the checkpoint contains the Python file
-    that defines the class. To load such a checkpoint, call `register_position_encoding` first, or pass
+    the search. A checkpoint of a model with the new position encoding contains the Python file that defines
+    `encoding_class`. To load such a checkpoint, call `register_position_encoding` first, or pass
     `trust_remote_code=True` in a Python process that has not imported the package.
 
     Args:
         name (str): The name of the position encoding in configs. The name must not be the name of a built-in
             position encoding.
         encoding_class (type): A subclass of `torch.nn.Module`, defined at the top level of a Python file. The
-            model passes its config to the constructor. `forward(position_ids)` maps int64 positions [B or 1,
-            T] to encodings [B or 1, T, D] that the model adds to the embeddings. Positions count from 0 and
-            leave out padding. `forward` must return the same encoding for a position in each call. The
-            tensors of the class must be parameters or persistent buffers.
+            model calls `encoding_class(config)` with the config of the model. `forward(position_ids)` maps
+            int64 positions [B or 1, T] to encodings [B or 1, T, D] that the model adds to the embeddings.
+            Positions count from 0 and leave out padding. `forward` must return the same encoding for a
+            position in each call. The tensors of the class must be parameters or persistent buffers.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass
@@ -211,8 +211,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
         `gradient_checkpointing`. While autograd records no gradients, as in `generate`,
-        `gradient_checkpointing` is False. With True, transformers would call the layer without the cache that
-        `generate` needs.
+        `gradient_checkpointing` is False. If `gradient_checkpointing` were True, transformers would call the
+        layer without the cache that `generate` needs.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -227,8 +227,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """Return LayerNorm(x + Dropout(Sublayer(x))) for post-norm, and x + Dropout(Sublayer(x)) for pre-norm
-        (Sections 3.1 and 5.4).
+        """Return LayerNorm(x + Dropout(Sublayer(x))) for post-norm, and x + Dropout(Sublayer(LayerNorm(x)))
+        for pre-norm (Sections 3.1 and 5.4).
         """
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
@@ -673,9 +673,10 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         unless `skip_logits` is True.
 
         The loss is the cross-entropy with label smoothing (Section 5.4). Label smoothing gives the label the
-        target probability `gold`, and each other class the target probability `other`. With `gold`, `other`
-        and logits z, the loss of a token is `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. The
-        sum over the tokens is divided by `num_items`, by default the number of tokens.
+        target probability `gold`, and each other class the target probability `other`. With the target
+        probabilities `gold` and `other` and the logits z, the loss of a token is `logsumexp(z) - (gold -
+        other) * z[label] - other * sum(z)`. The sum of the token losses is divided by `num_items`, by default
+        the number of tokens.
         """
         if labels is None:
             return None, self.logits(hidden_states)
@@ -713,8 +714,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
             # Exclude `<pad>` from the predicted classes even with label smoothing, so that the embedding of
             # `<pad>` stays zero.
             return self.config.pad_token_id
-        # Do not exclude `<pad>` from a label-smoothed loss, because label smoothing gives `<pad>` a
-        # probability above 0. In training mode without labels, keep the logit of `<pad>`, because the
+        # Do not exclude the class `<pad>` from a label-smoothed loss, because label smoothing gives `<pad>` a
+        # target probability above 0. In training mode without labels, keep the logit of `<pad>`, because the
         # training loop can compute a label-smoothed loss from the logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside else self.config.pad_token_id
@@ -766,9 +767,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output projection. Return None if accelerate uses FSDP, the output projection is tied to
-        the target embedding, and the source has another embedding. accelerate would otherwise shard the
-        output projection separately from the target embedding.
+        """Return the output projection. For a model with separate source and target embeddings, return None
+        if accelerate uses FSDP and the output projection is tied to the target embedding. accelerate would
+        otherwise shard the output projection separately from the target embedding.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
@@ -840,8 +841,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             decoder_inputs_embeds (torch.Tensor, optional): The embedded target [B, T, D] before scaling, in
                 place of `decoder_input_ids`.
             labels (torch.Tensor, optional): Reference tokens [B, T] int64. Labels that are -100 or `<pad>`
-                are ignored. The loss in nats per token is the cross-entropy, in training mode with the label
-                smoothing of the config (Section 5.4).
+                are ignored. The loss is the cross-entropy in nats per token. In training mode, the loss
+                includes the label smoothing of the config (Section 5.4).
             use_cache (bool, optional): True to return a cache; by default `config.use_cache`. A call with
                 labels returns no cache.
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated

@@ -9,7 +9,8 @@ candidate selection of `BeamSearch`.
 If the search finds no translation with all phrases, the search returns the best translation with as many
 phrases as possible. The file phrases_vaswani checks the phrases before the search.
 
-This file is saved with every checkpoint because `generate(must_contain=...)` runs grid beam search.
+This file is saved with every checkpoint because `generate(must_contain=...)` runs the grid beam search of
+this file.
 
 In this file, an option is a possible next token of a beam. In tensor shapes, F is the number of phrases per
 sentence, and L the number of tokens of the longest phrase. O is the number of options (possible next tokens)
@@ -145,9 +146,9 @@ def _select_inputs(
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the phrases of each sentence. If the phrases of a sentence have too many tokens for the length
-    limit, merge phrases that overlap. Raise a `PhraseError` if the phrases have too many tokens even with
-    overlaps merged.
+    """Return the required phrases of each sentence. If the phrases of a sentence have too many tokens for the
+    length limit, merge phrases that overlap. Raise a `PhraseError` if the phrases have too many tokens even
+    with overlaps merged.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -202,7 +203,7 @@ class PhraseCandidates(CandidateSelection):
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
         # For each beam of each sentence, the phrase tokens that the beam contains (see `PhraseTables`).
-        # Sentences whose search has ended stay in the tensor.
+        # `matches` also keeps the rows of sentences whose search has ended.
         self.matches = self.tables.match_prompts(task.prompt).repeat(
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
@@ -243,8 +244,8 @@ class PhraseCandidates(CandidateSelection):
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = exists(scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options (possible next tokens) that continue a beam, best first. Two options compete only
-        # if the same number of phrase tokens is missing after both options.
+        # Rank the options (possible next tokens) that continue a beam, best first. Two possible next tokens
+        # compete only if the same number of phrase tokens is missing after both tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -258,8 +259,8 @@ class PhraseCandidates(CandidateSelection):
         """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
         ids, and numbers of missing phrase tokens.
 
-        A possible next token gets the `EXCLUDED_SCORE` if the length limit leaves too little room for the
-        missing phrases after the token.
+        A possible next token gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the token
+        and the length limit.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
@@ -284,9 +285,10 @@ class PhraseTables:
     """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
     GPU in each step of the search.
 
-    The bool tensor `matches` [..., F, L + 1] describes which phrase tokens a translation contains. Entry [f,
-    l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase f,
-    entry [f, l] stays True in later steps, because the translation contains the whole phrase.
+    The bool tensor `matches` [..., F, L + 1] describes which tokens of the F phrases a translation contains.
+    Entry [f, l] of `matches` is True if the translation ends with the first l tokens of phrase f. If l is the
+    length of phrase f, entry [f, l] of `matches` stays True in later steps, because the translation contains
+    the whole phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -306,7 +308,7 @@ class PhraseTables:
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return which phrase tokens the prompts [B, P] contain, as a bool tensor `matches` [B, 1, F, L + 1]."""
+        """Return the tensor `matches` [B, 1, F, L + 1] (see `PhraseTables`) for the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -316,8 +318,8 @@ class PhraseTables:
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Append each possible next token `tokens` [N, K, O] to its beam. Return which phrase tokens the
-        longer beam contains, as a bool tensor [N, K, O, F, L + 1]. The tensor `matches` [N, K, F, L + 1]
-        describes the beams before the next token.
+        longer beam contains, as a bool tensor [N, K, O, F, L + 1]. The argument `matches` [N, K, F, L + 1]
+        describes the beams without the next token.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -360,7 +362,7 @@ def unmet_phrases(
 
 
 def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
-    """Log a warning for each sentence whose best translation lacks a phrase."""
+    """Log a warning for each sentence whose best translation lacks a required phrase."""
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(

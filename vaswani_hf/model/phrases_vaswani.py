@@ -101,8 +101,8 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """Return the first n-gram of `size` tokens that occurs twice. Return None if no n-gram occurs twice, or
-    if `size` is None or 0.
+    """Return the first n-gram of `size` tokens that is equal to an earlier n-gram. Return None if no n-gram
+    occurs twice, or if `size` is None or 0.
     """
     if not size:
         return None

@@ -47,8 +47,8 @@ class TranslationPipeline(Pipeline):
 
     Settings of `generate` in a call override settings in the constructor. Settings in the constructor
     override the `task_specific_params` of the checkpoint, and the `task_specific_params` override the
-    `generation_config`. Without any setting, the search has 4 beams. Without any length limit, a translation
-    has at most 256 tokens, or with a Vaswani model at most 50 tokens more than the text.
+    `generation_config`. Without any setting, the search has 4 beams. If no length limit is set, a translation
+    has at most 256 tokens. With a Vaswani model, the default limit is 50 tokens more than the text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -79,7 +79,8 @@ class TranslationPipeline(Pipeline):
             task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default
                 of `src_lang`, and YY the default of `tgt_lang`.
             local_files_only (bool): If True, never download the target tokenizer.
-            **kwargs: Arguments of `transformers.Pipeline`, and defaults for the arguments of a call.
+            **kwargs: Arguments of `transformers.Pipeline`, and default values for the arguments of later
+                calls of the pipeline.
 
         Raises:
             ValueError: If the model is not an encoder-decoder, or a tokenizer does not fit the model.
@@ -305,8 +306,8 @@ def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
     """Return one constraint for each text: a target prefix or a list of phrases. If `value` is a list with
-    one constraint for each text, return the list with `nothing` in place of None. If `value` is a single
-    constraint, return an endless iterator that repeats the constraint.
+    one constraint for each text, return the list, with each None replaced by `nothing`. If `value` is a
+    single constraint, return an endless iterator that repeats the constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

@@ -63,8 +63,8 @@ class FromRepository:
 
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
     """Return the folder of a loaded commit in the cache of huggingface_hub, or None if the cache does not
-    contain the commit. If the model has two vocabularies, also download the target tokenizer of the commit
-    now. A later download would lack the access token, because the model does not store the access token.
+    contain the commit. If the model has two vocabularies, also download the target tokenizer of the same
+    commit. A later download would lack the access token, because the model does not store the access token.
     """
     cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
     if not isinstance(cached, str):
@@ -216,7 +216,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        To resize the source embedding, call `resize_token_embeddings` with the same arguments.
+        The method `resize_token_embeddings` has the same arguments, and resizes the source embedding.
 
         Returns:
             nn.Embedding: The target embedding.

@@ -36,9 +36,9 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Base class of logits processors that mark rows for which sampling cannot choose a token. If sampling
     cannot choose a token for a row, the processor sets all scores of the row to 0. Sampling then chooses an
-    arbitrary token. After the last step, `raise_for_marked_row` raises the error, because a check at each
-    step would make the CPU wait for the GPU. If `at_once` is True, the processor raises the error
-    immediately, in the step in which sampling can choose no token.
+    arbitrary token. After the last step of the search, `raise_for_marked_row` raises an error if a row is
+    marked. A check at each step would make the CPU wait for the GPU. If `at_once` is True, the processor
+    raises the error immediately, in the step in which sampling can choose no token.
     """
 
     def __init__(self, at_once: bool = False):
@@ -49,9 +49,9 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors with one value for each row (translation) of the batch, [B * R]. The first
-        tensor is True for rows in which sampling can choose no token. The second tensor is True for rows that
-        the processor marks, so that `raise_for_marked_row` raises an error.
+        """Return two bool tensors [B * R], `has_failed` and `is_new`, with one value for each row
+        (translation) of the batch. `has_failed` is True for rows in which sampling can choose no token.
+        `is_new` is True for rows for which `raise_for_marked_row` must raise an error.
         """
         raise NotImplementedError
 

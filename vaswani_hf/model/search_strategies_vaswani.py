@@ -1,8 +1,8 @@
 """The replaceable parts of a search, called strategies: the candidate selection, the scorer and the stopping
 rule.
 
-`generate(..., search=SearchStrategies(...))` replaces a part. For each part, this file contains an interface
-and its implementations:
+`generate(..., search=SearchStrategies(...))` replaces parts of the search. For each part, this file contains
+an interface and its implementations:
 
 - `CandidateSelection` chooses the candidates of each step. The implementations are `best_candidates` and
   `drawn_candidates`, and `PhraseCandidates` of phrase_search_vaswani.
@@ -33,7 +33,7 @@ from .beams_vaswani import EMPTY_SCORE, Beams, Candidates, exists
 
 @dataclass(frozen=True)
 class SearchStrategies:
-    """Selects the replaceable parts of a search, for example in `generate(...,
+    """Selects implementations for the replaceable parts of a search, for example in `generate(...,
     search=SearchStrategies(scorer=...))`.
 
     Args:
@@ -84,12 +84,12 @@ class RunningSearch(Protocol):
     num_beams: int
     # The number of candidates per sentence that a candidate selection chooses.
     num_candidates: int
-    # The number of new tokens in each beam. A stopping rule reads the number after the search has counted the
-    # new token of each candidate.
+    # The number of new tokens in each beam. When a stopping rule reads `num_new`, `num_new` already includes
+    # the new token of each candidate.
     num_new: int
     # The ids of the tokens that end a translation, or None.
     eos: torch.Tensor | None
-    # The token after the end of a translation.
+    # The id of the token that fills a row after the end of a translation.
     fill: int
     scorer: "Scorer"
 
@@ -140,8 +140,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # `chosen` [N, number] contains, for each sentence, the vocabulary chunks with the highest maxima over all
-    # beams. The number k * num_chunks + c in `chosen` means chunk c for beam k.
+    # For each sentence, `chosen` [N, number] contains the pairs of a beam and a vocabulary chunk that have
+    # the highest maximum scores. The number k * num_chunks + c in `chosen` means chunk c for beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))
@@ -272,8 +272,8 @@ class EarlyStopping(StoppingRule):
     """The default stopping rule. `EarlyStopping` implements the setting `early_stopping`.
 
     The search continues for a sentence while an unfinished translation could become one of the `num_counted`
-    best results. If `early_stopping` is True, the search also ends as soon as a sentence has `num_beams`
-    finished translations.
+    best results. If `early_stopping` is True, the search for a sentence also ends as soon as the sentence has
+    `num_beams` finished translations.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
@@ -301,9 +301,9 @@ class EarlyStopping(StoppingRule):
 def highest_reachable_score(
     log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
 ) -> Any:
-    """Return the highest score that an unfinished translation can still reach. The complete translation has
-    at least `length` and at most `longest` new tokens. `log_prob` is the summed log-probability so far. More
-    tokens cannot increase `log_prob`.
+    """Return the highest score that an unfinished translation can still reach. The unfinished translation has
+    `length` new tokens, and the complete translation has at most `longest` new tokens. `log_prob` is the
+    summed log-probability so far. More tokens cannot increase `log_prob`.
 
     With a positive length penalty, the longer of two translations with equal log-probability has the higher
     score.
@@ -315,10 +315,10 @@ def considers_all_lengths(config: GenerationConfig) -> bool:
     """Return True if the stopping rule considers all lengths that an unfinished translation can still reach,
     not only the current length.
 
-    transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
-    transformers compares scores at the current length, although this comparison is exact only without a
-    length penalty. With `length_penalty_type="gnmt"`, this package considers all possible lengths for
-    `early_stopping=False`, not only for `early_stopping="never"`.
+    The stopping rule of transformers considers all possible lengths only for `early_stopping="never"`. For
+    `early_stopping=False`, transformers compares scores at the current length, although this comparison is
+    exact only without a length penalty. With `length_penalty_type="gnmt"`, this package considers all
+    possible lengths for `early_stopping=False`, not only for `early_stopping="never"`.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

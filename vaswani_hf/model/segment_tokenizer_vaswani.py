@@ -1,7 +1,7 @@
 """Tokenizes source texts to segments (sentences, or parts of long sentences). `SegmentTokenizer` adds the
 task prefix, language tags and language tokens, and finds for each token the word that contains the token.
 
-This file is saved with every checkpoint because the translator tokenizes texts with this file.
+This file is saved with every checkpoint because the class `Translator` tokenizes texts with this file.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer for texts. Values of the output that are not lists are
+        """Tokenize texts, and return the output of the tokenizer. Values of the output that are not lists are
         additional arguments for `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}

@@ -29,13 +29,14 @@ class StepValues:
 
     # `values` [2 + len(trees)] float32 contains the sum of `log_probs`, the number of sentences whose search
     # continues, and one token count for each `TreeKVCache` in `trees`. The token count, `num_living`, is the
-    # number of cached tokens that belong to a beam, in the sentence with the most such tokens.
+    # number of a sentence's cached tokens that belong to at least one beam, as the maximum over the
+    # sentences.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # `log_probs` [N, K] (in the first step [N, 1]) has one log-probability of each beam, always of the same
+    # `log_probs` [N, K] (in the first step [N, 1]) contains, for each beam, the log-probability of one fixed
     # token of the vocabulary. `sentences` [N] int64 contains the index of each sentence, and `is_open` [N] is
-    # True if the sentence was open before the step. If `log_probs` contains NaN for a sentence whose search
-    # had not ended before the step, the error names the sentence.
+    # True if the search for the sentence had not ended before the step. If `log_probs` contains NaN for a
+    # sentence with `is_open` True, the error names the sentence.
     log_probs: torch.Tensor
     sentences: torch.Tensor
     is_open: torch.Tensor
@@ -47,7 +48,8 @@ class StepReader:
     """Copies the `StepValues` of each search step from the device to the CPU. In a step of the default
     search, only `StepReader` makes the CPU wait for a GPU. If `is_late` is True, the CPU uses the
     `StepValues` one step later, so that the GPU does not wait for the CPU. With `is_late`, the search can run
-    one additional step at its end. The search discards the results of the additional step.
+    one additional step, because the CPU learns one step later that the search has ended. The search discards
+    the results of the additional step.
     """
 
     def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
@@ -61,7 +63,7 @@ class StepReader:
         self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, continues: torch.Tensor
     ) -> int:
         """Return the number of sentences whose search continues after the step, or after the previous step if
-        `is_late` is True. Raise an error if a log-probability of an open sentence is NaN.
+        `is_late` is True. Raise an error if a log-probability is NaN for a sentence with `is_open` True.
 
         `continues` [N] is True for each sentence whose search continues after the step. For the other
         arguments, see `StepValues`.

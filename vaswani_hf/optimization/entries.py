@@ -30,8 +30,8 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Accept every section `training` without a check. An optimizer has this function as its `check` if it is
-    compatible with all values of the other recipe keys.
+    """Accept every section `training` without a check. `accept_any_training` is the `check` of each optimizer
+    that is compatible with all values of the other recipe keys.
     """
 
 
@@ -43,14 +43,15 @@ class Optimizer:
         name (str): The value of `training.optimizer`.
         build (BuildOptimizer): Creates the optimizer for a model.
         settings (type): The settings class with the recipe keys of the optimizer.
-        needs_whole_weights (bool): True if the optimizer needs complete weights and gradients. Such an
-            optimizer does not work if FSDP or DeepSpeed divides weights and gradients between processes.
+        needs_whole_weights (bool): True if the optimizer works only if each process stores all weights and
+            gradients of the model. Such an optimizer does not work if FSDP or DeepSpeed divides weights and
+            gradients between processes.
         averages_weights (bool): True if the optimizer computes an average of the weights. Validations and the
             final checkpoint use the averaged weights. The method `eval` of the optimizer puts the averaged
             weights into the model, and the method `train` restores the trained weights.
-        check (Callable): A function that receives the section `training` of a recipe with this optimizer.
-            `check` raises a ValueError if the optimizer is not compatible with the values of the other keys
-            in the section.
+        check (Callable): A function that checks the section `training` of a recipe that selects the
+            optimizer. `check` raises a ValueError if the optimizer is not compatible with the values of the
+            other keys in the section.
     """
 
     name: str
@@ -135,9 +136,9 @@ class Regularizer:
             the model. Such a regulariser does not work if FSDP or DeepSpeed divides weights or gradients
             between processes.
         needs_encoder_decoder (bool): True if the regulariser works only with encoder-decoder models. Recipes
-            of language models then lack the keys of the regulariser.
-        check (Callable): A function that receives the sections `training` and `model` of a recipe with this
-            regulariser. `check` raises a ValueError if the regulariser would have no effect.
+            of language models have no keys for regularisers that need an encoder-decoder model.
+        check (Callable): A function that checks the sections `training` and `model` of a recipe that selects
+            the regulariser. `check` raises a ValueError if the regulariser would have no effect.
     """
 
     name: str

@@ -57,7 +57,8 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 
 
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """After the warm-up, the learning rate falls along the first half of a cosine curve.
+    """After the warm-up, the learning rate falls from its maximum almost to 0, along half a period of a
+    cosine curve.
 
     The formula is Equation 5 of Loshchilov and Hutter 2017, without restarts.
     """

@@ -49,8 +49,8 @@ class TrainingSettings(_EntryKeys):
 
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
-    Only the code that implements an optimizer, schedule or regulariser must read its keys. The keys have no
-    meaning if the recipe does not select the optimizer, schedule or regulariser.
+    Only the code that implements an optimizer, schedule or regulariser is permitted to read its keys. The
+    keys have no meaning if the recipe does not select the optimizer, schedule or regulariser.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -127,8 +127,8 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def early_stopping_key(self) -> str | None:
-        """The first of `early_stopping_patience` and `early_stopping_score` that the recipe sets; None
-        without early stopping.
+        """The name of the key that turns early stopping on: "early_stopping_patience" if the recipe sets it,
+        else "early_stopping_score"; None without early stopping.
         """
         keys = ("early_stopping_patience", "early_stopping_score")
         return next((key for key in keys if getattr(self, key) is not None), None)

@@ -68,8 +68,8 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 def _punctuation_of(tree: Tree) -> list[bool]:
     """Return True for each word of a tree that is punctuation, and False for all other words.
 
-    A word with a punctuation tag is punctuation. A word without a tag is punctuation if the word is a
-    punctuation mark.
+    A word with a punctuation tag is punctuation. A word without a part-of-speech tag is punctuation if the
+    word itself is in `PUNCTUATION`.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
@@ -97,8 +97,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     `Parser.parse`.
 
     Return the dict of `bracketing_scores` with three additional entries: `seconds`, `sentences_per_second`
-    and `trees`. `trees` is a list with one predicted tree for each gold tree, or None for a gold tree without
-    words.
+    and `trees`. `trees` is a list with one entry for each gold tree: the predicted tree, or None if the gold
+    tree has no words.
     """
     from tqdm.auto import tqdm
 
@@ -107,8 +107,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Replace the words of the predicted tree by the words of the gold tree. The predicted tree has the words
-    # of the parser's input `Tree.sentence`, for example `(` in place of `-LRB-`.
+    # Replace the words of the predicted tree by the words of the gold tree. The predicted tree contains the
+    # words of the parser's input `Tree.sentence`, for example `(` where the gold tree contains `-LRB-`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)

@@ -47,8 +47,8 @@ class WellFormedTrees(LogitsProcessor):
     """A logits processor that allows a symbol only if the beam can still become a well-formed tree over all
     words of the sentence within the length limit.
 
-    In each step of the search, the logits processor counts the symbols of each beam. The processor needs no
-    grammar, and stores nothing between two steps.
+    In each step of the search, the logits processor counts the symbols of each beam. The logits processor
+    needs no grammar, and stores nothing between two steps of the search.
 
     In tensor shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam
     already has, and V the size of the target vocabulary.
@@ -56,8 +56,8 @@ class WellFormedTrees(LogitsProcessor):
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
         num_words (sequence): The number of words in each of the B sentences.
-        limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. The limit
-            of a tree must be at least the number of words in the sentence plus `NUM_OTHER_SYMBOLS`.
+        limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. Each
+            maximum number must be at least the number of words in the sentence plus `NUM_OTHER_SYMBOLS`.
         device (torch.device): The device on which the model computes the scores of the symbols.
     """
 
@@ -277,7 +277,9 @@ class Parser(Translator):
 
 
 def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
-    """Convert the token ids of a tree's symbols to a tree over `words`. Special tokens are left out."""
+    """Convert the token ids of a tree's symbols to a tree with the leaves `words`. Special tokens are left
+    out.
+    """
     symbols = []
     tags = []
     for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):

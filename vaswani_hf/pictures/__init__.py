@@ -1,1 +1,3 @@
-"""Draws the pictures of a checkpoint: attention, position encodings, learning rate, targets and training curve."""
+"""Draws the pictures of a checkpoint: attention, position encodings, learning rate, smoothed targets and
+training curve.
+"""

@@ -2,7 +2,7 @@
 attention of a translation, or all heads of a layer, as heat maps.
 
 In shapes, N is the number of layers, H the number of heads, S the number of source tokens and T the number of
-target tokens. W is the number of words of the source sentence or of the target sentence.
+target tokens. W is the number of words of a sentence (source or target).
 """
 
 import bisect
@@ -98,7 +98,9 @@ class PairAttention:
 
 @torch.no_grad()
 def pair_attention(translator: BaseTranslator, text: str, translation: str) -> PairAttention:
-    """Compute the attention weights of a model that reads a text and predicts a given translation."""
+    """Compute the attention weights of a forward pass with a text as the source and a given translation as
+    the target.
+    """
     source = read_tokens(text, translator.source_tokenizer)
     target = read_tokens(translation, translator.target_tokenizer, is_target=True)
     model = translator.model
@@ -122,9 +124,9 @@ def pair_attention(translator: BaseTranslator, text: str, translation: str) -> P
 def word_weights(weights: torch.Tensor, query: Tokens, key: Tokens) -> torch.Tensor:
     """Convert weights [..., query tokens, key tokens] to weights between words [..., W, W].
 
-    The weight of a key word is the sum over the tokens of the key word. The weight from a query word is the
-    mean over the tokens of the query word. Each row of the result adds up to 1, because each row of `weights`
-    adds up to 1.
+    The weight to a word is the sum of the weights to the tokens of the word. The weight from a word is the
+    mean of the weights from the tokens of the word. Each row of the result adds up to 1, because each row of
+    `weights` adds up to 1.
     """
     of_queries = _one_hot(query, weights)  # [query tokens, W]
     of_keys = _one_hot(key, weights)  # [key tokens, W]

@@ -45,7 +45,8 @@ def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
     """Choose an example sentence for a picture. Each candidate is a tuple: a number, such as an attention
     weight in the sentence; the number of words of the sentence; and an object that describes the example,
     such as an `Occurrence`. Sort the candidates by the number, and return the object of the candidate in the
-    middle. Candidates with more than `_MOST_WORDS` words are ignored if there is a shorter candidate.
+    middle. Candidates with more than `_MOST_WORDS` words are ignored if another candidate has at most
+    `_MOST_WORDS` words.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -125,8 +126,8 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
-    """Return a sentence for the caption if no head gives the related pairs a clearly larger mean weight than
-    other pairs, else an empty string.
+    """If no head prefers the related pairs of words to other pairs at the same distance, return a sentence
+    for the caption, else an empty string.
     """
     if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
         return ""

@@ -1,4 +1,4 @@
-"""Draws the position encodings, the learning rate and the smoothed targets with the values of a checkpoint."""
+"""Draws the position encodings, the learning rate and the label-smoothed targets of a checkpoint."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,7 +55,8 @@ def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
 def draw_schedule(
     rate: Callable[[int], float], num_steps: int, metrics: Sequence[dict[str, Any]], schedule: str
 ) -> Picture:
-    """Draw the learning rate of each step, and the learning rates in the log of the run.
+    """Draw the learning rate that the schedule gives for each step, and the learning rates in the log of the
+    run.
 
     `rate` returns the learning rate of a step, counted from 1. `schedule` is the name of the schedule.
     """

@@ -30,9 +30,10 @@ class Occurrence:
     sentence: int
     query: int
     key: int
-    # For each head [N, H], the attention weight from the query to the key.
+    # For each head [N, H], the attention weight from the word `query` to the word `key`.
     weights: torch.Tensor
-    # For each head [N, H], True if no word of the sentence gets a larger weight from `query` than `key` gets.
+    # For each head [N, H], True if the word `query` attends to no word of the sentence more than to the word
+    # `key`.
     is_largest: torch.Tensor
     # For each head [N, H], the mean weight of all pairs of words with the same signed distance as (`query`,
     # `key`).
@@ -43,7 +44,7 @@ class Occurrence:
 class Statistics:
     """The measurements of all heads of a model on one half of a test set."""
 
-    # The occurrences of each relation, in the order of the sentences.
+    # For each relation between words, the pairs of related words, in the order of the sentences.
     occurrences: list[list[Occurrence]]
     # For each sentence, a tensor [N layers, H heads, H heads]: the total variation distance between the
     # attention weights of two heads of a layer, as the mean over the query words of the sentence.
@@ -116,7 +117,9 @@ def _occurrence(weights: torch.Tensor, sentence: int, query: int, key: int) -> O
 
 
 def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
-    """Return the heads with the largest mean weights, best first."""
+    """Return the heads with the largest mean attention weights over the word pairs in `occurrences`, best
+    first.
+    """
     means = torch.stack([occurrence.weights for occurrence in occurrences]).mean(dim=0)  # [N, H]
     order = means.flatten().argsort(descending=True)[:number].tolist()
     return [Head(index // means.shape[1], index % means.shape[1]) for index in order]
@@ -141,12 +144,14 @@ def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, fl
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Return the mean of the matrices [N, H, H] of all sentences."""
+    """Return the mean over the sentences, [N, H, H]. Each sentence has one tensor [N, H, H]."""
     return torch.stack(list(by_sentence.values())).mean(dim=0)
 
 
 def most_different_heads(statistics: Statistics) -> tuple[Head, Head]:
-    """Return the two heads of one layer whose weights have the largest mean distance (total variation)."""
+    """Return the two heads whose attention weights have the largest mean distance (total variation). The two
+    heads belong to the same layer.
+    """
     means = mean_matrix(statistics.distances)
     num_heads = means.shape[-1]
     layer, pair = divmod(int(means.flatten().argmax()), num_heads * num_heads)

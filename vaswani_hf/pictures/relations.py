@@ -1,8 +1,8 @@
 """Uses word lists to find pairs of related words in a sentence. The related words are a verb and its
 complement, or a pronoun and its antecedent.
 
-The search does not parse the sentence. Therefore the two words of a found pair can be unrelated in the
-sentence.
+The search does not parse the sentence. Therefore the search can find a verb and a complement, or a pronoun
+and an antecedent, that are not related in the sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,8 +140,8 @@ class Relation:
 
 
 def default_verbs(language: str) -> dict[str, frozenset[str]] | None:
-    """Return a dict that maps each default verb of a language to its possible complements. Return None for an
-    unknown language.
+    """Return a dict that maps each verb in the default word list of a language to its possible complements.
+    Return None for an unknown language.
     """
     return _by_word(_VERBS[language]) if language in _VERBS else None
 

@@ -58,7 +58,7 @@ def heat_map(
     axes: "Axes", values: torch.Tensor, color_map: str = WEIGHT_MAP, lowest: float = 0.0, highest: float = 1.0
 ) -> Any:
     """Draw a matrix [rows, columns], row 0 at the top. `lowest` and `highest` are the values of the first and
-    the last colour of the colour map. Return the image for a colour bar.
+    the last colour of the colour map. Return the drawn image, which matplotlib needs to draw a colour bar.
     """
     return axes.imshow(
         values.float().cpu().numpy(),

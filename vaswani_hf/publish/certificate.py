@@ -38,14 +38,15 @@ class CertificateRow(Record):
             translations. `changed` does not include the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of translations by the engine that differ from the
             checkpoint's own translations, only for sentences for which vaswani_hf reached a length limit. At
-            a length limit, vaswani_hf ends the translation early, or cuts the source text into pieces. The
-            length limits of the engine differ from the length limits of vaswani_hf.
+            the length limit for translations, vaswani_hf ends the translation. At the length limit for source
+            texts, vaswani_hf cuts the source text into pieces. The length limits of the engine differ from
+            the length limits of vaswani_hf.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
-        seconds (float): The total time of the row in seconds, for the export, the translations and the
-            log-probabilities.
+        seconds (float): The total time in seconds for the export, the translations and the log-probabilities
+            of the engine.
     """
 
     engine: str

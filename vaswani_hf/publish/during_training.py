@@ -54,8 +54,8 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    until the earlier push ends. With any other `hub_strategy`, the callback skips the new checkpoint. No
-    strategy skips the last checkpoint of the run.
+    until the earlier push ends. With any other `hub_strategy`, the callback skips the new checkpoint. The
+    callback never skips the last checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):

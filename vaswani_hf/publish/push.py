@@ -2,7 +2,7 @@
 downloaded files with the pushed files.
 
 `push` calls all steps in their order: the checks of destination.py, the files that staging.py writes into a
-temporary folder, the upload, and the comparison.
+temporary folder, the upload, and the comparison of the downloaded files with the pushed files.
 """
 
 import filecmp
@@ -48,8 +48,7 @@ from ..translation.translator import Translator
 from .destination import Destination, check_destination, check_token
 from .staging import stage_repository
 
-# Patterns of files. If a file in the repository matches a pattern and the new checkpoint does not contain
-# this file, a push deletes the file.
+# Patterns of files that a push deletes from the repository if the new checkpoint does not contain the files.
 REPLACED_FILES = (
     *CHECKPOINT_FILES,
     RECIPE_FILE,
@@ -199,8 +198,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not retry a request that opens a pull request. If only the answer of the Hub is lost, a second
-    # request opens a second pull request.
+    # Do not retry a request that opens a pull request. If the Hub opens the pull request but its answer is
+    # lost, a second request would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
@@ -331,8 +330,8 @@ def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
     """Copy the files of a run, such as recipe.yaml and results.json, from the folder that the model was
-    loaded from. If the weights differ from the weights that the run wrote, copy only the recipe, and record
-    in results.json that the weights have changed.
+    loaded from. If the weights differ from the weights that the run wrote, copy only the recipe. The new
+    results.json then says that the weights have changed.
     """
     origin = model.origin
     if origin is None:

@@ -34,8 +34,8 @@ from ..version import minimum_versions
 from .license_text import license_text
 from .model_card import model_card, pipeline_of, recorded_run
 
-# The keys of tokenizer_config.json that are not pushed. In these keys, transformers stores the place from
-# which the tokenizer was loaded, such as a local path.
+# The keys of tokenizer_config.json that are not pushed, because the keys describe from where transformers
+# loaded the tokenizer, such as a local path.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 
 
@@ -132,7 +132,9 @@ def check_card(path: Path) -> None:
 
 
 def _stage_license(folder: Path, staged: Path) -> None:
-    """Link the LICENSE file of the checkpoint folder, or write a new LICENSE file if the folder has none."""
+    """Create a link to the LICENSE file of the checkpoint folder, or write a new LICENSE file if the folder
+    has none.
+    """
     if (folder / LICENSE_FILE).is_file():
         link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
         return
@@ -142,8 +144,8 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 def _stage_handler(folder: Path, staged: Path) -> None:
     """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
-    handler.py, use this handler.py and the requirements.txt of the folder instead. If no pipeline can load
-    the model, for example a parser, write no handler.
+    handler.py, use this handler.py and the requirements.txt of the folder instead. Write no handler for a
+    model that no pipeline can load, such as a parser.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]

@@ -1,7 +1,7 @@
 """Loads a recipe from YAML files and from the command line.
 
-A recipe can extend another recipe. The keys of a recipe override the keys of the extended recipe. Keys on the
-command line override the keys of all files.
+A recipe can extend another recipe. The keys of a recipe override the keys of the recipe that it extends. Keys
+on the command line override the keys of all files.
 """
 
 import os
@@ -26,8 +26,9 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The words of an error message that name the YAML file, such as " of 'base.yaml'". If the user has named
-    # the file, `of_file` is empty. An error message names the file only if another recipe extends the file.
+    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is empty for
+    # the recipe file that the user has given. An error message names the file only if another recipe extends
+    # the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -92,8 +93,8 @@ def load_recipe(
 
 
 def _run_code(content: dict[str, Any]) -> None:
-    """Execute the Python file of the key `model.code`. The file can register new values for other keys, such
-    as a new attention function for `model.attention_score`.
+    """Execute the Python file of the key `model.code`. The file can register new values for other recipe
+    keys, such as a new attention function for `model.attention_score`.
     """
     model = content.get("model", {})
     if isinstance(model.get("code"), str):
@@ -212,8 +213,8 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
 
 
 def _key_types() -> dict[str, dict[str, Any]]:
-    """Return a dict that maps each task to a dict of its recipe keys. The dict of a task maps each recipe key
-    to the type of the key's value. A key in a section has the form `section.key`.
+    """Return a dict that maps each task to a dict of its recipe keys. Each inner dict maps the recipe keys of
+    one task to the types of their values. A key in a section has the form `section.key`.
     """
     types_of_tasks = {}
     for task, recipe in recipe_classes().items():
@@ -273,7 +274,7 @@ def _refuse_keys_of_other_tasks(content: dict[str, Any], task: str) -> None:
 
 
 def _without_keys_of_other_tasks(content: dict[str, Any], task: str) -> dict[str, Any]:
-    """Return the content of a recipe without the section keys that belong only to other tasks."""
+    """Return the content of a recipe without the keys `section.key` that belong only to other tasks."""
     known = _key_types()[task]
     kept: dict[str, Any] = {}
     for name, value in content.items():
@@ -294,8 +295,9 @@ def _unknown_key(place: str, value: Any, places: typing.Iterable[str]) -> str:
     if hint:
         hint = f"; write {hint}"
     else:
-        # If `SYNONYMS` contains the unknown key, such as `lr` from another toolkit, do not look for a similar
-        # spelling in the section. The right key, such as `learning_rate`, can have a very different spelling.
+        # If `SYNONYMS` contains the unknown key, such as `lr` from another toolkit, do not suggest a similar
+        # key of the same section. The spelling of the right key, such as `learning_rate`, can be very
+        # different from the unknown key.
         section = place.rpartition(".")[0]
         candidates = [*places, *SECTIONS, "extends"]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]

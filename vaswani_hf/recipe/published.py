@@ -1,9 +1,10 @@
-"""Reads the recipe in the folder of a run, and converts a recipe to its published form.
+"""Reads the recipe in the folder of a run, and converts a recipe to the form that is published with the
+model.
 
 The published form of a recipe names files without their folders, and does not name the repository to push to.
 The model card and the repository of a model contain the recipe in its published form. A resumed run compares
-the published form of its recipe with the published form of the saved recipe. Therefore a run can be resumed
-on a machine on which the data files are in other folders.
+its recipe with the saved recipe, after both recipes are converted to the published form. Therefore a run can
+be resumed on a machine on which the data files are in other folders.
 """
 
 import os
@@ -72,7 +73,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
     """Return the published form of a checkpoint's recipe as YAML, or None if the checkpoint has no recipe.
 
-    `license`, if given, replaces the licence of the model in the recipe.
+    `license`, if given, replaces the value of `publishing.license`.
     """
     recorded = recorded_recipe(folder)
     if recorded is None:

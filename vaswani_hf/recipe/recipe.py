@@ -55,7 +55,9 @@ class Recipe(Settings):
         return flat(self._content())
 
     def on_resume(self, name: str) -> OnResume:
-        """Return what a resumed run does with another value of a key, such as `training.max_steps`."""
+        """Return what a resumed run does if a key, such as `training.max_steps`, has another value than in
+        the earlier run.
+        """
         section, *keys = name.split(".")
         if keys:
             return on_resume(type(getattr(self, section)), keys[0])

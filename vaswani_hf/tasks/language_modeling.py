@@ -50,8 +50,8 @@ from .base import PAPER, CardWords, Scores, Task, language_of
 
 logger = logging.get_logger(__name__)
 
-# Devlin et al. 2019, Section 3.1: the model predicts 15 % of the tokens. Of the predicted tokens, 80 % become
-# `<mask>`, 10 % become a random token, and 10 % stay unchanged.
+# Devlin et al. 2019, Section 3.1: the model predicts 15 % of the tokens. In the input, `<mask>` replaces 80 %
+# of the tokens to predict, a random token replaces 10 %, and 10 % stay unchanged.
 PREDICTED_RATE = 0.15
 MASKED_RATE = 0.8
 REPLACED_RATE = 0.1

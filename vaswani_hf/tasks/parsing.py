@@ -248,9 +248,9 @@ def train_tree_tokenizer(
     """Build the target tokenizer of a parser. The vocabulary contains all labels and part-of-speech tags in
     `trees`. Each item of `trees` is a tree as one line of text.
 
-    The words of a tree are not tokens, because the words are known from the sentence. For example, the tokens
-    of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`. An unknown
-    label or tag becomes `<unk>`.
+    The target tokens of a tree do not include its words, because the parser takes the words from the
+    sentence. For example, the tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP
+    VBZ ) )` and `</s>`. An unknown label or tag becomes `<unk>`.
     """
     backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(

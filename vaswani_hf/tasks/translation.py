@@ -488,8 +488,8 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return a list of pairs: the first file and the weight of each training corpus. The list is empty if the
-    training corpora have no weights.
+    """Return a list with one pair for each training corpus: the name of its source file (or of its file of
+    pairs), and its weight. The list is empty if the training corpora have no weights.
     """
     if not data.train_weights:
         return []
@@ -549,7 +549,8 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty text, so that a pair with an empty text is removed in both directions.
+        # Do not add a tag to an empty text, so that a pair with an empty text and its reversed copy are both
+        # removed.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
@@ -563,9 +564,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the words of the numbers below 100. Group the translations of the numbers below 100 and of
-    the test split by the number of digits in the source. For each number of digits, return the exact match:
-    the percentage of exactly correct translations.
+    """Translate the English words for each number below 100. Group these translations and the translations of
+    the test split by the number of digits of the translated number. For each number of digits, return the
+    exact match: the percentage of exactly correct translations.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

@@ -69,7 +69,8 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
             `seeds` in the YAML file.
 
     Returns:
-        dict: Maps the name of each run to its recipes, one recipe for each seed.
+        dict: Maps the name of each run to its recipes. A run has one training, with its own recipe, for each
+            seed.
 
     Raises:
         ValueError: If the YAML file or the recipe of a run is invalid, or if a folder contains another run.

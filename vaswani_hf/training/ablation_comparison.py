@@ -12,7 +12,8 @@ from ..checkpoint.files import METRICS_FILE, finite, read_metrics
 from ..model.configuration_vaswani import VaswaniConfig
 from ..recipe import Recipe
 
-# Maps the name of each run of an ablation to the recipes of the run: one recipe for each seed.
+# Maps the name of each run of an ablation to the recipes of the run. A run has one training, with its own
+# recipe, for each seed.
 Runs = dict[str, list[Recipe]]
 # Maps the `output_dir` of each training that has ended to its outcome: the content of results.json, or the
 # message of the error that ended the training.
@@ -78,7 +79,7 @@ class RunComparison:
         name: The name of the run.
         changes: The recipe keys that differ from the first run.
         num_seeds: The number of trainings of the run, including trainings that have not ended.
-        seeds: The trainings that have ended.
+        seeds: One entry for each training that has finished or failed.
         mean: Maps each score to its mean over the seeds, or to None if no training has finished.
         std: Maps each score to its sample standard deviation, with N - 1 in the denominator. The value is
             None if there are fewer than two seeds.
@@ -166,7 +167,9 @@ def as_json(compared: list[RunComparison]) -> str:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """Return the recipe keys whose values in `recipe` and `first` differ, and the values in `recipe`."""
+    """Return the recipe keys whose values in `recipe` differ from the first recipe of the ablation (`first`),
+    and the values in `recipe`.
+    """
     keys = {**recipe.values(), **first.values()}
     # If the encoder and the decoder start from different models, `init_from` is a dict with the keys
     # "encoder" and "decoder".
@@ -193,8 +196,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a recipe key. If the recipe does not contain a config field, return the field's
-    default, or `_OF_THE_BASE` if the recipe has `init_from`.
+    """Return the value of a recipe key. For a config field that the recipe does not contain, return
+    `_OF_THE_BASE` if the recipe has `init_from`, otherwise the default of the field.
     """
     values = recipe.values()
     if key in values:

@@ -23,9 +23,9 @@ from .processes import say
 from .trainer import VaswaniTrainer
 
 # `DivergenceDetector` computes mean losses over `NUM_STEPS` steps. The run ends if the loss is above the
-# upper limit of `DivergenceDetector` for `NUM_STEPS` consecutive steps.
+# loose limit of `DivergenceDetector` for `NUM_STEPS` consecutive steps.
 NUM_STEPS = 10
-# If the loss stays above the lower limit of `DivergenceDetector`, the run ends at the latest after
+# If the loss stays above the strict limit of `DivergenceDetector`, the run ends at the latest after
 # `MOST_STEPS` consecutive steps.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
@@ -151,14 +151,14 @@ class DivergenceDetector:
     A uniform guess gives each of the V tokens in the vocabulary the probability 1 / V. The loss of a uniform
     guess is log V nats per token, with and without label smoothing.
 
-    - The lower of the two limits applies after the model has learned something (see `LEARNED`). The lower
+    - The strict limit of the loss applies after the model has learned something (see `LEARNED`). The strict
       limit is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and the loss of a
-      uniform guess. The loss has exploded if the losses of N consecutive steps are all above the lower limit.
-      The patience N is a tenth of the number of steps of the run, but at least 10 and at most 100.
+      uniform guess. The loss has exploded if the losses of N consecutive steps are all above the strict
+      limit. The patience N is a tenth of the number of steps of the run, but at least 10 and at most 100.
 
-    - The upper limit of the loss applies to all models. The upper limit is twice the larger of two losses:
+    - The loose limit of the loss applies to all models. The loose limit is twice the larger of two losses:
       the first loss of the run, and the loss of a uniform guess. After a bad initialization, the first loss
-      may be larger than the loss of a uniform guess. The loss has exploded if it is above the upper limit for
+      may be larger than the loss of a uniform guess. The loss has exploded if it is above the loose limit for
       10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
@@ -172,9 +172,9 @@ class DivergenceDetector:
         self.first = earlier[0] if earlier else None
         # The lowest mean loss of 10 consecutive steps so far.
         self.lowest = min(earlier, default=math.inf)
-        # The step since which each loss has been too high; None if the latest loss is not too high. After the
-        # model has learned something, a loss above the lower limit is too high. Before the model has learned
-        # something, only a loss above the upper limit is too high.
+        # The first step of the latest series of steps with too high a loss; None if the latest loss is not
+        # too high. After the model has learned something, a loss above the strict limit is too high. Before,
+        # only a loss above the loose limit is too high.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -215,17 +215,17 @@ class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
     All processes end the training at the same step, because each process reads the same sums over all
-    processes: the sums of the losses and of the signal numbers. On a GPU, the callback reads the sums of
-    losses and signal numbers one step later, because an earlier read would make the CPU wait for the GPU.
-    Before a save, a validation or a log line, the callback reads the sums of all steps so far immediately.
+    processes: the sums of the losses and of the signal numbers. On a GPU, the callback reads the sums of a
+    step one step later, because an earlier read would make the CPU wait for the GPU. Before a save, a
+    validation or a log line, the callback immediately reads all sums that it has not read yet.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The steps for which the sums of `_send` have not been read yet. Each entry contains a step, the
-        # tensor [3] of sums that `_send` computes for the step, and a CUDA event. The CUDA event occurs when
-        # the tensor [3] has been copied to the CPU. Without CUDA, the event is None.
+        # The steps for which the callback has not read the sums yet. Each entry contains a step, the tensor
+        # [3] with the three sums that `_send` computes for the step, and a CUDA event. The CUDA event occurs
+        # when the three sums have been copied to the CPU. Without CUDA, the event is None.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -289,9 +289,10 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum three numbers over all processes: the two numbers of `take_losses`, and the number of the
-        operating-system signal that the process has received, such as 15 for SIGTERM (0 without a signal). On
-        a GPU, start the copy of the three sums to the CPU.
+        """Sum three numbers over all processes. `take_losses` returns the first two: a flag for losses or
+        gradients that are not finite, and the sum of the losses. The third is the number of the signal that
+        the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU, start the copy of the
+        three sums to the CPU.
         """
         losses = self.trainer.take_losses()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)

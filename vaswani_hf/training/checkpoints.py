@@ -227,8 +227,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the weights file from which the run computes the final weights. If the run or its
-    optimizer averages the weights, the file contains the averages.
+    """Return the name of the file in each checkpoint from which the run computes the final weights. If the
+    run or its optimizer averages the weights, the file contains the averages.
     """
     has_averages = training.ema_decay is not None or training.optimizer_averages_weights
     return AVERAGED_WEIGHTS_FILE if has_averages else WEIGHTS_FILE

@@ -75,7 +75,7 @@ def tag_for_teachers(teachers: Sequence[str], engine: str, languages: tuple[str,
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """Return the direction tag that one teacher needs before each source sentence, or an empty text. Raise an
+    """Return the direction tag that the teacher needs before each source sentence, or an empty text. Raise an
     error if the languages of the teacher differ from the languages of the recipe.
     """
     if engine == "ctranslate2":

@@ -118,8 +118,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Return a text that names the damaged and missing files of a finished run, or an empty string if all
-    files are undamaged.
+    """Return a text that names the damaged and missing files of a finished run, or an empty string if no file
+    is damaged or missing.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):

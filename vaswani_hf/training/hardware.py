@@ -15,8 +15,8 @@ from .trainer import MAX_PART_SIZE
 # The default number of data workers (processes that prepare batches) for a run on an accelerator. A run on a
 # CPU starts no data workers, because data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# The largest permitted number of data workers per CPU core. A larger number of data workers is probably a
-# mistake, and the data workers would fill the memory.
+# The largest permitted number of data workers per CPU core. More data workers than `WORKERS_OF_A_CORE` for
+# each core are probably a mistake, and would fill the memory.
 WORKERS_OF_A_CORE = 16
 
 

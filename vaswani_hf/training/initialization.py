@@ -108,8 +108,8 @@ def _is_same(name: str, recorded: str) -> bool:
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
     """Return the section `model` of the recipe for a resumed run. `recorded` is the section `model` in the
-    recipe that the interrupted run has saved. `init_from`, and the config fields that are missing in `model`,
-    come from `recorded`.
+    recipe that the interrupted run has saved. Take `init_from`, and the config fields that are missing in the
+    argument `model`, from `recorded`.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
@@ -201,8 +201,8 @@ def with_kept_tokenizers(
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
         # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`, but an imported model may have
-        # fewer tokens. For a model with fewer tokens than `SMALLEST_VOCABULARY`, set `vocab_size` to
-        # `SMALLEST_VOCABULARY`, because the `vocab_size` of a recipe is only an upper limit.
+        # fewer tokens. For an imported model with fewer tokens, set `vocab_size` to `SMALLEST_VOCABULARY`. In
+        # a recipe, `vocab_size` is only the maximum size of the vocabulary.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,

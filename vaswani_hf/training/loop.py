@@ -58,8 +58,9 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
             raise
         # All processes end if the loss diverges. Only the first process prints the error.
         sys.exit(FAILURE)
-    # All processes wait at `gather`, because the first process may still push a checkpoint, and because a
-    # launcher ends all processes if one process ends. A signal may also have arrived after the last step.
+    # All processes wait at `gather`, because the first process is perhaps still pushing a checkpoint. A
+    # launcher such as torchrun ends all processes if one process ends with an error code. A signal may also
+    # have arrived after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)

@@ -29,8 +29,9 @@ def measure_speed(
     name of the hardware.
 
     All sentences have `length` random tokens, so batches have no padding. The function repeats the forward
-    and backward passes for `seconds` seconds, and measures the optimizer once. The time of a training step is
-    the mean time of its forward and backward passes plus the time of the optimizer.
+    and backward passes for `seconds` seconds, and measures the optimizer once. The time of a training step
+    has two parts: the number of passes in the step times the mean time of a forward and backward pass, and
+    the time of the optimizer.
     """
     device = (
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")

@@ -1,5 +1,5 @@
-"""Averages of the weights over the steps of a run. A run uses an average for the validation and as the final
-weights.
+"""Averages of the weights over the steps of a run. If the recipe or the optimizer averages the weights, the
+run validates the average, and uses the average as the final weights.
 """
 
 import contextlib

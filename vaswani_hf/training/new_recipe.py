@@ -264,7 +264,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
         vocabulary_reason = f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     files = "".join(f"  {key}: {_as_yaml(value)}\n" for key, value in data.items())
-    # Each comment follows a tab, and `_align_comments` replaces the tab.
+    # A tab stands before each comment. `_align_comments` replaces the tab by spaces.
     return _align_comments(f"""
 data:
 {files}\

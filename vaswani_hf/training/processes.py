@@ -85,7 +85,8 @@ def _discard_output(stream: TextIO) -> None:
 
 class PipeSafeStream:
     """Wraps stdout or stderr, and ignores the error if the reader of the stream has closed the pipe. `vaswani
-    train` wraps stderr in `PipeSafeStream`, because the progress bars of other libraries write to stderr.
+    train` wraps stderr in `PipeSafeStream`, because the progress bars of other libraries write to stderr, and
+    a closed pipe must not end the training.
     """
 
     def __init__(self, stream: TextIO):
@@ -103,7 +104,7 @@ class PipeSafeStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flush the stream if the pipe is open."""
+        """Flush the stream. If the reader has closed the pipe, ignore the error."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -129,7 +130,7 @@ class Processes:
     def gather(self, item: _T) -> list[_T]:
         """Collect an item from each process.
 
-        Return all items in the order of the processes. Items must be picklable.
+        Return the items of all processes, in the order of the process ranks. Items must be picklable.
         """
         if self._group is None:
             return [item]
@@ -148,9 +149,9 @@ class Processes:
         """Call a function in the first process, and then in all other processes.
 
         When another process calls the function, the files that the function writes in the first process
-        already exist. If a run uses several machines, one process of each machine calls the function before
-        the remaining processes of the machine, because a machine may not have access to the files of the
-        first process.
+        already exist. If a run uses several machines, one process of each machine finishes the function
+        before the remaining processes of the machine call it. A machine perhaps has no access to the files of
+        the first process.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -176,10 +177,9 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. In the first process, return a list with the result of the
-        function. In other processes, return an empty list.
-
-        If `share` is true, every process returns a list with the result of the first process.
+        """Call a function in the first process. In the first process, return a list with one element, the
+        result of the function. In all other processes, return an empty list, or, if `share` is true, the same
+        list as in the first process.
         """
         results: list[_T] = []
         error = None

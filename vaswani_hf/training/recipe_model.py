@@ -19,7 +19,7 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.sections import ModelSettings, TokenizerSettings
 
 # A run warns if the number of tokens in the training data is below `LEAST_TOKENS_PER_ENTRY` times the size of
-# the vocabulary. With the recipe for Multi30k, the training data has about 80 times as many tokens as the
+# the vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each entry of the
 # vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
 # A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
@@ -89,10 +89,10 @@ class StackParameters:
     """The numbers of parameters in the layers of an encoder or decoder.
 
     Attributes:
-        total: The parameters of all layers.
-        attention: The parameters of the attentions.
-        feed_forward: The parameters of the feed-forward networks.
-        norms: The parameters of the layer normalizations.
+        total: The number of parameters in all layers.
+        attention: The number of parameters in the attention modules.
+        feed_forward: The number of parameters in the feed-forward networks.
+        norms: The number of parameters in the layer normalizations.
     """
 
     total: int
@@ -106,10 +106,10 @@ class Parameters:
     """The numbers of parameters of a model. A tied parameter counts once.
 
     Attributes:
-        total: The parameters of the model.
-        embeddings: The parameters of the embeddings and of the output projection.
-        encoder: The parameters of the encoder's layers; None if the model has no encoder.
-        decoder: The parameters of the decoder's layers; None if the model has no decoder.
+        total: The number of parameters in the model.
+        embeddings: The number of parameters in the embeddings and in the output projection.
+        encoder: The numbers of parameters in the encoder's layers; None if the model has no encoder.
+        decoder: The numbers of parameters in the decoder's layers; None if the model has no decoder.
     """
 
     total: int

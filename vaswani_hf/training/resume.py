@@ -29,9 +29,9 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
     new scores.
 
-    `asked` contains the keys with whose values a finished run continues (see `OnResume`), and their values in
-    the new recipe. `recorded` maps the same keys to the values in the saved recipe. Values in results.json
-    take precedence over values in the saved recipe.
+    `asked` maps each key with the `OnResume` value "continue" to the value of the key in the new recipe.
+    `recorded` maps the same keys to the values in the saved recipe. Values in results.json take precedence
+    over values in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -42,8 +42,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
     # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
-    # finished run. A run writes its settings to the key `asked` of results.json after the scoring. If `asked`
-    # is null, the run was interrupted before the end of the scoring, and is not finished.
+    # finished run. A run writes its settings to the key `asked` of results.json after the scoring. If the key
+    # `asked` is null, the run was interrupted before the end of the scoring, and is not finished.
     if results.average_of is not None or results.asked is None:
         return False
     before = recorded | results.asked
@@ -64,8 +64,8 @@ def check_earlier_run(
 ) -> None:
     """Raise an error if the output folder contains an earlier run that the new recipe does not continue.
 
-    `values` and `earlier` map each key of the new recipe and of the saved recipe to its value. `fixed`
-    contains the keys that a resumed run must not change.
+    `values` maps the keys of the new recipe to their values, and `earlier` maps the keys of the saved recipe
+    to their values. `fixed` contains the keys that a resumed run must not change.
     """
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return

@@ -256,7 +256,9 @@ def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
 
 
 def _asked_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the keys with whose values a finished run continues, and their values."""
+    """Return a dict that maps each key with the `OnResume` value "continue" to the value of the key in the
+    recipe.
+    """
     values = published_recipe(recipe).values()
     return {name: value for name, value in values.items() if recipe.on_resume(name) == "continue"}
 
@@ -286,7 +288,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     push_result(recipe.output_dir, recipe.publishing)
 
 
-# 2. The check of the recipe, the checkpoint to continue from, and the output folder
+# 2. Check the recipe, find the checkpoint to continue from, and prepare the output folder
 
 
 def _check_recipe(recipe: Recipe, processes: Processes) -> None:
@@ -400,7 +402,9 @@ def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
 
 
 def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
-    """Load the weights of the models in `model.init_from`, and return a message about the loaded weights."""
+    """Load the weights of the models in `model.init_from`, and return a message that names these models;
+    empty without such models.
+    """
     bases = initialization.find_bases(recipe.model)
     return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
@@ -498,8 +502,8 @@ def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the checkpoints whose average is the final
-    weights. The list of steps is empty if the recipe averages no checkpoints. If a finished run has undamaged
-    final weights in the output folder, return the final weights and an empty list of steps.
+    weights. The list of steps is empty if the recipe averages no checkpoints. If the output folder contains
+    the undamaged final weights of a finished run, return a model with these weights, and an empty list.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training

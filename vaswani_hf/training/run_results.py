@@ -51,8 +51,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" as the name of the validation split, because only the validation loss is
-            # computed without the removed pairs. The validation BLEU includes all pairs.
+            # Print the name "validation loss" for the validation split, because the run leaves out the
+            # removed pairs only in the validation loss. The validation BLEU includes the removed pairs too.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:
@@ -158,9 +158,8 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
 
 
 def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
-    """Draw the cross-attention of the saved checkpoint while the checkpoint translates the first example. If
-    there is no example, only delete an existing picture, because an existing picture belongs to earlier
-    weights.
+    """Draw the cross-attention of the saved checkpoint while the checkpoint translates the first example.
+    Before, delete an existing picture, because it shows earlier weights. Without an example, draw no picture.
     """
     (folder / ATTENTION_FILE).unlink(missing_ok=True)
     if examples:

@@ -1,5 +1,5 @@
-"""Counts the FLOPs and the memory of a training step. To count, this file runs the real training step on fake
-tensors.
+"""Counts the FLOPs and the memory of a training step. To count FLOPs and memory, this file runs the real
+training step on fake tensors.
 
 A training step consists of forward pass, loss, backward pass and optimizer step. The counted step includes
 the regulariser, gradient checkpointing, autocast and the moving average of the recipe. Fake tensors have
@@ -71,7 +71,7 @@ class StepCost:
     Attributes:
         batch_flops: FLOPs of the forward and the backward pass.
         optimizer_flops: FLOPs of the matrix products of the optimizer; 0 for Adam.
-        memory: The memory of the step.
+        memory: The memory that the step needs, and its parts.
     """
 
     batch_flops: int

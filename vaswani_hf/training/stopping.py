@@ -115,8 +115,9 @@ class GracefulShutdown:
         finally:
             self._raises = False
             # After a signal, another process may still forward the signal to this process. Therefore keep the
-            # handler, so that the forwarded signal does not end this process before this process has printed
-            # its message. The handler restores the earlier handlers when the next signal arrives.
+            # signal handler of this process, so that the forwarded signal does not end the process before the
+            # process has printed its message. The signal handler restores the earlier handlers when the next
+            # signal arrives.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)
@@ -225,8 +226,8 @@ class GracefulShutdown:
 
 @contextlib.contextmanager
 def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Context manager for the error of gloo or NCCL after another process of the run has ended. The error is
-    replaced by an error whose message says how to continue the run.
+    """Context manager that replaces the error that gloo or NCCL raises after another process of the run has
+    ended. The message of the new error says how to continue the run.
     """
     try:
         yield
@@ -235,7 +236,7 @@ def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None
             raise
         if stop.received:
             # If this process has received SIGINT or SIGTERM, the same signal has probably ended the other
-            # process.
+            # process of the run.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "
@@ -265,8 +266,8 @@ _LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:
-    """Reset the signal handlers in a forked process, because libraries end their worker processes with
-    signals.
+    """In a forked process, set the signal handlers to the default, because libraries end their worker
+    processes with signals.
     """
     for stop in _LISTENING:
         signal.set_wakeup_fd(-1)

@@ -56,10 +56,10 @@ from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, RunError, ShutdownRequested
 from .training_step import enable_gradient_checkpointing
 
-# On a CPU, the trainer divides a large batch into smaller batches, called parts. `MAX_PART_SIZE` limits the
-# size of a part: the number of source positions (or target positions) times `d_model`. If a batch is divided
-# into smaller parts, the batch needs less padding and less memory, but each additional forward and backward
-# pass costs time.
+# On a CPU, the trainer divides a large batch into smaller batches, called parts. `MAX_PART_SIZE` is the
+# largest size of a part of a batch. The size is the number of source positions (or target positions) times
+# `d_model`. If a batch is divided into smaller parts, the batch needs less padding and less memory, but each
+# additional forward and backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 # Register the device "cpu:0", because `torch.load` does not know "cpu:0". If several processes train on a
@@ -83,8 +83,8 @@ class DivergedRunError(RunError):
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
     """On a CPU, the trainer divides a large batch into parts (see `MAX_PART_SIZE`). Return the largest number
-    of source positions in a part. The limit for target positions is the same. Return None if the trainer does
-    not divide batches into parts.
+    of source positions in a part of a batch, which is also the largest number of target positions. Return
+    None if the trainer does not divide batches into parts.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
@@ -137,8 +137,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The step since which each loss has been too high (see `DivergenceDetector`); None if the latest loss
-        # is not too high.
+        # The first step of the latest series of steps with too high a loss (see `DivergenceDetector`); None
+        # if the latest loss is not too high.
         self.suspect_since: int | None = None
         self.stop = stop or GracefulShutdown()
         # True if a signal prevented the validation at the current step.
@@ -153,7 +153,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        # The average of the weights that the run validates and saves; None if the run has no average.
+        # The average of the weights; None without an average. The run validates and saves the average.
         self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
             moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
@@ -272,15 +272,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return largest_part(self.training, self.model.config.d_model)
 
     def _seed_batch(self) -> None:
-        """Seed PyTorch with the seed of the run and the number of the next batch among all batches of the
-        run.
+        """Seed PyTorch with the seed of the run and the index of the next batch in the run.
 
         Therefore the random masks of dropout and SimCut depend only on the batch. Neither the number of
         processes nor an interruption of the run changes the masks of dropout and SimCut.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # Hash the seed of the run and the number of the batch into 32 bits, because PyTorch's CPU generator
+        # Hash the seed of the run and the index of the batch into 32 bits, because PyTorch's CPU generator
         # uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
@@ -329,9 +328,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return a tensor [2] (float32, on the device of the trainer): 1.0 if a loss or gradient was not
-        finite and otherwise 0.0, and the sum of the losses. Both numbers include all batches since the last
-        call of `take_losses`.
+        """Return a tensor [2] (float32, on the device of the trainer) for all batches since the last call of
+        `take_losses`. Element 0 is 1.0 if a loss or gradient was not finite, otherwise 0.0. Element 1 is the
+        sum of the losses.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()

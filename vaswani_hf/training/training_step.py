@@ -57,7 +57,8 @@ def loss_function(
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The shape of a batch without padding.
+    """The shape of a batch without padding: all sources have the same length, and all targets have the same
+    length.
 
     Attributes:
         rows: The number of sentence pairs.
@@ -73,13 +74,13 @@ class BatchShape:
 def batch_shape(training: AnyTraining, length: int, largest_part: int | None = None) -> BatchShape:
     """Return the shape of a full batch of sentences of `length` tokens.
 
-    The numbers `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side (source or
-    target) with more tokens per batch, the function assumes sentences of `length` tokens. On the side with
-    fewer tokens per batch, the function assumes proportionally shorter sentences.
+    If `source_tokens_per_batch` and `target_tokens_per_batch` differ, the sentences have `length` tokens only
+    on the side (source or target) with the larger number. On the other side, the sentences are shorter by the
+    ratio of the two numbers.
 
     If the trainer divides a batch into parts, `largest_part` is the largest number of source positions (and
-    of target positions) in a part. Then the function returns the shape of a part. A part has sentences of the
-    same lengths as the batch.
+    of target positions) in a part. Then the function returns the shape of a part. The sentences in a part
+    have the same lengths as the sentences in the whole batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

@@ -1,4 +1,4 @@
-"""Defines the calibration of a checkpoint. A calibration estimates the probability that a translation is
+"""Defines the calibration of a checkpoint: a function that estimates the probability that a translation is
 good. The estimate uses the token probabilities of the translation.
 """
 

@@ -26,8 +26,8 @@ CTranslate2 differs from the search of this package in these points:
   length penalty and the coverage penalty of this package.
 
 - CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
-  length limit of the sentences. If a translation is longer than the limit of its own sentence, the backend
-  translates the sentence again with this limit.
+  length limit of the sentences. If a translation is longer than the length limit of its own sentence, the
+  backend translates the sentence again with its own limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
@@ -75,8 +75,8 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# The search settings that this backend computes with all values. All other fields of `SearchSettings` must have
-# their default values.
+# The search settings that can have any permitted value with this backend. All other fields of
+# `SearchSettings` must have their default values.
 _SETTINGS = frozenset(
     """
     num_beams num_return_sequences early_stopping length_penalty length_penalty_type coverage_penalty
@@ -432,8 +432,9 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) for the next search of the sentence. `limit` is the length
-        limit of the last search. Return None if the last search has already found the best translations.
+        """Return the length limit (target tokens) with which CTranslate2 must translate the sentence again.
+        `limit` is the length limit of the last search. Return None if the last search has already found the
+        best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -456,8 +457,8 @@ class CTranslate2Backend:
             # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
-        # Of the prefix, the length penalty counts only the first `num_counted` tokens: the language token.
-        # The length penalty counts all tokens after the prefix.
+        # Of the prefix, the length penalty counts only the language token. `num_counted` is 1 if the search
+        # forces a language token, otherwise 0. The length penalty counts all tokens after the prefix.
         num_left_out = len(sentence.prefix) - sentence.num_counted
         length = len(unfinished[0][0].token_ids) - num_left_out
         longest = sentence.limit - num_left_out
@@ -496,8 +497,8 @@ class CTranslate2Backend:
             "min_decoding_length": 0,
         }
         if config.num_beams > 1:
-            # At most `num_beams` translations of each length can finish. Therefore, if `patience` is the
-            # largest length limit of the sentences (`longest`), CTranslate2 does not stop before
+            # At most `num_beams` translations of each length can finish. For the exact search, set `patience`
+            # to `longest`, the largest length limit of the sentences. Then CTranslate2 does not stop before
             # `max_decoding_length`.
             patience = 1 if config.early_stopping is True else _PATIENCE
             if _is_exact(config):

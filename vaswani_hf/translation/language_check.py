@@ -75,7 +75,7 @@ class LanguageCheck:
 
     def __call__(self, request: Request) -> Request:
         """Return the request unchanged if its text is in the source language. If the text is in another
-        language, raise a ValueError (action "refuse"), or return a copy of the request with `is_copied` set
+        language, raise a ValueError (action "refuse"), or return the request with `is_copied` set to True
         (action "pass"). For a request with `is_copied`, the translator returns the text without a
         translation.
         """

@@ -23,9 +23,9 @@ logger = transformers_logging.get_logger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # To choose the dtype, `choose_dtype` compares the translations of at most `NUM_COMPARED` texts in float32 and
 # in bfloat16. A few texts are enough to detect a model for which bfloat16 is not precise enough. If a single
-# translation differs between float32 and bfloat16, `choose_dtype` does not choose bfloat16. A comparison of
-# 100 texts would reject even suitable models, because rounding changes a translation if two hypotheses have
-# almost the same score.
+# translation differs between float32 and bfloat16, `choose_dtype` does not choose bfloat16. With 100 texts,
+# `choose_dtype` would reject bfloat16 even for suitable models, because rounding can change a translation if
+# two hypotheses have almost the same score.
 NUM_COMPARED = 8
 # Only one thread chooses the dtype of a translator, because several threads may use the translator.
 _DECIDING = threading.Lock()

@@ -166,8 +166,9 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None, reduce_range: bool) 
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return the output [..., O] of a linear layer for states [..., I].
 
-    `multiply` multiplies rows [R, I] by the int8 weight. Before the multiplication, each row is divided by
-    its own largest absolute value. Therefore the result for a row does not depend on other rows of the batch.
+    `multiply` multiplies rows [R, I] by the int8 weight. Before the multiplication, each row of the states is
+    divided by its own largest absolute value. Therefore the result for a row does not depend on other rows of
+    the batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -201,11 +202,11 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass 1.0 to oneDNN as the scale of the input rows, and multiply the scales of the weight by the real
-    # scale of the input rows. With a separate row scale, some oneDNN kernels multiply an integer sum by the
-    # row scale and the weight scale one after the other. Other oneDNN kernels multiply the integer sum by the
-    # product of the row scale and the weight scale. oneDNN chooses the kernel by the number of rows.
-    # Therefore the rounding errors of a row would depend on the number of rows.
+    # Multiply the scales of the weight by the scale of the input rows, and pass 1.0 to oneDNN as the scale of
+    # the input rows. If oneDNN received the two scales separately, some oneDNN kernels would multiply an
+    # integer sum by the row scale and then by the weight scale. Other oneDNN kernels would multiply the
+    # integer sum by the product of the two scales. oneDNN chooses the kernel by the number of input rows.
+    # Therefore the rounding errors of an input row would depend on the number of input rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

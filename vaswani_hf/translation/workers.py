@@ -22,9 +22,9 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# A window is a group of requests. The number of windows that have been sent to worker processes, but not yet
-# yielded, is at most `_WINDOWS_PER_WORKER` times the number of worker processes. `_WINDOWS_PER_WORKER` is
-# above 1, so that a worker process is not idle while another worker process translates an earlier window.
+# A window is a group of requests. The main process sends a window only if fewer than `_WINDOWS_PER_WORKER`
+# windows per worker process have been sent but not yet yielded. `_WINDOWS_PER_WORKER` is above 1, so that a
+# worker process is not idle while another worker process translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -40,9 +40,9 @@ def translate_remaining(
     """Yield the translations of all requests after the first `done` requests.
 
     A window is a group of requests that are read and sorted together. A window contains `options.window`
-    requests. With several processes and no random seed, a window contains only `options.window / num_workers`
-    requests. If one window contains all remaining requests, the calling process translates the requests,
-    because starting worker processes would take longer than the translation.
+    requests. With several worker processes and no random seed, a window contains fewer requests:
+    `options.window / num_workers`. If one window contains all remaining requests, the calling process
+    translates the requests, because starting worker processes would take longer than the translation.
 
     The caller must close the generator to end the worker processes.
 
@@ -53,7 +53,8 @@ def translate_remaining(
         options: The options of the translator.
         done: The number of requests that an earlier run has translated.
         num_workers: The number of processes.
-        dtype: The value of `--dtype`. With "auto", this process chooses the dtype for all processes.
+        dtype: The value of `--dtype`. With "auto", the calling process chooses the dtype for all worker
+            processes.
     """
     window = options.window
     if num_workers > 1 and options.seed is None:
@@ -151,8 +152,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 def _work(
     connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
 ) -> None:
-    """The main function of a worker process: translate the windows of requests from `connection`, until the
-    main process closes the connection.
+    """The main function of a worker process: receive windows (groups of requests) from `connection` and
+    translate them, until the main process closes the connection.
 
     `user_files` are Python files in which the user has registered classes.
     """
@@ -216,7 +217,7 @@ def _in_order(
     is_read = False
     while not is_read or busy or finished:
         if num_given in finished:
-            # Yield finished translations before reading more requests, because reading blocks while a user
+            # Yield finished translations before reading more requests, because a read waits while a user
             # types.
             translations, failure = finished.pop(num_given)
             yield from translations

@@ -19,7 +19,8 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
 # The smallest number of rows and columns for which the Newton-Schulz iteration is faster in bfloat16 than in
-# float32. The number was measured on processors with AVX512-BF16 instructions (scripts/benchmarks/bf16.md).
+# float32. `LEAST_SIDE_IN_BFLOAT16` was measured on processors with AVX512-BF16 instructions
+# (scripts/benchmarks/bf16.md).
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 

@@ -37,7 +37,7 @@ class SimCutLoss(TwoPassLoss):
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings of the first pass, with zeros in place of the tokens that are left out."""
+        """Return the token embeddings of the first pass, with zeros in place of randomly chosen embeddings."""
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
         # Always keep the end token of the source and the start token of the target, because these tokens are
         # not text.

@@ -54,7 +54,8 @@ class TwoPassLoss:
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """Return the output of the model for a batch, with the loss of the two passes (nats per token).
+        """Return the output of the model for a batch. `loss` is the loss of the two passes, including the
+        divergence, in nats per token.
 
         `RegularizedLoss` describes the arguments. If `num_items_in_batch` is None, the loss is the mean over
         the target tokens of the batch.
@@ -74,8 +75,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # Record the last states of the decoder with a hook, because the divergence needs these states and the
-        # output of the model does not contain them.
+        # Record the decoder's output `last_hidden_state` with a hook, because the divergence needs
+        # `last_hidden_state`, and the output of the model does not contain `last_hidden_state`.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -172,9 +173,9 @@ def _divergence_and_gradients(
     logits `first` and `second`.
 
     `first` and `second` are the logits [N, V] of the two passes, and p and q are the softmax of these logits.
-    The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The factor is
-    1/4, because R-Drop has the factor 1/2, and `RDropLoss` halves the loss of R-Drop. The gradients have the
-    shape [N, V].
+    The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The symmetric
+    divergence has the factor 1/4, because R-Drop has the factor 1/2, and `RDropLoss` halves the whole loss of
+    R-Drop. The gradients have the shape [N, V].
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
