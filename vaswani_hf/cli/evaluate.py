@@ -233,7 +233,7 @@ def run(options: EvaluateOptions) -> None:
         outputs = options.output and files.enter_context(output_file(options.output, _REMEDY))
         picture = options.picture and files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         report = _KINDS[options.kind].evaluate(options)
-        text = json.dumps(report.scores, indent=2) if options.as_json else report.as_text(report.scores)
+        text = json.dumps(report.scores, indent=2) if options.as_json else report.text
         try:
             # Print the scores before the output files are written, because the write can fail, for example on
             # a full disk.
@@ -241,10 +241,8 @@ def run(options: EvaluateOptions) -> None:
         finally:
             if outputs:
                 outputs.write(report.outputs.encode(errors="replace"))
-            if picture:
-                from ..evaluation.comparison import comparison_picture
-
-                picture.write(comparison_picture(report.scores))
+            if picture and report.draw is not None:
+                picture.write(report.draw())
     if report.comet_error is not None:
         raise report.comet_error
 
@@ -261,7 +259,7 @@ def _evaluate_text_file(options: EvaluateOptions) -> "Report":
         dtype=options.dtype,
         tokens_per_batch=options.tokens_per_batch,
     )
-    return Report(scores, scores_of_texts_as_text)
+    return Report(scores, scores_of_texts_as_text(scores))
 
 
 def _evaluate_trees(options: EvaluateOptions) -> "Report":
@@ -274,11 +272,11 @@ def _evaluate_trees(options: EvaluateOptions) -> "Report":
     gold = bracketing.read_gold_trees(treebank)
     if _is_file(options.model_name):
         scores = bracketing.score_tree_file(options.model_name, gold, treebank)
-        return Report(scores, bracketing.scores_as_text)
+        return Report(scores, bracketing.scores_as_text(scores))
     parser = Parser.from_pretrained(options.model_name, options.device, **options.precision)
     scores = bracketing.evaluate_parser(parser, gold, **options.translation_settings())
     trees = bracketing.trees_as_lines(scores.pop("trees"))
-    return Report(scores, bracketing.scores_as_text, trees)
+    return Report(scores, bracketing.scores_as_text(scores), trees)
 
 
 def _calibrate(options: EvaluateOptions) -> "Report":
@@ -325,17 +323,14 @@ def _evaluate_translations(options: EvaluateOptions) -> "Report":
         # translates for hours.
         first = test_set.references[:1]
         comet_scores(options.comet, {"": first}, test_set.sources[:1], first, options.device)
+    note = recipe_note(from_recipes, recipes) if from_recipes else None
     if options.kind == "robustness":
-        report = score_robustness(systems, test_set, scoring)
-    elif options.kind == "compare":
-        report = compare(systems, test_set, scoring, options.comet, options.device)
-    else:
-        (system,) = systems
-        metrics, score = _metrics(recipes.get(system.name), given, scoring)
-        report = score_system(system, test_set, score, metrics, options.comet, options.device)
-    if from_recipes and "bleu_signature" in report.scores:
-        report.scores["recipe_note"] = recipe_note(from_recipes, recipes)
-    return report
+        return score_robustness(systems, test_set, scoring, note)
+    if options.kind == "compare":
+        return compare(systems, test_set, scoring, options.comet, options.device, note)
+    (system,) = systems
+    metrics, score = _metrics(recipes.get(system.name), given, scoring)
+    return score_system(system, test_set, score, metrics, options.comet, options.device, note)
 
 
 def _metrics(
