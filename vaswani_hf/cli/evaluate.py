@@ -233,7 +233,7 @@ def run(options: EvaluateOptions) -> None:
         outputs = options.output and files.enter_context(output_file(options.output, _REMEDY))
         picture = options.picture and files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         report = _KINDS[options.kind].evaluate(options)
-        text = json.dumps(report.scores, indent=2) if options.as_json else report.as_text(report.scores)
+        text = json.dumps(report.scores, indent=2) if options.as_json else report.text
         try:
             # Print the scores before the output files are written, because the write can fail, for example on
             # a full disk.
@@ -241,10 +241,8 @@ def run(options: EvaluateOptions) -> None:
         finally:
             if outputs:
                 outputs.write(report.outputs.encode(errors="replace"))
-            if picture:
-                from ..evaluation.comparison import comparison_picture
-
-                picture.write(comparison_picture(report.scores))
+            if picture and report.draw is not None:
+                picture.write(report.draw())
     if report.comet_error is not None:
         raise report.comet_error
 
@@ -261,7 +259,7 @@ def _evaluate_text_file(options: EvaluateOptions) -> "Report":
         dtype=options.dtype,
         tokens_per_batch=options.tokens_per_batch,
     )
-    return Report(scores, scores_of_texts_as_text)
+    return Report(scores, scores_of_texts_as_text(scores))
 
 
 def _evaluate_trees(options: EvaluateOptions) -> "Report":
@@ -274,11 +272,11 @@ def _evaluate_trees(options: EvaluateOptions) -> "Report":
     gold = bracketing.read_gold_trees(treebank)
     if _is_file(options.model_name):
         scores = bracketing.score_tree_file(options.model_name, gold, treebank)
-        return Report(scores, bracketing.scores_as_text)
+        return Report(scores, bracketing.scores_as_text(scores))
     parser = Parser.from_pretrained(options.model_name, options.device, **options.precision)
     scores = bracketing.evaluate_parser(parser, gold, **options.translation_settings())
     trees = bracketing.trees_as_lines(scores.pop("trees"))
-    return Report(scores, bracketing.scores_as_text, trees)
+    return Report(scores, bracketing.scores_as_text(scores), trees)
 
 
 def _calibrate(options: EvaluateOptions) -> "Report":
@@ -294,24 +292,63 @@ def _calibrate(options: EvaluateOptions) -> "Report":
     return calibration.check(checkpoint, test_set)
 
 
-def _evaluate_translations(options: EvaluateOptions) -> "Report":
-    """Score one system, compare several systems, or score systems on changed copies of the test set."""
-    from ..checkpoint.files import recipe_file
-    from ..evaluation.bleu import RECIPE_KEYS, check_tokenizer, recipe_note, scoring_of_recipes
-    from ..evaluation.comet import check_comet, comet_scores
-    from ..evaluation.comparison import check_comparable, compare
-    from ..evaluation.one_system import score_system
+def _score_robustness(options: EvaluateOptions) -> "Report":
+    """Score systems on a test set and on changed copies of the test set."""
     from ..evaluation.robustness import score_robustness
+
+    test_set = _read_test_set(options)
+    systems = _read_systems(options, test_set)
+    scoring = _scoring(options, systems)
+    return score_robustness(systems, test_set, scoring.options, scoring.recipe_note)
+
+
+def _compare(options: EvaluateOptions) -> "Report":
+    """Compare the systems with the first system."""
+    from ..evaluation.comparison import check_comparable, compare
+
+    test_set = _read_test_set(options)
+    check_comparable(len(test_set.sources))
+    systems = _read_systems(options, test_set)
+    scoring = _scoring(options, systems)
+    _try_comet(options, systems, test_set)
+    return compare(systems, test_set, scoring.options, options.comet, options.device, scoring.recipe_note)
+
+
+def _score_one_system(options: EvaluateOptions) -> "Report":
+    """Score a checkpoint, or a file of translations."""
+    from ..evaluation.one_system import score_system
+
+    test_set = _read_test_set(options)
+    systems = _read_systems(options, test_set)
+    scoring = _scoring(options, systems)
+    _try_comet(options, systems, test_set)
+    (system,) = systems
+    titles, score = _metrics(scoring, system.name)
+    return score_system(system, test_set, score, titles, options.comet, options.device, scoring.recipe_note)
+
+
+class _Scoring(NamedTuple):
+    """The scoring options for all systems.
+
+    Attributes:
+        options: The options of `score_translations`, from the command line and from the recipes.
+        given: The options that the user has given and that recipes also have: `tokenize` and `lowercase`.
+        recipes: Maps the name of each checkpoint with a recipe to the recipe.
+        recipe_note: A sentence about the options that come from recipes; None without such options.
+    """
+
+    options: dict[str, Any]
+    given: dict[str, Any]
+    recipes: "dict[str, Recipe]"
+    recipe_note: str | None
+
+
+def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:
+    """Return the scoring options. The options of the user take precedence over the recipes."""
+    from ..checkpoint.files import recipe_file
+    from ..evaluation.bleu import RECIPE_KEYS, recipe_note, scoring_of_recipes
     from ..recipe.loading import readable_record
 
-    if options.tokenize is not None:
-        check_tokenizer(options.tokenize)
-    if options.comet is not None:
-        check_comet(options.comet)
-    test_set = _read_test_set(options)
-    if options.kind == "compare":
-        check_comparable(len(test_set.sources))
-    systems = _read_systems(options, test_set)
     recipes = {}
     for system in systems:
         recipe = None if system.folder is None else readable_record(recipe_file(system.folder))
@@ -319,28 +356,26 @@ def _evaluate_translations(options: EvaluateOptions) -> "Report":
             recipes[system.name] = recipe
     given = {name: value for name, value in options.given().items() if name in RECIPE_KEYS}
     from_recipes = scoring_of_recipes(given, {name: recipe.evaluation for name, recipe in recipes.items()})
-    scoring = {**from_recipes, **given, "split_compounds": options.split_compounds}
+    return _Scoring(
+        options={**from_recipes, **given, "split_compounds": options.split_compounds},
+        given=given,
+        recipes=recipes,
+        recipe_note=recipe_note(from_recipes, recipes) if from_recipes else None,
+    )
+
+
+def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "TestSet") -> None:
+    """Score one sentence with COMET, because an error of COMET should end the command before a model
+    translates for hours.
+    """
+    from ..evaluation.comet import comet_scores
+
     if options.comet is not None and any(system.finished is None for system in systems):
-        # Score one sentence with COMET first, because an error of COMET should end the command before a model
-        # translates for hours.
         first = test_set.references[:1]
         comet_scores(options.comet, {"": first}, test_set.sources[:1], first, options.device)
-    if options.kind == "robustness":
-        report = score_robustness(systems, test_set, scoring)
-    elif options.kind == "compare":
-        report = compare(systems, test_set, scoring, options.comet, options.device)
-    else:
-        (system,) = systems
-        metrics, score = _metrics(recipes.get(system.name), given, scoring)
-        report = score_system(system, test_set, score, metrics, options.comet, options.device)
-    if from_recipes and "bleu_signature" in report.scores:
-        report.scores["recipe_note"] = recipe_note(from_recipes, recipes)
-    return report
 
 
-def _metrics(
-    recipe: "Recipe | None", given: dict[str, Any], scoring: dict[str, Any]
-) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
+def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
     """Return the titles of the scores of one system, and the function that computes the scores.
 
     If the checkpoint has no recipe, or if `--split_compounds` is given, score the outputs as translations.
@@ -349,15 +384,23 @@ def _metrics(
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS
 
-    if recipe is None or scoring["split_compounds"]:
-        return TASKS["translation"].metrics, partial(score_translations, **scoring)
+    recipe = scoring.recipes.get(system)
+    if recipe is None or scoring.options["split_compounds"]:
+        return TASKS["translation"].metrics, partial(score_translations, **scoring.options)
     task = TASKS[recipe.task]
-    return task.metrics, partial(task.score_outputs, evaluation=recipe.evaluation.replace(**given))
+    return task.metrics, partial(task.score_outputs, evaluation=recipe.evaluation.replace(**scoring.given))
 
 
 def _read_test_set(options: EvaluateOptions) -> "TestSet":
+    """Read the test set. Before the files are read, check the values of `--tokenize` and `--comet`."""
+    from ..evaluation.bleu import check_tokenizer
+    from ..evaluation.comet import check_comet
     from ..evaluation.systems import read_test_set
 
+    if options.tokenize is not None:
+        check_tokenizer(options.tokenize)
+    if options.comet is not None:
+        check_comet(options.comet)
     return read_test_set(str(options.source), str(options.reference))
 
 
@@ -392,16 +435,16 @@ _KINDS = {
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),
     "calibration": _Kind(_ON_TEST_SET, EvaluateOptions.check_translations, _calibrate),
     "robustness": _Kind(
-        (*_ON_TEST_SET, *_SCORING, "compare"), EvaluateOptions.check_translations, _evaluate_translations
+        (*_ON_TEST_SET, *_SCORING, "compare"), EvaluateOptions.check_translations, _score_robustness
     ),
     "compare": _Kind(
         (*_ON_TEST_SET, *_SCORING, "comet", "picture"),
         EvaluateOptions.check_translations,
-        _evaluate_translations,
+        _compare,
     ),
     "model": _Kind(
         (*_ON_TEST_SET, *_SCORING, "comet", "output"),
         EvaluateOptions.check_translations,
-        _evaluate_translations,
+        _score_one_system,
     ),
 }

@@ -43,7 +43,8 @@ def fit(checkpoint: System, test_set: TestSet) -> Report:
     path = Path(checkpoint.name) / CALIBRATION_FILE
     path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(results))
     write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
-    return Report({**results, "written": str(path)}, reliability_as_text)
+    results["written"] = str(path)
+    return Report(results, reliability_as_text(results))
 
 
 def check(checkpoint: System, test_set: TestSet) -> Report:
@@ -55,7 +56,8 @@ def check(checkpoint: System, test_set: TestSet) -> Report:
             "has none; write the file with `--calibration fit`."
         )
     translations, good = _scored_translations(checkpoint, test_set)
-    return Report(reliability(calibration, translations, good), reliability_as_text)
+    results = reliability(calibration, translations, good)
+    return Report(results, reliability_as_text(results))
 
 
 def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Translation], list[bool]]:

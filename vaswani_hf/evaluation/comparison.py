@@ -2,11 +2,14 @@
 source length.
 """
 
+import dataclasses
 import io
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
@@ -37,8 +40,167 @@ METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
 # The colours of the systems in the picture. The baseline is grey. All other colours are from the palette of
 # Okabe and Ito, which colour-blind people can distinguish.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+# The mark of the baseline in tables and in the picture.
+_BASELINE = " (baseline)"
 
 Systems = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PValues:
+    """The p-values of the score difference between a system and the baseline, from 0 to 1.
+
+    The p-values are None if fewer than `FEWEST_SENTENCES` translations of the two systems differ.
+
+    Attributes:
+        bootstrap: The p-value of paired bootstrap resampling.
+        randomization: The p-value of paired approximate randomization.
+    """
+
+    bootstrap: float | None
+    randomization: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The BLEU or the chrF of a system.
+
+    Attributes:
+        score: The score, from 0 to 100.
+        confidence_interval: The two ends of the 95 % confidence interval, from 0 to 100; None for fewer than
+            `FEWEST_SENTENCES` sentences.
+        p_values: The p-values of the difference from the baseline; None for the baseline, and in a length
+            bucket.
+    """
+
+    score: float
+    confidence_interval: tuple[float, float] | None
+    p_values: PValues | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON. The dict has no keys for p-values if `p_values` is None."""
+        score: dict[str, Any] = {"score": self.score, "confidence_interval": self.confidence_interval}
+        if self.p_values is not None:
+            score["p_bootstrap"] = self.p_values.bootstrap
+            score["p_randomization"] = self.p_values.randomization
+        return score
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemRow:
+    """The scores of a system on all sentences, or on the sentences of a length bucket.
+
+    Attributes:
+        system: The name of the system.
+        differing_sentences: The number of translations that differ from the translations of the baseline;
+            None in a length bucket.
+        scores: Maps each metric of sacreBLEU ("bleu" and "chrf") to the score.
+        comet: The mean COMET score of the sentences; None if COMET is not computed.
+    """
+
+    system: str
+    differing_sentences: int | None
+    scores: dict[str, Score]
+    comet: float | None
+
+    def value(self, key: str) -> float | None:
+        """Return the score for a key of `METRIC_NAMES`."""
+        return self.comet if key == "comet" else self.scores[key].score
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON. The dict has no keys for the attributes that are None."""
+        row: dict[str, Any] = {"system": self.system}
+        if self.differing_sentences is not None:
+            row["differing_sentences"] = self.differing_sentences
+        row |= {key: score.as_json() for key, score in self.scores.items()}
+        if self.comet is not None:
+            row["comet"] = {"score": self.comet}
+        return row
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthBucket:
+    """The scores on the sentences with similar source lengths.
+
+    Attributes:
+        words: The range of the number of source words, such as "11-20".
+        sentences: The number of sentences.
+        systems: The scores of each system.
+    """
+
+    words: str
+    sentences: int
+    systems: list[SystemRow]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
+        systems = [row.as_json() for row in self.systems]
+        return {"words": self.words, "sentences": self.sentences, "systems": systems}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The scores of several systems on one test set.
+
+    Attributes:
+        sentences: The number of sentences of the test set.
+        systems: The scores of each system on all sentences. The first system is the baseline.
+        lengths: The scores by source length. Buckets without sentences are left out.
+        signatures: Maps each metric of sacreBLEU ("bleu" and "chrf") to the settings of the metric and of the
+            significance tests.
+        notes: Sentences about the scores for the user.
+        comet_model: The name of the COMET model; None if COMET is not computed.
+        recipe_note: A sentence about the scoring options that come from recipes; None without such options.
+    """
+
+    sentences: int
+    systems: list[SystemRow]
+    lengths: list[LengthBucket]
+    signatures: dict[str, str]
+    notes: list[str]
+    comet_model: str | None = None
+    recipe_note: str | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The keys of `METRIC_NAMES` for which the comparison has scores."""
+        keys = list(self.signatures)
+        if self.systems[0].comet is not None:
+            keys.append("comet")
+        return keys
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the dict that `vaswani evaluate --compare --json` prints. The dict has no keys for the
+        attributes that are None.
+        """
+        comparison: dict[str, Any] = {
+            "baseline": self.systems[0].system,
+            "sentences": self.sentences,
+            "systems": [row.as_json() for row in self.systems],
+            "lengths": [bucket.as_json() for bucket in self.lengths],
+        }
+        comparison |= {f"{key}_signature": signature for key, signature in self.signatures.items()}
+        comparison["notes"] = self.notes
+        if self.comet_model is not None:
+            comparison["comet_model"] = self.comet_model
+        if self.recipe_note is not None:
+            comparison["recipe_note"] = self.recipe_note
+        return comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MetricScores:
+    """The scores of all systems by one metric.
+
+    Attributes:
+        signature: The settings of the metric and of the significance tests.
+        systems: Maps the name of each system to its score on all sentences.
+        lengths: Maps the name of each length bucket to the scores of the systems on its sentences.
+    """
+
+    signature: str
+    systems: dict[str, Score]
+    lengths: dict[str, dict[str, Score]]
 
 
 def check_comparable(num_sentences: int) -> None:
@@ -76,16 +238,23 @@ def compare(
     scoring: Mapping[str, Any],
     comet_model: str | None = None,
     device: str | None = None,
+    recipe_note: str | None = None,
 ) -> Report:
     """Translate the test set with all systems, and compare the systems with the first system. `scoring`
-    contains options of `compare_systems`.
+    contains options of `compare_systems`. `recipe_note` is a sentence about options that come from recipes.
     """
     translations = {system.name: system.translations(test_set.sources) for system in systems}
     comet, comet_error = comet_scores_or_error(comet_model, translations, *test_set, device)
     scores = compare_systems(translations, *test_set, comet, **scoring)
-    if comet is not None:
-        scores["comet_model"] = comet_model
-    return Report(scores, comparison_as_text, comet_error=comet_error)
+    comparison = dataclasses.replace(
+        scores, comet_model=None if comet is None else comet_model, recipe_note=recipe_note
+    )
+    return Report(
+        comparison.as_json(),
+        comparison_as_text(comparison),
+        draw=partial(comparison_picture, comparison),
+        comet_error=comet_error,
+    )
 
 
 def compare_systems(
@@ -97,7 +266,7 @@ def compare_systems(
     tokenize: str = "13a",
     lowercase: bool = False,
     split_compounds: bool = False,
-) -> dict[str, Any]:
+) -> Comparison:
     """Score each system on all sentences, and on groups of sentences with similar source lengths. Compute
     p-values for the differences from the first system.
 
@@ -106,56 +275,88 @@ def compare_systems(
     resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005). The 95 %
     confidence intervals are computed by the bootstrap.
     """
-    from tqdm.auto import tqdm
-
     check_comparable(len(sources))
     metrics = corpus_metrics(tokenize, lowercase, split_compounds)
     buckets = length_buckets(sources)
-    baseline = next(iter(systems))
-    rows: list[dict[str, Any]] = []
-    for name, texts in systems.items():
-        differing = sum(map(str.__ne__, texts, systems[baseline]))
-        rows.append({"system": name, "differing_sentences": differing})
-    lengths: list[dict[str, Any]] = []
+    differing = _differing_sentences(systems)
+    by_metric = _scores_by_metric(metrics, systems, references, buckets, differing)
+    lengths = []
     for words, indices in buckets.items():
-        of_systems = [{"system": name} for name in systems]
-        lengths.append({"words": words, "sentences": len(indices), "systems": of_systems})
-    signatures: dict[str, str] = {}
+        of_bucket = {key: scores.lengths[words] for key, scores in by_metric.items()}
+        rows = _rows(systems, of_bucket, _mean_comet(comet, indices))
+        lengths.append(LengthBucket(words=words, sentences=len(indices), systems=rows))
+    of_all = {key: scores.systems for key, scores in by_metric.items()}
+    notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
+    notes += _notes_on_tests(differing, len(sources))
+    notes += _notes_on_short_texts(systems, references, metrics["bleu"])
+    return Comparison(
+        sentences=len(sources),
+        systems=_rows(systems, of_all, _mean_comet(comet, range(len(sources))), differing),
+        lengths=lengths,
+        signatures={key: scores.signature for key, scores in by_metric.items()},
+        notes=notes,
+    )
+
+
+def _differing_sentences(systems: Systems) -> dict[str, int]:
+    """Map the name of each system to the number of translations that differ from those of the first
+    system.
+    """
+    baseline = next(iter(systems.values()))
+    return {name: sum(map(str.__ne__, texts, baseline)) for name, texts in systems.items()}
+
+
+def _scores_by_metric(
+    metrics: Mapping[str, Any],
+    systems: Systems,
+    references: Sequence[str],
+    buckets: Mapping[str, Sequence[int]],
+    differing: Mapping[str, int],
+) -> dict[str, _MetricScores]:
+    """Compute the scores by each metric, and show a progress bar."""
+    from tqdm.auto import tqdm
+
+    scores = {}
     # Pass `disable=None`, so that tqdm shows no progress bar if stderr is not a terminal.
     with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
         for key, metric in metrics.items():
             bar.set_description(f"comparing {METRIC_NAMES[key]}")
-            signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
-            _add_scores(rows, key, bootstrap, len(references))
-            bar.update()
-            testable = [row for row in rows[1:] if _is_testable(row)]
-            compared = {name: systems[name] for name in [baseline, *(row["system"] for row in testable)]}
-            _, randomization = _test("ar", TRIALS, compared, references, metric)
-            _add_p_values(rows, testable, key, bootstrap, randomization)
-            bar.update()
-            signature.update("ar", TRIALS)
-            signatures[f"{key}_signature"] = str(signature)
-            for bucket, indices in zip(lengths, buckets.values(), strict=True):
-                of_bucket = {name: [texts[index] for index in indices] for name, texts in systems.items()}
-                its_references = [references[index] for index in indices]
-                _, results = _test("bs", RESAMPLES, of_bucket, its_references, metric)
-                _add_scores(bucket["systems"], key, results, len(indices))
-                bar.update()
-    if comet is not None:
-        _add_comet(rows, comet, range(len(sources)))
-        for bucket, indices in zip(lengths, buckets.values(), strict=True):
-            _add_comet(bucket["systems"], comet, indices)
-    shape = {"baseline": baseline, "sentences": len(sources), "systems": rows, "lengths": lengths}
-    notes = _notes(rows, len(sources), split_compounds)
-    for name, texts in systems.items():
-        if is_zero_for_short_texts(metrics["bleu"].corpus_score(list(texts), [references])):
-            notes.append(f"{name}: {SHORT_TEXTS_NOTE}")
-    return {**shape, **signatures, "notes": notes}
+            scores[key] = _metric_scores(metric, systems, references, buckets, differing, bar)
+    return scores
+
+
+def _metric_scores(
+    metric: Any,
+    systems: Systems,
+    references: Sequence[str],
+    buckets: Mapping[str, Sequence[int]],
+    differing: Mapping[str, int],
+    bar: Any,
+) -> _MetricScores:
+    """Compute the scores by one metric. After each significance test, advance the progress bar `bar`."""
+    signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
+    bar.update()
+    baseline, *others = systems
+    testable = [name for name in others if differing[name] >= FEWEST_SENTENCES]
+    compared = {name: systems[name] for name in [baseline, *testable]}
+    _, randomization = _test("ar", TRIALS, compared, references, metric)
+    bar.update()
+    signature.update("ar", TRIALS)
+    p_values = {name: _p_values(name, baseline, bootstrap, randomization) for name in others}
+    lengths = {}
+    for words, indices in buckets.items():
+        of_bucket = {name: [texts[index] for index in indices] for name, texts in systems.items()}
+        _, results = _test("bs", RESAMPLES, of_bucket, [references[index] for index in indices], metric)
+        lengths[words] = _scores(results, len(indices))
+        bar.update()
+    return _MetricScores(
+        signature=str(signature), systems=_scores(bootstrap, len(references), p_values), lengths=lengths
+    )
 
 
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
-) -> tuple[Any, list[Result]]:
+) -> tuple[Any, dict[str, Result]]:
     """Run a significance test: `kind` is "bs" for the bootstrap or "ar" for the randomization. Return
     sacreBLEU's signature, a string with the options of the test, and the result of each system.
     """
@@ -164,150 +365,162 @@ def _test(
     )
     signatures, columns = test()
     ((name, signature),) = signatures.items()
-    return signature, columns[name]  # type: ignore[return-value]
+    results: Any = columns[name]
+    return signature, dict(zip(systems, results, strict=True))
 
 
-def _is_testable(row: Mapping[str, Any]) -> bool:
-    return row["differing_sentences"] >= FEWEST_SENTENCES
+def _p_values(
+    name: str, baseline: str, bootstrap: Mapping[str, Result], randomization: Mapping[str, Result]
+) -> PValues:
+    """Return the p-values of a system. `randomization` has no result for a system that is not testable."""
+    if name not in randomization:
+        return PValues(bootstrap=None, randomization=None)
+    # If both systems have equal scores, set the p-value to 1. sacreBLEU would report p = 0.001, because
+    # sacreBLEU counts only differences that are larger than the observed difference.
+    if math.isclose(bootstrap[name].score, bootstrap[baseline].score, abs_tol=1e-9):
+        return PValues(bootstrap=1.0, randomization=1.0)
+    return PValues(bootstrap=bootstrap[name].p_value, randomization=randomization[name].p_value)
 
 
-def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
-    """Add the score and the confidence interval of each system to its table row."""
-    for row, result in zip(rows, results, strict=True):
-        # Convert the mean score from a NumPy float32 to a Python float, because the module `json` cannot
-        # write a float32.
-        mean = float(result.mean)  # type: ignore[arg-type]
-        half = float(result.ci)  # type: ignore[arg-type]
-        interval = None
-        if num_sentences >= FEWEST_SENTENCES:
-            interval = [max(0.0, mean - half), min(100.0, mean + half)]
-        row[key] = {"score": float(result.score), "confidence_interval": interval}
+def _scores(
+    results: Mapping[str, Result], num_sentences: int, p_values: Mapping[str, PValues] | None = None
+) -> dict[str, Score]:
+    """Return the score of each system, from the results of the bootstrap."""
+    p_values = p_values or {}
+    return {name: _score(result, num_sentences, p_values.get(name)) for name, result in results.items()}
 
 
-def _add_p_values(
-    rows: list[dict[str, Any]],
-    testable: list[dict[str, Any]],
-    key: str,
-    bootstrap: list[Result],
-    randomization: list[Result],
-) -> None:
-    """Add the p-values to the table rows of all systems except the baseline. In the results of both
-    significance tests, the baseline is the first system.
-    """
-    by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
-    for row, result in zip(rows[1:], bootstrap[1:], strict=True):
-        p_values: tuple[Any, Any] = (None, None)
-        if row["system"] in by_name:
-            p_values = (result.p_value, by_name[row["system"]].p_value)
-            # If both systems have equal scores, set the p-value to 1. sacreBLEU would report p = 0.001,
-            # because sacreBLEU counts only differences that are larger than the observed difference.
-            if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
-                p_values = (1.0, 1.0)
-        row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
+def _score(result: Any, num_sentences: int, p_values: PValues | None) -> Score:
+    # Convert the mean score from a NumPy float32 to a Python float, because the module `json` cannot write a
+    # float32.
+    mean = float(result.mean)
+    half = float(result.ci)
+    interval = None
+    if num_sentences >= FEWEST_SENTENCES:
+        interval = (max(0.0, mean - half), min(100.0, mean + half))
+    return Score(score=float(result.score), confidence_interval=interval, p_values=p_values)
 
 
-def _add_comet(
-    rows: list[dict[str, Any]], comet: Mapping[str, Sequence[float]], indices: Sequence[int]
-) -> None:
-    for row in rows:
-        row["comet"] = {"score": statistics.fmean(comet[row["system"]][index] for index in indices)}
+def _mean_comet(comet: Mapping[str, Sequence[float]] | None, indices: Sequence[int]) -> dict[str, float]:
+    """Return the mean COMET score of each system; without COMET, return an empty dict."""
+    if comet is None:
+        return {}
+    return {name: statistics.fmean(scores[index] for index in indices) for name, scores in comet.items()}
 
 
-def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> list[str]:
-    notes = [SPLIT_COMPOUNDS_NOTE] if is_split else []
-    for row in rows[1:]:
-        if not _is_testable(row):
+def _rows(
+    names: Iterable[str],
+    scores: Mapping[str, Mapping[str, Score]],
+    comet: Mapping[str, float],
+    differing: Mapping[str, int] | None = None,
+) -> list[SystemRow]:
+    """Return the row of each system. `scores` maps each metric to the scores of the systems."""
+    return [
+        SystemRow(
+            system=name,
+            differing_sentences=None if differing is None else differing[name],
+            scores={key: of_systems[name] for key, of_systems in scores.items()},
+            comet=comet.get(name),
+        )
+        for name in names
+    ]
+
+
+def _notes_on_tests(differing: Mapping[str, int], num_sentences: int) -> list[str]:
+    notes = []
+    _, *others = differing.items()
+    for name, number in others:
+        if number < FEWEST_SENTENCES:
             notes.append(
-                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} of the "
-                f"translations, but a p-value needs at least {FEWEST_SENTENCES} different translations."
+                f"{name} differs from the baseline in {number:,} of the translations, but a p-value needs at "
+                f"least {FEWEST_SENTENCES} different translations."
             )
     if num_sentences < FEWEST_SENTENCES:
         notes.append(
             f"Confidence intervals need {FEWEST_SENTENCES} sentences, but there are {num_sentences:,}."
         )
-    if len(rows) > 2:
+    if len(others) > 1:
         notes.append("The p-values are not corrected for the number of comparisons with the baseline.")
     return notes
 
 
-def comparison_as_text(results: Mapping[str, Any]) -> str:
-    """Format the results as tables. Each metric has one table of the systems and one table of scores by
+def _notes_on_short_texts(systems: Systems, references: Sequence[str], bleu: Any) -> list[str]:
+    return [
+        f"{name}: {SHORT_TEXTS_NOTE}"
+        for name, texts in systems.items()
+        if is_zero_for_short_texts(bleu.corpus_score(list(texts), [references]))
+    ]
+
+
+def comparison_as_text(comparison: Comparison) -> str:
+    """Format the comparison as tables. Each metric has one table of the systems and one table of scores by
     source length.
     """
-    width = max(len(row["system"]) for row in results["systems"]) + len(" (baseline)")
-    keys = [key for key in METRIC_NAMES if key in results["systems"][0]]
-    blocks = []
-    for key in keys:
-        columns = f"{'score':>7}" + (
-            "" if key == "comet" else "    95 % interval  p bootstrap  p randomization"
-        )
-        lines = [f"{METRIC_NAMES[key]:{width}}  {columns}"]
-        for row in results["systems"]:
-            name = row["system"] + (" (baseline)" if row is results["systems"][0] else "")
-            lines.append(f"{name:{width}}  {_cells(row[key], key)}".rstrip())
-        if f"{key}_signature" in results:
-            lines.append(results[f"{key}_signature"])
-        blocks.append("\n".join(lines))
-    blocks += [_length_table(results, key) for key in keys]
-    if "recipe_note" in results:
-        blocks.append(results["recipe_note"])
-    return "\n\n".join([*blocks, *results["notes"]])
+    blocks = [_score_table(comparison, key) for key in comparison.metrics]
+    blocks += [_length_table(comparison, key) for key in comparison.metrics]
+    if comparison.recipe_note is not None:
+        blocks.append(comparison.recipe_note)
+    return "\n\n".join([*blocks, *comparison.notes])
 
 
-def _cells(scores: Mapping[str, Any], key: str) -> str:
-    if key == "comet":
-        return f"{scores['score']:7.4f}"
-    interval = scores["confidence_interval"]
+def _score_table(comparison: Comparison, key: str) -> str:
+    width = max(len(row.system) for row in comparison.systems) + len(_BASELINE)
+    columns = f"{'score':>7}"
+    if key != "comet":
+        columns += "    95 % interval  p bootstrap  p randomization"
+    lines = [f"{METRIC_NAMES[key]:{width}}  {columns}"]
+    for number, row in enumerate(comparison.systems):
+        name = row.system + (_BASELINE if number == 0 else "")
+        cells = f"{row.comet:7.4f}" if key == "comet" else _cells(row.scores[key])
+        lines.append(f"{name:{width}}  {cells}".rstrip())
+    if key in comparison.signatures:
+        lines.append(comparison.signatures[key])
+    return "\n".join(lines)
+
+
+def _cells(score: Score) -> str:
+    interval = score.confidence_interval
     ends = "-" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
-    cells = f"{scores['score']:7.2f}  {ends:>15}  "
-    if "p_bootstrap" in scores:
-        p_values = [scores["p_bootstrap"], scores["p_randomization"]]
-        bootstrap, randomization = ("-" if p_value is None else f"{p_value:.4f}" for p_value in p_values)
+    cells = f"{score.score:7.2f}  {ends:>15}  "
+    if score.p_values is not None:
+        bootstrap = _p_value_cell(score.p_values.bootstrap)
+        randomization = _p_value_cell(score.p_values.randomization)
         cells += f"{bootstrap:>11}  {randomization:>15}"
     return cells
 
 
-def _length_table(results: Mapping[str, Any], key: str) -> str:
-    names = [row["system"] for row in results["systems"]]
+def _p_value_cell(p_value: float | None) -> str:
+    return "-" if p_value is None else f"{p_value:.4f}"
+
+
+def _length_table(comparison: Comparison, key: str) -> str:
+    names = [row.system for row in comparison.systems]
     digits = 4 if key == "comet" else 2
     lines = [f"{METRIC_NAMES[key]} by number of source words"]
     lines.append("  ".join([f"{'words':5}", f"{'sentences':>9}", *(f"{name:>7}" for name in names)]))
-    for bucket in results["lengths"]:
-        scores = [f"{row[key]['score']:{max(7, len(row['system']))}.{digits}f}" for row in bucket["systems"]]
-        lines.append("  ".join([f"{bucket['words']:5}", f"{bucket['sentences']:9,}", *scores]))
+    for bucket in comparison.lengths:
+        scores = [f"{row.value(key):{max(7, len(row.system))}.{digits}f}" for row in bucket.systems]
+        lines.append("  ".join([f"{bucket.words:5}", f"{bucket.sentences:9,}", *scores]))
     return "\n".join(lines)
 
 
-def comparison_picture(results: Mapping[str, Any]) -> bytes:
+def comparison_picture(comparison: Comparison) -> bytes:
     """Draw a bar chart as PNG: the BLEU of each system on all sentences and by source length, with 95 %
     confidence intervals.
 
-    `results` is the result of `compare_systems` for at most `len(COLORS)` systems,
-    because each system needs a colour.
+    The comparison must have at most `len(COLORS)` systems, because each system needs a colour.
     """
     # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
 
-    all_sentences = {"words": "all", "sentences": results["sentences"], "systems": results["systems"]}
-    groups = [all_sentences, *results["lengths"]]
-    names = [row["system"] for row in results["systems"]]
-    width = 0.8 / len(names)
+    all_sentences = LengthBucket(words="all", sentences=comparison.sentences, systems=comparison.systems)
+    groups = [all_sentences, *comparison.lengths]
     figure = Figure(figsize=(max(7.0, 1.3 * len(groups)), 4.5), layout="constrained")
-    bleu = "compound-split BLEU" if "split_compounds" in results["bleu_signature"] else "BLEU"
+    bleu = "compound-split BLEU" if "split_compounds" in comparison.signatures["bleu"] else "BLEU"
     axes = figure.add_subplot(xlabel="number of source words (number of sentences)", ylabel=bleu)
-    for number, name in enumerate(names):
-        scores = [group["systems"][number]["bleu"] for group in groups]
-        places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
-        # Escape dollar signs, because matplotlib reads a dollar sign as the start of a formula. Write a
-        # zero-width space before each label, because matplotlib hides a label that begins with an underscore.
-        label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
-        axes.bar(
-            places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]
-        )
-        for place, score in zip(places, scores, strict=True):
-            if score["confidence_interval"] is not None:
-                axes.plot([place, place], score["confidence_interval"], color="black", linewidth=1.2)
-    axes.set_xticks(range(len(groups)), [f"{group['words']}\n({group['sentences']:,})" for group in groups])
+    for number in range(len(comparison.systems)):
+        _draw_system(axes, groups, number)
+    axes.set_xticks(range(len(groups)), [f"{group.words}\n({group.sentences:,})" for group in groups])
     axes.set_ylim(bottom=0)
     axes.axvline(0.5, color="black", linewidth=0.6, linestyle=":")
     axes.spines[["top", "right"]].set_visible(False)
@@ -316,3 +529,18 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
     return content.getvalue()
+
+
+def _draw_system(axes: Any, groups: Sequence[LengthBucket], number: int) -> None:
+    """Draw the bars of the system with the index `number`: one bar for each group of sentences."""
+    systems = groups[0].systems
+    width = 0.8 / len(systems)
+    places = [place + (number - (len(systems) - 1) / 2) * width for place in range(len(groups))]
+    scores = [group.systems[number].scores["bleu"] for group in groups]
+    # Escape dollar signs, because matplotlib reads a dollar sign as the start of a formula. Write a
+    # zero-width space before each label, because matplotlib hides a label that begins with an underscore.
+    label = f"\u200b{systems[number].system}".replace("$", r"\$") + (_BASELINE if number == 0 else "")
+    axes.bar(places, [score.score for score in scores], 0.92 * width, label=label, color=COLORS[number])
+    for place, score in zip(places, scores, strict=True):
+        if score.confidence_interval is not None:
+            axes.plot([place, place], score.confidence_interval, color="black", linewidth=1.2)

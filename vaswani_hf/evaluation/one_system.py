@@ -1,6 +1,5 @@
 """Scores one system (a checkpoint or a file of translations) on a test set."""
 
-import functools
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,9 +16,11 @@ def score_system(
     titles: Mapping[str, str],
     comet_model: str | None = None,
     device: str | None = None,
+    recipe_note: str | None = None,
 ) -> Report:
     """Score a system. The function `score` computes the scores from the outputs of the system and the
     references. `titles` maps the name of each score to its title, like the attribute `metrics` of a task.
+    `recipe_note` is a sentence about options of BLEU that come from the recipe.
     """
     if system.finished is not None:
         outputs = system.finished
@@ -31,8 +32,10 @@ def score_system(
     comet, comet_error = comet_scores_or_error(comet_model, {"": outputs}, *test_set, device)
     if comet is not None:
         scores |= {"comet": statistics.fmean(comet[""]), "comet_model": comet_model}
+    if recipe_note is not None and "bleu_signature" in scores:
+        scores["recipe_note"] = recipe_note
     lines = "".join(f"{output}\n" for output in outputs)
-    return Report(scores, functools.partial(_scores_as_text, titles), lines, comet_error)
+    return Report(scores, _scores_as_text(titles, scores), lines, comet_error=comet_error)
 
 
 def _scores_as_text(titles: Mapping[str, str], results: Mapping[str, Any]) -> str:

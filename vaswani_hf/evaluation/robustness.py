@@ -20,9 +20,14 @@ SEED = 1
 CLEAN = "clean"
 
 
-def score_robustness(systems: Sequence[System], test_set: TestSet, scoring: Mapping[str, Any]) -> Report:
+def score_robustness(
+    systems: Sequence[System],
+    test_set: TestSet,
+    scoring: Mapping[str, Any],
+    recipe_note: str | None = None,
+) -> Report:
     """Score systems on a test set and on its changed copies. `scoring` contains options of
-    `score_translations`.
+    `score_translations`. `recipe_note` is a sentence about options that come from recipes.
     """
     test_sets = perturbed_test_sets(*test_set)
     rows = [{"system": system.name, "scores": _scores_of(system, test_sets, scoring)} for system in systems]
@@ -31,7 +36,9 @@ def score_robustness(systems: Sequence[System], test_set: TestSet, scoring: Mapp
     any_scores = score_translations(test_set.references, test_set.references, **scoring)
     signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
     scores = {"sentences": len(test_set.sources), "seed": SEED, **signatures, "systems": rows}
-    return Report(scores, robustness_as_text)
+    if recipe_note is not None:
+        scores["recipe_note"] = recipe_note
+    return Report(scores, robustness_as_text(scores))
 
 
 def perturbed_test_sets(sources: Sequence[str], references: Sequence[str]) -> dict[str, TestSet]:

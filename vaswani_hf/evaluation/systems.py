@@ -49,21 +49,23 @@ class System:
         return translate_test_set(self.load(), sources, self.name, **self.options)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
     """The result of an evaluation.
 
     Attributes:
-        scores: Maps the name of each score to its value.
-        as_text: The function that formats the scores as text.
+        scores: The dict that `vaswani evaluate --json` prints.
+        text: The scores as text for the user.
         outputs: The lines for the file of `--output`.
+        draw: Draws the picture of `--picture` as PNG; None if the evaluation has no picture.
         comet_error: The error of COMET; None without an error. `vaswani evaluate` prints all other scores
             before the command raises this error.
     """
 
     scores: dict[str, Any]
-    as_text: Callable[[dict[str, Any]], str]
+    text: str
     outputs: str = ""
+    draw: Callable[[], bytes] | None = None
     comet_error: CometError | None = None
 
 
