@@ -72,8 +72,8 @@ def explain(
         target_ids = translator.target_tokenizer(text_target=target, verbose=False)["input_ids"]
     _check_lengths(translator, len(source_ids), None if target_ids is None else len(target_ids))
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
-    segments, _ = translator.layouts([Request(text)], [1], options)[0]
-    explainer = _Explainer(translator, segments[0], options)
+    (layout,) = translator.layouts([Request(text)], [1], options)
+    explainer = _Explainer(translator, layout.segments[0], options)
     found, search = explainer.search()
     best = found if target_ids is None else Hypothesis(target_ids, text=target or "")
     return explainer.explain(best, search, text, name, is_given=target is not None)

@@ -15,7 +15,7 @@ seven steps:
 7. Join the translations of the segments of each text.
 
 The class `BaseTranslator` defines its methods in the order of the seven translation steps. The file
-backend_vaswani defines `Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all
+backend_vaswani defines `Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The translator works for all
 encoder-decoder models that have `generate`.
 
 The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani tokenizes texts to
@@ -38,7 +38,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
+from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segment, language_token
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import config_with, setting_of
 from .inputs_vaswani import (
@@ -272,16 +272,17 @@ class BaseTranslator:
         # prefixes and phrases.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
-        for of_text, _ in layouts:
-            segments += of_text
+        for layout in layouts:
+            segments += layout.segments
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
         # Steps 4 to 6 of a translation: search, search again if a translation repeats itself, and score.
         of_segments = iter(self.translate_segments(segments, options))
         # Step 7 of a translation: join the translated segments of each text.
         results = []
-        for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
-            translations = self.join(request, list(islice(of_segments, len(of_text))), separators, options)
+        for (number, request), layout in zip(lines, layouts, strict=True):
+            of_text = list(islice(of_segments, len(layout.segments)))
+            translations = self.join(request, of_text, layout.separators, options)
             if unmet := translations[0].unmet_phrases:
                 place = "`must_contain`" if options.terms is None else "`must_contain` or in the glossary"
                 logger.warning(
@@ -296,12 +297,8 @@ class BaseTranslator:
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
-    ) -> list[tuple[list[Segment], list[str]]]:
-        """Run steps 1 to 3 of a translation: from texts to segments. For each request, return its N segments,
-        and the N + 1 separators before, between and after the translated segments.
-
-        The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
-        """
+    ) -> list[Layout]:
+        """Run steps 1 to 3 of a translation: from texts to segments. Return a `Layout` for each request."""
         texts: list[tuple[list[str], list[str]]] = []
         for request in requests:
             is_copied = request.is_copied
@@ -323,7 +320,7 @@ class BaseTranslator:
         sentences: list[Segment],
         separators: list[str],
         options: TranslationOptions,
-    ) -> tuple[list[Segment], list[str]]:
+    ) -> Layout:
         """Cut the tokenized sentences of a request into pieces, and assign the target prefix and the required
         phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
         """
@@ -343,7 +340,7 @@ class BaseTranslator:
         if options.terms is not None:
             for piece in pieces:
                 self._add_terms(piece, options)
-        return pieces, between
+        return Layout(pieces, between)
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """Run step 1 of a translation: split a text into N parts that are translated separately. Return the
