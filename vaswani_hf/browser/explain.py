@@ -64,7 +64,8 @@ def explain(
         Explanation: The explanation.
 
     Raises:
-        ValueError: If the text is too long for a page, or if the model returns no attention weights.
+        ValueError: If the text contains neither a letter nor a digit or is too long for a page, or if the
+            model returns no attention weights.
     """
     source_ids = translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"]
     target_ids = None
@@ -73,6 +74,8 @@ def explain(
     _check_lengths(translator, len(source_ids), None if target_ids is None else len(target_ids))
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
     (layout,) = translator.layouts([Request(text)], [1], options)
+    if not layout.segments:
+        raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
     explainer = _Explainer(translator, layout.segments[0], options)
     found, search = explainer.search()
     best = found if target_ids is None else Hypothesis(target_ids, text=target or "")

@@ -77,12 +77,8 @@ class Job:
             streamer = _Streamer(self)
             generate = {**self.options.generate, "streamer": streamer}
             self.options = replace(self.options, generate=generate)
-        translated = list(filter(_needs_translation, self.requests))
-        layouts = iter(self.translator.layouts(translated, range(1, len(translated) + 1), self.options))
-        self.layouts = [
-            next(layouts) if _needs_translation(request) else Layout([], [request.text])
-            for request in self.requests
-        ]
+        numbers = range(1, len(self.requests) + 1)
+        self.layouts = self.translator.layouts(self.requests, numbers, self.options)
         segments = [segment for layout in self.layouts for segment in layout.segments]
         self.waiting.extend(enumerate(segments))
         if self.on_text is not None:
@@ -96,7 +92,7 @@ class Job:
     @property
     def is_constrained(self) -> bool:
         """True if a translation must begin with a given prefix or contain given phrases."""
-        return any(request.target_prefix or request.must_contain for request in self.requests)
+        return any(request.is_constrained for request in self.requests)
 
     def record(self, number: int, translations: list[Translation]) -> None:
         """Record the translations of the segment with the index `number`. After the last segment, set the
@@ -132,14 +128,6 @@ class Job:
         """Set `error` as the exception of the future."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
-
-
-def _needs_translation(request: Request) -> bool:
-    """Return False if the text has no letters and no digits, such as an emoji, because such a text is
-    returned unchanged.
-    """
-    is_constrained = request.target_prefix or request.must_contain
-    return bool(is_constrained) or any(map(str.isalnum, request.text))
 
 
 class _Streamer(TextStreamer):
