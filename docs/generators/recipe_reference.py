@@ -22,7 +22,7 @@ from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
-from vaswani_hf.settings.base import as_yaml
+from vaswani_hf.settings.base import format_value
 from vaswani_hf.settings.keys import KeyFacts, key_facts, on_resume
 
 RECIPES = recipe_classes()
@@ -227,7 +227,7 @@ def default_words(field: FieldInfo) -> str:
     """Return the default of a key in YAML syntax."""
     if field.is_required():
         return "required"
-    return "" if field.default == "" else f"`{as_yaml(field.default)}`".replace("'", "")
+    return "" if field.default == "" else f"`{format_value(field.default)}`".replace("'", "")
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:

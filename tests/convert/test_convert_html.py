@@ -69,6 +69,14 @@ def exported(checkpoint):
 
 
 @pytest.fixture(scope="module")
+def symbol_checkpoint(make_checkpoint):
+    """A checkpoint with a tag, exported to the folder "out"."""
+    folder = make_checkpoint(tiny_tokenizer([*LINES, ". !"] * 3, 330, tags=(">>de<<",)))
+    export(folder, folder.parent / "out", "html", "float32")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def texts():
     return [*random_sentences(12, random.Random(1))[0], "two", ""]
 
@@ -239,9 +247,12 @@ def test_a_wrong_argument_is_one_sentence(exported, method, text, options, messa
 
 
 @needs_node
-def test_a_blank_text_is_not_explained(exported):
-    with pytest.raises(ValueError, match='RangeError: `text` must contain a word, but is " ".$'):
-        HtmlEngine(exported).run("explain", texts=[" "], options={})
+@pytest.mark.parametrize("text", [" ", "😀"])
+def test_a_text_without_letters_and_digits_is_not_explained(checkpoint, exported, text):
+    with pytest.raises(ValueError, match=f'RangeError: `text` must contain a word, but is "{text}".$'):
+        HtmlEngine(exported).run("explain", texts=[text], options={})
+    with pytest.raises(ValueError, match=f"`text` must contain a word, but is '{text}'.$"):
+        explain(Translator.from_pretrained(checkpoint, dtype="float32"), text)
 
 
 @needs_node
@@ -361,6 +372,24 @@ def test_long_texts_are_translated_sentence_by_sentence(make_checkpoint, tag):
     )
     found = HtmlEngine(folder.parent / "out").translations(texts, must_contain=phrases, **options)
     same_translations(found, list(expected))
+
+
+@needs_node
+@pytest.mark.parametrize("tag", ["", ">>de<< "])
+@pytest.mark.parametrize("constraints", [{}, {"target_prefix": "zwei"}, {"must_contain": ["zwei"]}], ids=str)
+@pytest.mark.parametrize("split_sentences", [True, False])
+def test_symbols_are_copied_as_in_python(symbol_checkpoint, tag, constraints, split_sentences):
+    texts = ["😀", " !! ", "one two. 😀 !! five", "?! One two. 😀 !! Five", "One！😀！Two。*"]
+    texts = [tag + text for text in texts]
+    options = {"split_sentences": split_sentences, "max_new_tokens": 8}
+    of_texts = {
+        "target_prefixes": [constraints.get("target_prefix", "")] * len(texts),
+        "must_contain": [constraints.get("must_contain", [])] * len(texts),
+    }
+    translator = Translator.from_pretrained(symbol_checkpoint, dtype="float32")
+    expected = list(translator.translate(texts, return_alignments=True, **of_texts, **options))
+    found = HtmlEngine(symbol_checkpoint.parent / "out").translations(texts, **constraints, **options)
+    same_translations(found, expected)
 
 
 @needs_node

@@ -59,5 +59,5 @@ def test_picture(copier, tmp_path, suffix):
 
 def test_empty_text(copier, tmp_path):
     """An empty text is an error."""
-    with pytest.raises(ValueError, match="`text` must hold text, but is empty"):
+    with pytest.raises(ValueError, match="`text` must contain a word, but is"):
         attention_picture(copier, " ", tmp_path / "attention.png")

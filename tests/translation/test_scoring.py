@@ -257,6 +257,12 @@ def test_parts_are_joined():
     assert (joined.score, joined.log_prob, joined.confidence) == (-4.5, -6.0, pytest.approx(math.exp(-6 / 4)))
     assert [word.word for word in joined.words] == ["a", "b", "c"]
     assert joined.alignment == "1-0 0-1 3-2"
+    # The words of the separators are words of the translation.
+    joined = join_translations(parts, ["! ", " ", " 😀 !! ", ""])
+    assert joined.text == "! a b  😀 !! c"
+    assert [word.word for word in joined.words] == joined.text.split()
+    assert [word.confidence for word in joined.words] == [1.0, 0.6, 0.2, 1.0, 1.0, 0.1]
+    assert joined.alignment == "1-1 0-2 3-5"
     assert shift_alignment("2-0 14-3", 1) == "2-1 14-4"
     unscored = [Translation("a", token_ids=[5]), Translation("b", token_ids=[6])]
     assert join_translations(unscored, ["", " ", ""]) == Translation("a b", token_ids=[5, 6])

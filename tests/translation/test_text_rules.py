@@ -7,6 +7,8 @@ import pytest
 
 from vaswani_hf.model.text_rules_vaswani import (
     _repeats,
+    copy_symbols,
+    has_words,
     is_loop,
     join_sentences,
     ngram_size_without_loops,
@@ -49,6 +51,29 @@ def test_full_stops_of_chinese_and_japanese_need_no_space(marked):
     sentences = marked.split("|")
     assert split_sentences("".join(sentences)) == (sentences, [""] * (len(sentences) + 1))
     assert split_sentences(" ".join(sentences)) == (sentences, ["", *[" "] * (len(sentences) - 1), ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "separators"),
+    [
+        ("One two. 😀 !! Five", ["One two.", "Five"], ["", " 😀 !! ", ""]),
+        ("😀\n- 3\n***\n", ["- 3"], ["😀\n", "\n***\n"]),
+        ("你好。😀！再见。", ["你好。", "再见。"], ["", "😀！", ""]),
+    ],
+)
+def test_sentences_without_letters_and_digits_become_separators(text, sentences, separators):
+    assert copy_symbols(*split_sentences(text)) == (sentences, separators)
+    assert join_sentences(sentences, separators) == text
+
+
+def test_a_space_divides_a_translation_and_a_symbol():
+    assert join_sentences(["Hello.", "Bye."], ["", "😀！", ""]) == "Hello. 😀！Bye."
+    assert join_sentences(["Hello."], ["", "😀"]) == "Hello. 😀"
+
+
+def test_letters_and_digits_of_all_scripts_are_words():
+    assert all(map(has_words, ["a", "- 5", "你", "½"]))
+    assert not any(map(has_words, ["", " ", "😀", "?!", "—", "\u0301"]))
 
 
 def test_line_breaks_end_a_sentence_and_are_kept():

@@ -196,6 +196,36 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
         assert list(tagged.translate([" >>en<< "], split_sentences=split_sentences)) == [""]
 
 
+@pytest.mark.parametrize("text", ["😀", " !! \n", "…"])
+def test_a_text_without_letters_and_digits_is_copied(translator, text):
+    assert list(translator.translate([text], split_sentences=True)) == [text]
+    (copied,) = translator.translate([text], return_scores=True, return_alignments=True)
+    assert (copied.text, copied.score, copied.alignment) == (text.strip(), 0.0, "")
+    assert [(word.word, word.confidence) for word in copied.words] == [(text.strip(), 1.0)]
+    # With a target prefix or phrases, the text is translated.
+    for request in (Request(text, "eins"), Request(text, must_contain=["eins"])):
+        for split_sentences in (True, False):
+            options = TranslationOptions(split_sentences=split_sentences)
+            (layout,) = translator.layouts([request], [1], options)
+            assert [segment.text for segment in layout.segments] == [text.strip()]
+
+
+@pytest.mark.parametrize("tag", ["", ">>en<< "])
+def test_the_word_indices_of_a_text_count_the_words_of_copied_sentences(translator, tag):
+    tokenizer = tiny_tokenizer(["one two three four five"] * 2, 290, tags=(">>en<<",))
+    tagged = Translator(translator.model, tokenizer, tokenizer)
+    text = f"{tag}?! One two. 😀 !! Five"
+    options = TranslationOptions(split_sentences=True, return_alignments=True)
+    (layout,) = tagged.layouts([Request(text)], [1], options)
+    assert [segment.text for segment in layout.segments] == [f"{tag}One two.", f"{tag}Five"]
+    assert layout.separators == ["?! ", " 😀 !! ", ""]
+    words = [{word for word in segment.words if word >= 0} for segment in layout.segments]
+    expected = [text.split().index(word) for word in ("One", "two.", "Five")]
+    assert words == [{*([0] if tag else []), *expected[:2]}, {expected[2]}]
+    (constrained,) = tagged.layouts([Request(text, must_contain=["x"])], [1], options)
+    assert len(constrained.segments) == 4
+
+
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
     ((segments, _),) = copier.layouts([request], [1], TranslationOptions(split_sentences=True))

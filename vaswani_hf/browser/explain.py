@@ -64,7 +64,8 @@ def explain(
         Explanation: The explanation.
 
     Raises:
-        ValueError: If the text is too long for a page, or if the model returns no attention weights.
+        ValueError: If the text contains neither a letter nor a digit or is too long for a page, or if the
+            model returns no attention weights.
     """
     source_ids = translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"]
     target_ids = None
@@ -72,8 +73,10 @@ def explain(
         target_ids = translator.target_tokenizer(text_target=target, verbose=False)["input_ids"]
     _check_lengths(translator, len(source_ids), None if target_ids is None else len(target_ids))
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
-    segments, _ = translator.layouts([Request(text)], [1], options)[0]
-    explainer = _Explainer(translator, segments[0], options)
+    (layout,) = translator.layouts([Request(text)], [1], options)
+    if not layout.segments:
+        raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
+    explainer = _Explainer(translator, layout.segments[0], options)
     found, search = explainer.search()
     best = found if target_ids is None else Hypothesis(target_ids, text=target or "")
     return explainer.explain(best, search, text, name, is_given=target is not None)

@@ -51,12 +51,11 @@ def _stream_one(
     because the translation has already been printed.
     """
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
-    layouts = translator.layouts([unwrap(request)], [number], chosen)
+    (layout,) = translator.layouts([unwrap(request)], [number], chosen)
     if chosen.seed is not None:
         translator.backend.seed(chosen.seed + number)
-    ((segments, separators),) = layouts
-    _show(separators[0])
-    for segment, separator in zip(segments, separators[1:], strict=True):
+    _show(layout.separators[0])
+    for segment, separator in zip(layout.segments, layout.separators[1:], strict=True):
         translator.backend.search([segment], streamer=streamer, **{**chosen.generate, "num_beams": 1})
         _show(separator)
     return ""

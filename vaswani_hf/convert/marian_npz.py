@@ -156,8 +156,8 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
     if not is_tied:
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
-    # Old versions of Marian store the transpose of the output projection under another name. `_own_weights`
-    # transposes the output projection back to the shape [V, D].
+    # Old versions of Marian store the transpose of the output projection under another name.
+    # `_weights_from_marian` transposes the output projection back to the shape [V, D].
     names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
     if options["type"] == NEW_TYPE:
         for stack in ("encoder", "decoder"):
@@ -284,7 +284,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         {"transformer-postprocess": "dan", **settings}, "transformer-preprocess", "transformer-postprocess"
     )
     vocabularies = _read_vocabularies(file, search, options)
-    own = _own_weights(weights, settings)
+    own = _weights_from_marian(weights, settings)
     is_learned = POSITION_TABLES[0] in own
     has_positions = not settings.get("transformer-disable-position-embeddings", False)
     if has_positions and not is_learned:
@@ -403,7 +403,7 @@ def _is_scaled(settings: Mapping[str, Any], is_learned: bool, has_positions: boo
     return not is_learned
 
 
-def _own_weights(
+def _weights_from_marian(
     weights: Mapping[str, numpy.ndarray], settings: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
     """Return the weights with the names and the shapes that this package uses."""

@@ -227,7 +227,7 @@ def _marian_model(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the weights with Marian's names, and the options of the Marian model."""
     config = model.config
-    state = _own_weights(model)
+    state = _weights_for_marian(model)
     is_tied = config.tie_word_embeddings
     kind = OLD_TYPE if is_marian_default(config) else NEW_TYPE
     if kind == OLD_TYPE:
@@ -269,7 +269,7 @@ def _marian_model(
     return weight_names(options).to_theirs(state), options
 
 
-def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
+def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     """Return the weights of a checkpoint in the form that Marian needs.
 
     The function returns a shared or tied weight under each of its names, because the export changes some of

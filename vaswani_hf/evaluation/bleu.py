@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 from ..model.errors_vaswani import InvalidValueError
-from ..settings.base import as_yaml
+from ..settings.base import format_value
 from ..settings.sections import EvaluationSettings
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
@@ -166,7 +166,7 @@ def scoring_of_recipes(given: Collection[str], sections: Mapping[str, Evaluation
             continue
         values = {name: getattr(section, key) for name, section in sections.items() if hasattr(section, key)}
         if len(set(values.values())) > 1:
-            of_systems = ", ".join(f"{as_yaml(value)} for {name}" for name, value in values.items())
+            of_systems = ", ".join(f"{format_value(value)} for {name}" for name, value in values.items())
             raise InvalidValueError(
                 f"`--{key}` must be given, because `evaluation.{key}` differs between the recipes of the "
                 f"systems ({of_systems}), and all systems must be scored alike."
@@ -181,7 +181,7 @@ def scoring_of_recipes(given: Collection[str], sections: Mapping[str, Evaluation
 def recipe_note(scoring: Mapping[str, Any], names: Collection[str]) -> str:
     """Return a sentence about the options that come from the recipes of the checkpoints `names`."""
     settings = " and ".join(
-        f"`{key}: {value if key == 'tokenize' else as_yaml(value)}`" for key, value in scoring.items()
+        f"`{key}: {value if key == 'tokenize' else format_value(value)}`" for key, value in scoring.items()
     )
     options = " and ".join(f"`--{key}`" for key in scoring)
     return (

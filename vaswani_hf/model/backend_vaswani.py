@@ -19,7 +19,7 @@ vocabulary.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -57,6 +57,16 @@ class Segment:
     phrase_texts: list[str] = field(default_factory=list)
     # The texts of the target prefix and of the phrases, joined by spaces.
     forced_text: str = ""
+
+
+class Layout(NamedTuple):
+    """The N segments of a text, and the N + 1 separators before, between and after the translations of the
+    segments. The translation of the text is `separators[0] + translation[0] + separators[1] + … +
+    separators[N]`.
+    """
+
+    segments: list[Segment]
+    separators: list[str]
 
 
 @dataclass(slots=True)

@@ -382,6 +382,11 @@ class Request:
             if not phrase.strip():
                 raise ValueError(f"A phrase of `must_contain` must not be blank, but is {phrase!r}.")
 
+    @property
+    def is_constrained(self) -> bool:
+        """True if the translation must begin with a given prefix or contain given phrases."""
+        return bool(self.target_prefix or self.must_contain)
+
 
 @dataclass(frozen=True)
 class InvalidInput:

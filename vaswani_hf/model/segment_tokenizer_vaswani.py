@@ -106,16 +106,18 @@ class SegmentTokenizer:
         num_before = len(self.prefix.split())
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
-    def shift_word_indices(self, segments: list[Segment], text: str) -> None:
+    def shift_word_indices(self, segments: list[Segment], separators: list[str], text: str) -> None:
         """Change the word indices in the sentences of a text, so that the indices count from the beginning of
         the text. A language tag that the translator has added to a sentence gets the word index -1.
         """
         has_tag = bool(self.tag_of(text.lstrip()))
-        num_words = 0
-        for number, segment in enumerate(segments):
-            is_added_tag = segment.token_ids[0] in self.tags.values() and not (has_tag and number == 0)
-            num_words -= is_added_tag
-            segment.words = [word + num_words if word >= 0 else -1 for word in segment.words]
-            if is_added_tag and segment.words:
-                segment.words[0] = -1
-            num_words += len(segment.text.split())
+        num_words = int(has_tag)
+        for number, (segment, separator) in enumerate(zip(segments, separators[:-1], strict=True)):
+            num_words += len(separator.split())
+            begins_with_tag = segment.token_ids[0] in self.tags.values()
+            shift = num_words - begins_with_tag
+            tag_word = segment.words[:1] if has_tag and number == 0 else [-1]
+            segment.words = [word + shift if word >= 0 else -1 for word in segment.words]
+            if begins_with_tag and segment.words:
+                segment.words[:1] = tag_word
+            num_words = shift + len(segment.text.split())

@@ -2,7 +2,8 @@
 
 Sentences. The rules for sentences know abbreviations, initials, ordinals and quotation marks of European
 languages, and the full stops of Chinese and Japanese. The text is divided at a full stop only if the full
-stop certainly ends a sentence, because half a sentence translates worse than two sentences in one segment.
+stop certainly ends a sentence, because half a sentence translates worse than two sentences in one segment. A
+sentence without letters and digits, such as an emoji, is not translated.
 
 Words. White space separates words. Each word of a translation is aligned with the source word that receives
 the most attention from the tokens of the translated word.
@@ -123,17 +124,41 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
     return sentences, separators
 
 
+def has_words(text: str) -> bool:
+    """Return True if a text contains a letter or a digit. Other texts, such as an emoji, are copied instead of
+    translated.
+    """
+    return any(map(str.isalnum, text))
+
+
+def copy_symbols(sentences: list[str], separators: list[str]) -> tuple[list[str], list[str]]:
+    """Move each sentence without letters and digits into the separator before the sentence. `sentences` and
+    `separators` are the results of `split_sentences`.
+    """
+    kept = []
+    around = separators[:1]
+    for sentence, separator in zip(sentences, separators[1:], strict=True):
+        if has_words(sentence):
+            kept.append(sentence)
+            around.append(separator)
+        else:
+            around[-1] += sentence + separator
+    return kept, around
+
+
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
     """Join N sentences and N + 1 separators to a text. The inverse of `split_sentences`.
 
-    An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
-    Japanese full stop.
+    If no white space follows a sentence inside the text, `join_sentences` adds a space, unless the sentence
+    ends with a Chinese or Japanese full stop.
     """
     text = separators[0]
     for number, (sentence, separator) in enumerate(zip(sentences, separators[1:], strict=True), 1):
-        is_glued = not separator and number < len(sentences)
+        is_last = number == len(sentences) and not separator
+        is_glued = not is_last and not separator[:1].isspace()
         ends_wide = sentence.rstrip(WIDE_CLOSING).endswith(tuple(WIDE_STOPS))
-        text += sentence + (" " if is_glued and sentence and not ends_wide else separator)
+        space = " " if is_glued and sentence and not ends_wide else ""
+        text += sentence + space + separator
     return text
 
 

@@ -214,7 +214,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     The translation of the whole text has scores only if the translation of each part of the text has scores.
     The score of the joined translation is the sum of the scores of its parts. In the word alignment of each
     part of the text, source word indices must count from the beginning of the whole source text. Target word
-    indices must count from the beginning of the translation of the same part.
+    indices must count from the beginning of the translation of the same part. The words of the separators,
+    such as emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -233,8 +234,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
         confidence=math.exp(math.fsum(log_probs) / max(1, len(log_probs))),
         tokens=_concatenated(part.tokens for part in parts),
         token_log_probs=log_probs,
-        words=_concatenated(part.words for part in parts),
-        alignment=_joined_alignment(parts),
+        words=_joined_words(parts, separators),
+        alignment=_joined_alignment(parts, separators),
     )
 
 
@@ -242,13 +243,22 @@ def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
     return list(chain.from_iterable(one or [] for one in lists))
 
 
-def _joined_alignment(parts: Sequence[Translation]) -> str | None:
+def _joined_words(parts: Sequence[Translation], separators: list[str]) -> list[Word]:
+    copied = [[Word(word, 1.0) for word in separator.split()] for separator in separators]
+    words = copied[0]
+    for part, following in zip(parts, copied[1:], strict=True):
+        words += [*(part.words or []), *following]
+    return words
+
+
+def _joined_alignment(parts: Sequence[Translation], separators: list[str]) -> str | None:
     """Return the alignment of a text that was translated in parts, or None if a part has no alignment."""
     alignments = []
     num_words = 0
-    for part in parts:
+    for part, separator in zip(parts, separators[:-1], strict=True):
         if part.alignment is None:
             return None
+        num_words += len(separator.split())
         alignments.append(shift_alignment(part.alignment, num_words))
         num_words += len(part.words or [])
     return " ".join(filter(None, alignments))

@@ -3,7 +3,8 @@
 `Translator.translate` reads a window of texts (1000 by default), and translates the texts of the window in
 seven steps:
 
-1. Split each text into sentences, if `split_sentences` is set.
+1. Split each text into sentences, if `split_sentences` is set. Texts and sentences without letters and
+   digits, such as emoji, are copied.
 2. Tokenize all sentences of the window in one call. Divide sentences that are too long for the model into
    pieces. Each sentence or piece becomes a `Segment`.
 3. Assign the target prefix and the required phrases of each text to its segments.
@@ -15,7 +16,7 @@ seven steps:
 7. Join the translations of the segments of each text.
 
 The class `BaseTranslator` defines its methods in the order of the seven translation steps. The file
-backend_vaswani defines `Segment`, `Hypothesis` and `PyTorchBackend`. The translator works for all
+backend_vaswani defines `Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The translator works for all
 encoder-decoder models that have `generate`.
 
 The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani tokenizes texts to
@@ -38,7 +39,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
+from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segment, language_token
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
 from .inputs_vaswani import (
@@ -56,11 +57,10 @@ from .inputs_vaswani import (
 )
 from .phrases_vaswani import contains, forbidden_tokens, has_ordinary_tokens, repeated_ngram
 from .segment_tokenizer_vaswani import SegmentTokenizer
-from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
+from .text_rules_vaswani import copy_symbols, has_words, is_loop, ngram_size_without_loops, split_sentences
 from .tokenizing_vaswani import TOKENIZING, phrase_token_ids, prefix_token_ids
 from .translations_vaswani import (
     Translation,
-    Word,
     join_translations,
     num_layers_for,
     scored_translation,
@@ -159,8 +159,10 @@ class BaseTranslator:
         """Translate lines, and yield the translations in the order of the lines.
 
         A line of white space has an empty translation. With `split_sentences`, a line of white space is
-        copied unchanged. A line that is too long for the model is cut between words, and its translated
-        pieces are joined by spaces. A warning names each line that is cut.
+        copied unchanged. A line without letters and digits, such as an emoji, is copied, unless the line has
+        a target prefix or required phrases. With `split_sentences`, such a sentence of a line is copied. A
+        line that is too long for the model is cut between words, and its translated pieces are joined by
+        spaces. A warning names each line that is cut.
 
         Args:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
@@ -284,16 +286,17 @@ class BaseTranslator:
         # prefixes and phrases.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
-        for of_text, _ in layouts:
-            segments += of_text
+        for layout in layouts:
+            segments += layout.segments
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
         # Steps 4 to 6 of a translation: search, search again if a translation repeats itself, and score.
         of_segments = iter(self.translate_segments(segments, options))
         # Step 7 of a translation: join the translated segments of each text.
         results = []
-        for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
-            translations = self.join(request, list(islice(of_segments, len(of_text))), separators, options)
+        for (number, request), layout in zip(lines, layouts, strict=True):
+            of_text = list(islice(of_segments, len(layout.segments)))
+            translations = self.join(request, of_text, layout.separators, options)
             if unmet := translations[0].unmet_phrases:
                 place = "`must_contain`" if options.terms is None else "`must_contain` or in the glossary"
                 logger.warning(
@@ -308,16 +311,11 @@ class BaseTranslator:
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
-    ) -> list[tuple[list[Segment], list[str]]]:
-        """Run steps 1 to 3 of a translation: from texts to segments. For each request, return its N segments,
-        and the N + 1 separators before, between and after the translated segments.
-
-        The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
-        """
+    ) -> list[Layout]:
+        """Run steps 1 to 3 of a translation: from texts to segments. Return a `Layout` for each request."""
         texts: list[tuple[list[str], list[str]]] = []
         for request in requests:
-            is_copied = request.is_copied
-            texts.append(([], [request.text]) if is_copied else self.split(request.text, options))
+            texts.append(([], [request.text]) if request.is_copied else self.split(request, options))
         sentences: list[str] = []
         for of_text, _ in texts:
             sentences += of_text
@@ -335,19 +333,19 @@ class BaseTranslator:
         sentences: list[Segment],
         separators: list[str],
         options: TranslationOptions,
-    ) -> tuple[list[Segment], list[str]]:
+    ) -> Layout:
         """Cut the tokenized sentences of a request into pieces, and assign the target prefix and the required
         phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
         """
         if options.return_alignments:
-            self.segment_tokenizer.shift_word_indices(sentences, request.text)
+            self.segment_tokenizer.shift_word_indices(sentences, separators, request.text)
         pieces: list[Segment] = []
         between = separators[:1]
         for sentence, separator in zip(sentences, separators[1:], strict=True):
             of_sentence = self.cut(sentence, number, self.max_length)
             pieces += of_sentence
             between += [" "] * (len(of_sentence) - 1) + [separator]
-        if pieces and (request.target_prefix or request.must_contain):
+        if pieces and request.is_constrained:
             self._constrain(pieces, request)
         elif request.target_prefix and not request.is_copied:
             # The translation of a blank text is the target prefix.
@@ -355,25 +353,28 @@ class BaseTranslator:
         if options.terms is not None:
             for piece in pieces:
                 self._add_terms(piece, options)
-        return pieces, between
+        return Layout(pieces, between)
 
-    def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
+    def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """Run step 1 of a translation: split a text into N parts that are translated separately. Return the
-        parts, and the N + 1 separators (white space) before, between and after the parts.
+        parts, and the N + 1 separators before, between and after the parts. A separator contains white space
+        and sentences that are copied.
         """
-        text = self.segment_tokenizer.with_tag(text, options.tgt_lang)
-        stripped = text.strip()
-        tag = self.segment_tokenizer.tag_of(stripped)
-        if stripped == tag:
-            # The text contains only white space and perhaps a tag, so there is nothing to translate.
-            return [], [text if options.split_sentences and not tag else ""]
+        stripped = request.text.strip()
+        given_tag = self.segment_tokenizer.tag_of(stripped)
+        untagged = request.text.lstrip().removeprefix(given_tag).lstrip() if given_tag else request.text
+        is_blank = not untagged.strip()
+        if is_blank or not (request.is_constrained or has_words(untagged)):
+            return [], [untagged if options.split_sentences else untagged.strip()]
+        tagged = self.segment_tokenizer.with_tag(stripped, options.tgt_lang)
         if not options.split_sentences:
-            return [stripped], ["", ""]
-        if not tag:
-            return split_sentences(text)
+            return [tagged], ["", ""]
+        sentences, separators = split_sentences(untagged)
+        if not request.is_constrained:
+            sentences, separators = copy_symbols(sentences, separators)
+        tag = self.segment_tokenizer.tag_of(tagged)
         # Repeat the tag before each sentence, because each sentence is translated separately.
-        sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
-        return [f"{tag} {sentence}" for sentence in sentences], separators
+        return [f"{tag} {sentence}" if tag else sentence for sentence in sentences], separators
 
     def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
         """Tokenize whole texts: a text is neither split into sentences nor truncated. If the tokenizer has
@@ -595,16 +596,13 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """Return the translations of a text without words: the target prefix, or the white space of the
-        text.
-        """
+        """Return the translations of a text without words: the target prefix, or the text itself."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
             translation = replace(
                 translation,
                 token_ids=prefix_token_ids(prefix, self.target_tokenizer),
-                words=[Word(word, 1.0) for word in prefix.split()],
                 unmet_phrases=[phrase for phrase in request.must_contain if phrase not in prefix] or None,
             )
         number = setting_of("num_return_sequences", options.generate, self.backend.generation_config)
@@ -658,7 +656,7 @@ class BaseTranslator:
         segments = self.source_segments([source for _, source, _ in pairs], options)
         if options.return_alignments:
             for segment, (_, source, _) in zip(segments, pairs, strict=True):
-                self.segment_tokenizer.shift_word_indices([segment], source)
+                self.segment_tokenizer.shift_word_indices([segment], ["", ""], source)
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
         positions = self.backend.max_positions

@@ -19,7 +19,7 @@ from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_t
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
-from ..model.inputs_vaswani import TranslationOptions
+from ..model.inputs_vaswani import Request, TranslationOptions
 from ..model.translations_vaswani import Translation
 from ..translation.translator import Translator
 
@@ -250,8 +250,8 @@ class Parser(Translator):
             text = translation.text if isinstance(translation, Translation) else translation
             yield tree_from_text(text) if text else None
 
-    def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        words = [unescaped(word) for word in text.split()]
+    def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
+        words = [unescaped(word) for word in request.text.split()]
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.text_rules_vaswani import token_texts
+from ..model.text_rules_vaswani import has_words, token_texts
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translations_vaswani import ALIGNMENT_LAYERS
 from ..model.translator_vaswani import BaseTranslator
@@ -157,10 +157,10 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
 
     Raises:
         ValueError: If the checkpoint does not exist or is not a translation model for PyTorch, or if the text
-            is empty.
+            contains neither a letter nor a digit.
     """
-    if not text.strip():
-        raise InvalidValueError("`text` must hold text, but is empty.")
+    if not has_words(text):
+        raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
     translator = Translator.from_pretrained(model) if isinstance(model, str) else model
     translation = next(iter(translator.translate([text])))
     attention = pair_attention(translator, text, translation)

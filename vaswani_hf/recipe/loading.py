@@ -15,7 +15,7 @@ import yaml
 
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe, similar_recipes
-from ..settings.base import as_yaml
+from ..settings.base import format_value
 from ..settings.names import SYNONYMS, suggestion
 from ..user_code import run_user_code
 from .recipe import SECTIONS, Recipe, make_recipe, recipe_classes, task_of
@@ -268,8 +268,8 @@ def _refuse_keys_of_other_tasks(content: dict[str, Any], task: str) -> None:
             continue
         owners = " and ".join(f"`task: {name}`" for name, of_task in of_tasks.items() if place in of_task)
         raise InvalidValueError(
-            f"`{place}` belongs to {owners}, but is {as_yaml(value)} in a recipe of `task: {task}`; leave the "
-            "key out."
+            f"`{place}` belongs to {owners}, but is {format_value(value)} in a recipe of `task: {task}`; "
+            "leave the key out."
         )
 
 
@@ -304,7 +304,7 @@ def _unknown_key(place: str, value: Any, places: typing.Iterable[str]) -> str:
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
         similar = similar or _similar_key(key, places)
         hint = "" if similar is None else f"; the nearest key is `{similar}`"
-    return f"`{place}` is not a key of a recipe, but has the value {as_yaml(value)}{hint}."
+    return f"`{place}` is not a key of a recipe, but has the value {format_value(value)}{hint}."
 
 
 def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:

@@ -12,7 +12,7 @@ from pydantic import Field, create_model, model_validator
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining, training_settings
-from ..settings.base import NO_DOCSTRINGS, Settings, as_yaml
+from ..settings.base import NO_DOCSTRINGS, Settings, format_value
 from ..settings.keys import OnResume, on_resume, recipe_key
 from ..settings.sections import ModelSettings, PublishingSettings, model_settings
 from ..tasks import TASKS, Task
@@ -177,7 +177,9 @@ def task_of(values: dict[str, Any]) -> str:
     """Return the value of the key `task` of a recipe, or "translation" if the recipe has no key `task`."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
-        raise InvalidValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
+        raise InvalidValueError(
+            f"`task` must be {' or '.join(map(repr, TASKS))}, but is {format_value(task)}."
+        )
     return task
 
 

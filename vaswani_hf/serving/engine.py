@@ -19,7 +19,7 @@ from typing import Any
 
 from transformers import TextStreamer
 
-from ..model.backend_vaswani import Segment
+from ..model.backend_vaswani import Layout, Segment
 from ..model.inputs_vaswani import Request, TranslationOptions
 from ..model.translations_vaswani import Translation
 from ..model.translator_vaswani import BaseTranslator
@@ -51,7 +51,7 @@ class Job:
     on_text: Callable[[str], None] | None = None
     future: "Future[list[list[Translation]]]" = field(default_factory=Future)
     arrival: float = field(default_factory=time.monotonic)
-    layouts: list[tuple[list[Segment], list[str]]] = field(default_factory=list)
+    layouts: list[Layout] = field(default_factory=list)
     # The segments that are not translated yet. Each entry is a pair: the index of the segment in the job, and
     # the segment.
     waiting: deque[tuple[int, Segment]] = field(default_factory=deque)
@@ -67,7 +67,7 @@ class Job:
     @property
     def num_segments(self) -> int:
         """The number of segments of all texts."""
-        return sum(len(segments) for segments, _ in self.layouts)
+        return sum(len(layout.segments) for layout in self.layouts)
 
     def prepare(self) -> None:
         """Split the texts into segments, and tokenize the segments."""
@@ -77,16 +77,12 @@ class Job:
             streamer = _Streamer(self)
             generate = {**self.options.generate, "streamer": streamer}
             self.options = replace(self.options, generate=generate)
-        translated = list(filter(_needs_translation, self.requests))
-        layouts = iter(self.translator.layouts(translated, range(1, len(translated) + 1), self.options))
-        self.layouts = [
-            next(layouts) if _needs_translation(request) else ([], [request.text])
-            for request in self.requests
-        ]
-        segments = [segment for of_text, _ in self.layouts for segment in of_text]
+        numbers = range(1, len(self.requests) + 1)
+        self.layouts = self.translator.layouts(self.requests, numbers, self.options)
+        segments = [segment for layout in self.layouts for segment in layout.segments]
         self.waiting.extend(enumerate(segments))
         if self.on_text is not None:
-            self.on_text(self.layouts[0][1][0])
+            self.on_text(self.layouts[0].separators[0])
 
     def may_share_batch(self, other: "Job") -> bool:
         """Return True if one batch can contain segments of this job and of the job `other`."""
@@ -96,7 +92,7 @@ class Job:
     @property
     def is_constrained(self) -> bool:
         """True if a translation must begin with a given prefix or contain given phrases."""
-        return any(request.target_prefix or request.must_contain for request in self.requests)
+        return any(request.is_constrained for request in self.requests)
 
     def record(self, number: int, translations: list[Translation]) -> None:
         """Record the translations of the segment with the index `number`. After the last segment, set the
@@ -104,7 +100,7 @@ class Job:
         """
         self.translations[number] = translations
         if self.on_text is not None:
-            self.on_text(self.layouts[0][1][number + 1])
+            self.on_text(self.layouts[0].separators[number + 1])
         self.finish_if_complete()
 
     def result(self) -> list[list[Translation]]:
@@ -113,10 +109,10 @@ class Job:
         """
         found = []
         number = 0
-        for request, (segments, separators) in zip(self.requests, self.layouts, strict=True):
-            of_text = [self.translations[i] for i in range(number, number + len(segments))]
-            found.append(self.translator.join(request, of_text, separators, self.options))
-            number += len(segments)
+        for request, layout in zip(self.requests, self.layouts, strict=True):
+            of_text = [self.translations[i] for i in range(number, number + len(layout.segments))]
+            found.append(self.translator.join(request, of_text, layout.separators, self.options))
+            number += len(layout.segments)
         return found
 
     def finish_if_complete(self) -> None:
@@ -132,14 +128,6 @@ class Job:
         """Set `error` as the exception of the future."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
-
-
-def _needs_translation(request: Request) -> bool:
-    """Return False if the text has no letters and no digits, such as an emoji, because such a text is
-    returned unchanged.
-    """
-    is_constrained = request.target_prefix or request.must_contain
-    return bool(is_constrained) or any(map(str.isalnum, request.text))
 
 
 class _Streamer(TextStreamer):

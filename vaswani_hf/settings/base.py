@@ -112,9 +112,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "unknown_key":
         section = f"{place}." if _place_of(first) else prefix
         hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
-        return (
-            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}{hint}."
-        )
+        value = format_value(context["value"])
+        return f"`{section}{context['key']}` is not a key, but has the value {value}{hint}."
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
@@ -130,7 +129,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     # words yes and on as true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
-    return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
+    return f"`{place}` must be {' or '.join(expected)}, but is {format_value(value)}{remedy}."
 
 
 def first_line_of(error: BaseException) -> str:
@@ -141,7 +140,7 @@ def first_line_of(error: BaseException) -> str:
     return lines[0].rstrip(".")[:200] if lines else type(error).__name__
 
 
-def as_yaml(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for error messages, with null, true and false as in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

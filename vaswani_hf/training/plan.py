@@ -458,8 +458,9 @@ def _paper_steps(length: int) -> list[tuple[int, float]]:
         encoder_ffn_dim=4096,
         decoder_ffn_dim=4096,
     )
-    return [(_paper_flops(base, length), 0.4), (_paper_flops(big, length), 1.0)]
+    return [(_batch_flops(base, length), 0.4), (_batch_flops(big, length), 1.0)]
 
 
-def _paper_flops(config: VaswaniConfig, length: int) -> int:
+def _batch_flops(config: VaswaniConfig, length: int) -> int:
+    """Return the counted FLOPs of a batch of the paper's training, for sentences of `length` tokens."""
     return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops

@@ -22,7 +22,7 @@ export async function explain(translator, text, options = {}, pause = async () =
   checkArguments(text, options, UNSUPPORTED);
   const recorder = new Recorder(translator);
   const settings = translator.settingsOf(options);
-  const [segment] = translator.layout(text, false).segments;
+  const [segment] = translator.layout(text, false, Boolean(options.target_prefix)).segments;
   if (segment === undefined) {
     throw new RangeError(`\`text\` must contain a word, but is ${JSON.stringify(text)}.`);
   }

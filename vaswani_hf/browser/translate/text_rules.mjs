@@ -87,15 +87,38 @@ export class TextRules {
     return { sentences, separators };
   }
 
-  // Join N sentences and the N + 1 separators around the sentences.
+  // Return true if a text contains a letter or a digit.
+  hasWords(text) {
+    return /[\p{L}\p{N}]/u.test(text);
+  }
+
+  // Move each sentence without letters and digits into the separator before the sentence.
+  copySymbols({ sentences, separators }) {
+    const kept = [];
+    const around = separators.slice(0, 1);
+    sentences.forEach((sentence, i) => {
+      if (this.hasWords(sentence)) {
+        kept.push(sentence);
+        around.push(separators[i + 1]);
+      } else {
+        around[around.length - 1] += sentence + separators[i + 1];
+      }
+    });
+    return { sentences: kept, separators: around };
+  }
+
+  // Join N sentences and the N + 1 separators around the sentences. If no white space follows a sentence inside
+  // the text, add a space, unless the sentence ends with a Chinese or Japanese full stop.
   join(sentences, separators) {
     let text = separators[0];
     sentences.forEach((sentence, i) => {
       const separator = separators[i + 1];
-      const isGlued = !separator && i + 1 < sentences.length;
+      const isLast = i + 1 === sentences.length && !separator;
+      const isGlued = !isLast && stripLeft(separator.slice(0, 1)) === separator.slice(0, 1);
       const last = stripEnd(sentence, this.rules.wide_closing).slice(-1);
       const endsWide = last !== "" && this.rules.wide_stops.includes(last);
-      text += sentence + (isGlued && sentence && !endsWide ? " " : separator);
+      const space = isGlued && sentence && !endsWide ? " " : "";
+      text += sentence + space + separator;
     });
     return text;
   }

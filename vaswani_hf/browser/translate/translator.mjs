@@ -143,19 +143,19 @@ export class Translator {
   // Divide a text into segments that are translated separately. Return the N segments, and the N + 1 separators
   // before, between and after the translations of the segments. A segment has a text, token ids (`ids`), and the
   // index of the word of each token (`words`), counted from the beginning of the text.
-  layout(text, splitsSentences) {
+  layout(text, splitsSentences, isConstrained) {
     const tag = this.tagOf(strip(text));
-    const { sentences, separators } = this.sentences(text, tag, splitsSentences);
+    const { sentences, separators } = this.sentences(text, tag, splitsSentences, isConstrained);
     const segments = [];
     const between = separators.slice(0, 1);
-    let numWords = 0;
+    let numWords = tag ? 1 : 0;
     sentences.forEach((sentence, i) => {
       const { ids, words } = this.sourceTokenizer.encode(sentence);
-      const isAddedTag = tag !== "" && i > 0;
-      const first = numWords - (isAddedTag ? 1 : 0);
+      numWords += splitWords(separators[i]).length;
+      const first = numWords - (tag ? 1 : 0);
       const shifted = words.map((word) => (word >= 0 ? word + first : -1));
-      if (isAddedTag) {
-        shifted[0] = -1;
+      if (tag) {
+        shifted[0] = i === 0 ? words[0] : -1;
       }
       numWords = first + splitWords(sentence).length;
       const pieces = this.cut({ text: sentence, ids, words: shifted });
@@ -167,20 +167,20 @@ export class Translator {
 
   // Return the sentences of a text, and the separators around the sentences. Repeat the tag of the target language
   // at the beginning of the text before each sentence. Without `splitsSentences`, the text is one sentence.
-  sentences(text, tag, splitsSentences) {
-    const stripped = strip(text);
-    if (stripped === tag) {
-      return { sentences: [], separators: [splitsSentences && !tag ? text : ""] };
+  // Unless the translation `isConstrained` by a target prefix or phrases, texts and sentences without letters and
+  // digits belong to the separators.
+  sentences(text, tag, splitsSentences, isConstrained) {
+    const untagged = tag ? stripLeft(stripLeft(text).slice(tag.length)) : text;
+    const isBlank = strip(untagged) === "";
+    if (isBlank || !(isConstrained || this.textRules.hasWords(untagged))) {
+      return { sentences: [], separators: [splitsSentences ? untagged : strip(untagged)] };
     }
     if (!splitsSentences) {
-      return { sentences: [stripped], separators: ["", ""] };
+      return { sentences: [strip(text)], separators: ["", ""] };
     }
-    if (!tag) {
-      return this.textRules.split(text);
-    }
-    const rest = stripLeft(stripLeft(text).slice(tag.length));
-    const { sentences, separators } = this.textRules.split(rest);
-    return { sentences: sentences.map((sentence) => `${tag} ${sentence}`), separators };
+    const split = this.textRules.split(untagged);
+    const { sentences, separators } = isConstrained ? split : this.textRules.copySymbols(split);
+    return { sentences: sentences.map((sentence) => (tag ? `${tag} ${sentence}` : sentence)), separators };
   }
 
   // Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty text.
@@ -295,7 +295,8 @@ class Job {
     this.guardsRepetition = Boolean(options.repetition_guard);
     this.prefix = strip(options.target_prefix || "");
     this.phrases = options.must_contain || [];
-    const { segments, separators } = translator.layout(text, options.split_sentences);
+    const isConstrained = this.prefix !== "" || this.phrases.length > 0;
+    const { segments, separators } = translator.layout(text, options.split_sentences, isConstrained);
     this.segments = segments.map((segment) => ({ ...segment, prefix: "", phrases: [] }));
     this.separators = separators;
     this.results = [];
@@ -419,8 +420,13 @@ class Job {
   }
 }
 
+// Return the words of a text that is copied instead of translated.
+function copiedWords(text) {
+  return splitWords(text).map((word) => ({ word, confidence: 1 }));
+}
+
 function blank(text, unmet) {
-  const words = splitWords(text).map((word) => ({ word, confidence: 1 }));
+  const words = copiedWords(text);
   const scores = { score: 0, log_prob: 0, confidence: 1, tokens: [], token_log_probs: [] };
   return { text, ...scores, words, alignment: [], token_ids: [], unmet_phrases: unmet.length ? unmet : null };
 }
@@ -429,11 +435,11 @@ function joined(translations, separators, textRules) {
   const sum = (name) => translations.reduce((total, part) => total + part[name], 0);
   const concatenated = (name) => translations.flatMap((part) => part[name]);
   const logProbs = concatenated("token_log_probs");
-  let numWords = 0;
-  const alignment = translations.flatMap((part) => {
-    const pairs = part.alignment.map(([source, target]) => [source, target + numWords]);
-    numWords += part.words.length;
-    return pairs;
+  const words = copiedWords(separators[0]);
+  const alignment = translations.flatMap((part, i) => {
+    const numWords = words.length;
+    words.push(...part.words, ...copiedWords(separators[i + 1]));
+    return part.alignment.map(([source, target]) => [source, target + numWords]);
   });
   return {
     text: textRules.join(translations.map((part) => part.text), separators),
@@ -442,7 +448,7 @@ function joined(translations, separators, textRules) {
     confidence: Math.exp(sum("log_prob") / Math.max(1, logProbs.length)),
     tokens: concatenated("tokens"),
     token_log_probs: logProbs,
-    words: concatenated("words"),
+    words,
     alignment,
     token_ids: concatenated("token_ids"),
     unmet_phrases: translations.every((part) => part.unmet_phrases === null)
