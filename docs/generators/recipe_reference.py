@@ -18,12 +18,14 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from vaswani_hf.cli.recipe_keys import RecipeKey
+from vaswani_hf.model.inputs_vaswani import ADDED_SETTINGS
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
 from vaswani_hf.settings.base import format_value
 from vaswani_hf.settings.keys import KeyFacts, key_facts, on_resume
+from vaswani_hf.settings.sections import MODEL_KEYS
 
 RECIPES = recipe_classes()
 
@@ -48,7 +50,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         ),
     ),
     "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/", "training/")),
-    "model": ({"config", "model"}, ("model/", "training/", "cli/train.py")),
+    "model": ({"config", "model"}, ("model/", "optimization/", "training/", "cli/train.py")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
     "decoding": ({"generation_config", "config", "options"}, ("model/",)),
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
@@ -141,7 +143,9 @@ def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
 
 
 def uses_of(section: str, key: str) -> list[str]:
-    """Return the files of the package that read a key."""
+    """Return the files of the package that read a key. If only transformers reads a search setting, return
+    the name of the method of transformers.
+    """
     owners, places = OWNERS[section]
     _, _, kind = key.partition("_")
     found = []
@@ -152,6 +156,8 @@ def uses_of(section: str, key: str) -> list[str]:
         if is_attribute or (section == "data" and f"_{kind}" in ends):
             found.append(name)
     found = [name for name in found if name.startswith(places)]
+    if not found and section == "decoding" and key not in ADDED_SETTINGS:
+        return ["`generate` of transformers"]
 
     def rank(name: str) -> list[bool]:
         return [name in FIELDS_AND_METHODS, *(not name.startswith(place) for place in places)]
@@ -161,8 +167,10 @@ def uses_of(section: str, key: str) -> list[str]:
 
 def file_of_field(section: str, key: str) -> str:
     """Return the file of the package that declares a key."""
-    if section == "model" and key != "init_from":
+    if section == "model" and key in MODEL_KEYS:
         return "model/configuration_vaswani.py"
+    if section == "decoding":
+        return "model/inputs_vaswani.py"
     entries: list[Any] = [*OPTIMIZERS.values(), *SCHEDULES.values(), *REGULARIZERS.values()]
     kinds: list[type] = [entry.settings for entry in entries] if section == "training" else []
     for recipe in RECIPES.values():

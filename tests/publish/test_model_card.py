@@ -144,7 +144,8 @@ def test_the_text_is_that_of_the_run(numbers):
     assert all(name in table["versions"] for name in ("vaswani_hf", "torch", "transformers", "sacrebleu"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"])
     assert NOT_KNOWN not in card.text
-    assert '`length_penalty_type` "gnmt", `max_length_a` 1.0, `max_length_b` 50' in card.text
+    search = '`length_penalty_type` "gnmt", `max_length` 6, `max_length_a` 1.0, `max_length_b` 50'
+    assert search in card.text
     assert "![Loss over the steps of the training](training_curve.png)" in card.text
     assert "four hundred and seventy-one thousand and five" in card.text
     assert "\n\n\n" not in card.text

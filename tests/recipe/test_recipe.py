@@ -245,6 +245,14 @@ WRONG = {
     "a key given twice": ("--seed=1 --seed=2", "`--seed` is given twice"),
     "an unknown normalization": ("--normalization=NFX", "`tokenizer.normalization` must be 'NFC' or 'NFKC'"),
     "a vocabulary without all bytes": ("--vocab_size=100", "`tokenizer.vocab_size` must be 260 or more"),
+    "a setting of sampling without sampling": (
+        "--top_k=5",
+        "`decoding.top_k` is a setting of sampling and must come with `decoding.do_sample`",
+    ),
+    "another rule for the end of the search": (
+        "--early_stopping=always",
+        "`decoding.early_stopping` must be true or false or 'never', but is 'always'",
+    ),
     "a length penalty that is no number": (
         "--length_penalty=.nan",
         "`decoding.length_penalty` must be a finite number",
@@ -555,11 +563,23 @@ def test_every_field_of_the_config_is_a_key_of_the_recipe_or_follows_from_the_to
     assert set(MODEL_KEYS) < fields
 
 
-def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
-    settings = DecodingSettings().model_dump()
-    assert settings.keys() <= DECODING_SETTINGS.keys()
+def test_decoding_has_the_settings_of_generate_and_the_search_of_the_paper():
+    decoding = DecodingSettings()
     search = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "early_stopping": False}
-    assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
+    search |= {"max_length_a": 1.0, "max_length_b": 50}
+    of_call = {"num_return_sequences": 1}
+    assert decoding.model_dump() | of_call == DECODING_SETTINGS | search
+    assert decoding.settings() == search
+
+
+def test_decoding_writes_settings_that_differ_from_the_defaults(loaded):
+    words = "--early_stopping=never --coverage_penalty=0.2 --no_repeat_ngram_size=3 --max_length_b=null"
+    settings = loaded(f"{words} --temperature=1.0 --top_k=50").decoding.settings()
+    paper = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_length_a": 1.0}
+    chosen = {"early_stopping": "never", "coverage_penalty": 0.2, "no_repeat_ngram_size": 3}
+    assert settings == paper | chosen
+    greedy = loaded(f"{words} --num_beams=1").decoding.settings()
+    assert greedy == {"num_beams": 1, "max_length_a": 1.0, "no_repeat_ngram_size": 3}
 
 
 # The licences of the data and of a model. The data permits the licence, or does not speak of models.

@@ -178,15 +178,19 @@ def translation_options(*names: str) -> Any:
     for name in names or _DECLARED_OPTIONS:
         field = _DECLARED_OPTIONS[name]
         rule = field.metadata["rule"]
-        value_type: Any = Literal[rule.choices] if rule.choices else field.type
-        # The default of each search option is None, so that the command uses the value in the generation
-        # config of the checkpoint.
-        default = None if name in _SEARCH_NAMES else field.default
+        value_type: Any = field.type
+        default = field.default
+        description = field.metadata["help"]
+        if name in _SEARCH_NAMES:
+            # The default of each search option is None, so that the command uses the value in the generation
+            # config of the checkpoint.
+            default = None
+            description += "; by default the value in the checkpoint"
         limits: dict[str, Any] = {"ge": rule.least, "gt": rule.above, "le": rule.most}
         settings: Any = CommandLine(group=field.metadata["group"])
         fields[name] = (
             value_type | None,
-            Field(default, description=field.metadata["help"], json_schema_extra=settings, **limits),
+            Field(default, description=description, json_schema_extra=settings, **limits),
         )
     return create_model("TranslationFields", __base__=_CheckedOptions, **fields)
 

@@ -55,7 +55,6 @@ class Rule:
         least (float): The smallest possible number, or None without a limit.
         above (float): The rule allows only numbers larger than `above`. None without a limit.
         most (float): The largest possible number, or None without a limit.
-        choices (tuple): All possible values, if `one_of` has created the rule, else empty.
     """
 
     accepts: Callable[[Any], bool]
@@ -63,7 +62,6 @@ class Rule:
     least: float | None = None
     above: float | None = None
     most: float | None = None
-    choices: tuple[Any, ...] = ()
 
     def check(self, name: str, value: Any, remedy: str = "") -> None:
         """Raise an error about the option or field `name` if the value is not possible. `remedy` is the end of
@@ -118,7 +116,7 @@ def one_of(*choices: Any) -> Rule:
         return any(isinstance(value, type(choice)) and value == choice for choice in choices)
 
     *others, last = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in choices]
-    return Rule(accepts, f"{', '.join(others)} or {last}", choices=choices)
+    return Rule(accepts, f"{', '.join(others)} or {last}")
 
 
 def or_none(rule: Rule) -> Rule:

@@ -8,10 +8,12 @@ for `generate`. Each field has a type, a default and metadata:
 - `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
 - `is_added` is True if `generate` of transformers does not have this setting.
+- `is_recipe_key` is False if a field of `SearchSettings` is no key of the section `decoding` of a recipe.
+- `unit` is the unit of a number in a recipe, such as "tokens".
 
 `check_options` validates each value with the `rule` of its field. The options of the command line, of
-`Translator` and of the pipeline, and the tables of options in the manual, all come from these dataclass
-fields. To add an option, add a field and the code that uses the option.
+`Translator` and of the pipeline, the section `decoding` of a recipe, and the tables of options in the manual,
+all come from these dataclass fields. To add an option, add a field and the code that uses the option.
 
 A `Request` contains a text to translate, and the target prefix and the required phrases of the translation.
 An `InvalidInput` replaces the `Request` of an invalid line.
@@ -26,7 +28,7 @@ file.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import repeat, zip_longest
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .checks_vaswani import (
     A_COUNT,
@@ -56,6 +58,8 @@ def option(
     group: str = "search",
     command_line: bool = True,
     is_added: bool = False,
+    is_recipe_key: bool = True,
+    unit: str = "",
     factory: Any = MISSING,
 ) -> Any:
     """Declare a field of `TranslationOptions` or `SearchSettings`. The docstring of this file explains the
@@ -67,6 +71,8 @@ def option(
         "group": group,
         "command_line": command_line,
         "is_added": is_added,
+        "is_recipe_key": is_recipe_key,
+        "unit": unit,
     }
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -123,65 +129,73 @@ class SearchSettings:
 
     num_beams: int = option(
         1,
-        "number of beams; by default the number in the checkpoint, or 4 if the checkpoint has no number",
+        "number of beams; 1 means greedy search",
         A_SIZE,
+        unit="beams",
     )
     num_return_sequences: int = option(
         1,
-        "number of translations of each text (1); if the number is above 1, the translations are printed as "
+        "number of translations of each text; if the number is above 1, the translations are printed as "
         "JSON lines",
         A_SIZE,
+        is_recipe_key=False,
     )
-    early_stopping: bool | str = option(
+    early_stopping: bool | Literal["never"] = option(
         False,
-        "rule for the end of the beam search; with True, the search ends as soon as `num_beams` "
-        "translations have finished",
+        "rule for the end of the beam search of a text; with true, the search ends as soon as `num_beams` "
+        "translations have finished; with false or never, the search ends if no better translation is "
+        "possible; with false and `length_penalty_type` power, the search compares scores at the current "
+        "length only",
         one_of(False, True, "never"),
         command_line=False,
     )
     length_penalty: float = option(
         1.0,
-        "exponent of the length penalty of beam search; by default the value in the checkpoint",
+        "exponent of the length penalty of beam search",
         a_number("a finite number"),
     )
-    length_penalty_type: str | None = option(
+    length_penalty_type: Literal["gnmt", "power"] | None = option(
         None,
-        "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default "
-        "the divisor in the checkpoint",
+        "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power",
         one_of("gnmt", "power"),
         is_added=True,
     )
     coverage_penalty: float | None = option(
         None,
-        "weight of the coverage penalty of beam search; by default the value in the checkpoint",
+        "weight of the coverage penalty of beam search",
         a_number("a number of 0 or more", least=0),
         is_added=True,
     )
     max_new_tokens: int | None = option(
-        None, "maximum number of tokens of a translation; by default the value in the checkpoint", A_SIZE
+        None, "maximum number of tokens of a translation, without the start token", A_SIZE, unit="tokens"
     )
     max_length: int | None = option(
         None,
         "maximum number of tokens of a translation, including the decoder's start token",
         A_SIZE,
         command_line=False,
+        unit="tokens",
     )
     max_length_a: float | None = option(
         None,
         "maximum number of tokens of a translation per source token; `max_length_b` is added",
         a_number("a number of 0 or more", least=0),
         is_added=True,
+        unit="tokens per source token",
     )
-    max_length_b: float | None = option(
+    max_length_b: int | None = option(
         None,
         "number of tokens added to `max_length_a` times the source length",
+        # Accept 50.0, because the file generation_config.json of a checkpoint may contain a float.
         a_number("an integer of 0 or more", least=0, whole=True),
         is_added=True,
+        unit="tokens",
     )
     no_repeat_ngram_size: int = option(
         0,
         "forbid a translation that contains a sequence of this number of tokens twice; 0 forbids nothing",
         A_COUNT,
+        unit="tokens",
     )
     do_sample: bool = option(
         False, "sample translations at random instead of searching for the best", A_SWITCH, group="sampling"
@@ -193,7 +207,11 @@ class SearchSettings:
         group="sampling",
     )
     top_k: int = option(
-        50, "sample each token from this number of most probable tokens", A_COUNT, group="sampling"
+        50,
+        "sample each token from this number of most probable tokens",
+        A_COUNT,
+        group="sampling",
+        unit="tokens",
     )
     top_p: float = option(
         1.0,
@@ -271,7 +289,7 @@ class TranslationOptions:
         a_number("a number from 0 to 1", least=0, most=1),
         group="input and output",
     )
-    on_error: str = option(
+    on_error: Literal["fail", "skip"] = option(
         "fail",
         "what to do with an invalid line; skip: report the line, write an empty translation (or the "
         "`error`, in JSON) and continue; the exit code is 1 if all lines are invalid",

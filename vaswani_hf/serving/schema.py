@@ -19,6 +19,30 @@ from .directions import AUTO, Direction
 
 
 @dataclass(frozen=True)
+class WantedSettings:
+    """The settings of a request that determine the options of the translations. The settings contain no
+    text of a request, because the service caches the options by the settings.
+
+    Attributes:
+        num_alternatives (int): The number of translations of each text in addition to the best translation.
+        has_scores (bool): True if the answer must contain scores and the confidence of each word.
+        has_alignments (bool): True if the answer must contain word alignments.
+        is_streamed (bool): True if the service must send each part of the translation as soon as the part is
+            generated.
+        glossary (str, optional): The name of a glossary of the service.
+        min_confidence (float, optional): If the calibrated confidence of a translation is below this
+            probability, the answer contains an empty text instead of the translation.
+    """
+
+    num_alternatives: int = 0
+    has_scores: bool = False
+    has_alignments: bool = False
+    is_streamed: bool = False
+    glossary: str | None = None
+    min_confidence: float | None = None
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The content of a client request: the texts, and the options of their translations.
 
@@ -27,31 +51,19 @@ class Wanted:
         source (str): The source language, or "auto".
         target (str, optional): The target language. May be None if only one target language is possible for
             the source language.
-        num_alternatives (int): The number of translations of each text in addition to the best translation.
-        has_scores (bool): True if the answer must contain scores and the confidence of each word.
-        has_alignments (bool): True if the answer must contain word alignments.
         target_prefix (str): The text that each translation must begin with.
         must_contain (tuple): The phrases that each translation must contain.
-        is_streamed (bool): True if the service must send each part of the translation as soon as the part is
-            generated.
         is_html (bool): True if the texts are HTML documents.
-        glossary (str, optional): The name of a glossary of the service.
-        min_confidence (float, optional): If the calibrated confidence of a translation is below this
-            probability, the answer contains an empty text instead of the translation.
+        settings (WantedSettings): The settings of the translations.
     """
 
     texts: tuple[str, ...]
     source: str
     target: str | None
-    num_alternatives: int = 0
-    has_scores: bool = False
-    has_alignments: bool = False
     target_prefix: str = ""
     must_contain: tuple[str, ...] = ()
-    is_streamed: bool = False
     is_html: bool = False
-    glossary: str | None = None
-    min_confidence: float | None = None
+    settings: WantedSettings = WantedSettings()
 
 
 class ApiRequest(Protocol):
@@ -121,15 +133,18 @@ class LibreTranslateRequest(DetectRequest):
     def wanted(self) -> Wanted:
         """Return a description of the translations that the client requests."""
         is_html = self.format == "html"
+        settings = WantedSettings(
+            # Ignore `alternatives` for HTML documents, as LibreTranslate does.
+            num_alternatives=0 if is_html else self.alternatives,
+            glossary=self.glossary,
+            min_confidence=self.min_confidence,
+        )
         return Wanted(
             texts=self.texts,
             source=self.source,
             target=self.target,
-            # Ignore `alternatives` for HTML documents, as LibreTranslate does.
-            num_alternatives=0 if is_html else self.alternatives,
             is_html=is_html,
-            glossary=self.glossary,
-            min_confidence=self.min_confidence,
+            settings=settings,
         )
 
     def answer(
@@ -225,19 +240,22 @@ class TranslationsRequest(Settings):
 
     def wanted(self) -> Wanted:
         """Return a description of the translations that the client requests."""
+        settings = WantedSettings(
+            num_alternatives=self.alternatives,
+            has_scores=self.scores,
+            has_alignments=self.alignments,
+            is_streamed=self.stream,
+            glossary=self.glossary,
+            min_confidence=self.min_confidence,
+        )
         return Wanted(
             texts=(self.text,) if isinstance(self.text, str) else tuple(self.text),
             source=self.source_language,
             target=self.target_language,
-            num_alternatives=self.alternatives,
-            has_scores=self.scores,
-            has_alignments=self.alignments,
             target_prefix=self.target_prefix,
             must_contain=tuple(self.must_contain),
-            is_streamed=self.stream,
             is_html=self.format == "html",
-            glossary=self.glossary,
-            min_confidence=self.min_confidence,
+            settings=settings,
         )
 
     def answer(

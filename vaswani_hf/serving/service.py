@@ -21,13 +21,13 @@ from .documents import DocumentsJob
 from .engine import Engine, Job, QueueFullError
 from .limits import Limits
 from .metrics import Metrics
-from .schema import Wanted
+from .schema import Wanted, WantedSettings
 
 # If the queue is full, the header `Retry-After` of the answer tells the client to wait this number of
 # seconds.
 _RETRY_AFTER = 2
 # The maximum number of entries in the cache of translation options. The cache has one entry for each
-# combination of model and request settings.
+# combination of a model and the settings of a request.
 _MOST_SETTINGS = 100
 
 
@@ -133,9 +133,10 @@ class Service:
                     413,
                     f"A request may have at most {limit:,} {name}, but has {number:,}; divide the request.",
                 )
-        if wanted.num_alternatives > self.limits.max_alternatives:
+        num_alternatives = wanted.settings.num_alternatives
+        if num_alternatives > self.limits.max_alternatives:
             raise InvalidValueError(
-                f"`alternatives` must be at most {self.limits.max_alternatives}, but is {wanted.num_alternatives}."
+                f"`alternatives` must be at most {self.limits.max_alternatives}, but is {num_alternatives}."
             )
 
     def submit(
@@ -143,7 +144,7 @@ class Service:
     ) -> Job | DocumentsJob:
         """Put the texts of a request into the queue, and return the job that receives the translations."""
         self._check_support(direction, wanted)
-        options = self._options_for(direction, replace(wanted, texts=(), target_prefix="", must_contain=()))
+        options = self._options_for(direction, wanted.settings)
         if not wanted.is_html:
             requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
             return self._enqueue(Job(direction.translator, requests, options, on_text))
@@ -191,38 +192,38 @@ class Service:
                 "`must_contain` must be left out, because the engine that runs the model does not support "
                 "phrases."
             )
-        if wanted.is_streamed and not isinstance(backend, PyTorchBackend):
+        if wanted.settings.is_streamed and not isinstance(backend, PyTorchBackend):
             raise InvalidValueError(
                 "`stream` must be left out, because the engine that runs the model cannot send parts of a "
                 "translation."
             )
 
-    def _complete_options(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
-        """Return the options of a request. `wanted` contains the settings of the request, without its texts."""
+    def _complete_options(self, direction: Direction, settings: WantedSettings) -> TranslationOptions:
+        """Return the options of a request with these settings."""
         translator = direction.translator
         of_request: dict[str, Any] = {
-            "min_confidence": wanted.min_confidence,
-            "glossary": self._glossary(wanted.glossary),
+            "min_confidence": settings.min_confidence,
+            "glossary": self._glossary(settings.glossary),
             "tgt_lang": direction.tag,
         }
         options = replace(
             self._options,
-            return_scores=wanted.has_scores,
-            return_alignments=wanted.has_alignments,
+            return_scores=settings.has_scores,
+            return_alignments=settings.has_alignments,
             **{name: value for name, value in of_request.items() if value is not None},
         )
-        if wanted.is_streamed and options.min_confidence is not None:
+        if settings.is_streamed and options.min_confidence is not None:
             raise InvalidValueError(
                 "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
                 "known at the end of the search."
             )
         generate = dict(options.generate)
-        if wanted.is_streamed:
+        if settings.is_streamed:
             generate["num_beams"] = 1
-        if wanted.num_alternatives:
-            settings = translator.complete(options).generate
-            num_beams = setting_of("num_beams", settings, translator.backend.generation_config) or 1
-            generate["num_return_sequences"] = 1 + wanted.num_alternatives
+        if settings.num_alternatives:
+            defaults = translator.complete(options).generate
+            num_beams = setting_of("num_beams", defaults, translator.backend.generation_config) or 1
+            generate["num_return_sequences"] = 1 + settings.num_alternatives
             generate["num_beams"] = max(num_beams, generate["num_return_sequences"])
         return translator.complete(replace(options, generate=generate))
 

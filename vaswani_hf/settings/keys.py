@@ -34,16 +34,17 @@ def recipe_key(
     gt: float | None = None,
     ge: float | None = None,
     lt: float | None = None,
+    le: float | None = None,
     description: str | None = None,
     **facts: Unpack[KeyFacts],
 ) -> Any:
     """Declare a field of a settings class as a key of a recipe.
 
-    `gt` (exclusive), `ge` (inclusive) and `lt` (exclusive) are limits of the value. `description` is the help
-    text if the help text is computed; by default the help text is the string below the field.
+    `gt` and `lt` are exclusive limits of the value, `ge` and `le` are inclusive limits. `description` is the
+    help text if the help text is computed; by default the help text is the string below the field.
     """
     extra: Any = facts
-    return Field(default, gt=gt, ge=ge, lt=lt, description=description, json_schema_extra=extra)
+    return Field(default, gt=gt, ge=ge, lt=lt, le=le, description=description, json_schema_extra=extra)
 
 
 def key_facts(field: FieldInfo) -> KeyFacts:

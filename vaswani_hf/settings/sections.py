@@ -1,11 +1,13 @@
 """Defines the sections `tokenizer`, `model`, `decoding`, `evaluation` and `publishing` of a recipe."""
 
+import dataclasses
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import create_model, model_validator
 
 from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
+from ..model.inputs_vaswani import DECODING_SETTINGS, SCORE_SETTINGS, SearchSettings, check_sampling
 from .base import NO_DOCSTRINGS, Settings
 from .keys import KeyFacts, OnResume, recipe_key
 
@@ -169,41 +171,73 @@ def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
     return _MODEL_SETTINGS[stacks]
 
 
-class DecodingSettings(Settings):
-    """The section `decoding` of a recipe: the search settings that the run writes to generation_config.json
-    of the checkpoint.
+# The search of the paper (Section 6.1). A run always writes these settings to generation_config.json.
+PAPER_SEARCH: dict[str, Any] = {
+    "num_beams": 4,
+    "early_stopping": False,
+    "length_penalty": 0.6,
+    "length_penalty_type": "gnmt",
+    "max_length_a": 1.0,
+    "max_length_b": 50,
+}
+# The settings that have no effect on greedy search.
+_BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
 
-    The defaults are the values of the paper (Section 6.1).
+
+class SearchSection(Settings):
+    """The section `decoding` of a recipe: the search settings that the run writes to generation_config.json
+    of the checkpoint. The keys are fields of `SearchSettings`.
     """
 
     keys_on_resume: ClassVar[OnResume] = "continue"
 
-    num_beams: int = recipe_key(4, gt=0, unit="beams")
-    """The number of beams. 1 means greedy search."""
-    length_penalty: float = 0.6
-    """The exponent `alpha` in the formula of the length penalty."""
-    length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The formula of the length penalty of a translation with `n` tokens: "gnmt" for `((5 + n) / 6)^alpha`,
-    or "power" for `n^alpha`."""
-    max_length_a: float = recipe_key(1.0, ge=0, unit="tokens per source token")
-    """The factor `a` of the length limit. The translation of `n` source tokens has at most `a * n + b` new
-    tokens."""
-    max_length_b: int = recipe_key(50, ge=0, unit="tokens")
-    """The constant `b` of the length limit. The translation of `n` source tokens has at most `a * n + b` new
-    tokens."""
-    max_length: int | None = recipe_key(None, gt=0, unit="tokens")
-    """The maximum number of tokens of a translation, including the start token. If `decoding.max_length` is
-    null, only `max_length_a` and `max_length_b` limit the length."""
-    early_stopping: bool = False
-    """Stop the search for a sentence as soon as `num_beams` translations of the sentence are finished."""
-
     def settings(self) -> dict[str, Any]:
-        """Return the settings as fields of a GenerationConfig."""
-        settings = self.model_dump(exclude_none=True)
-        if self.num_beams == 1:
-            # Remove the fields of beam search, because transformers refuses these fields for greedy search.
-            del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
+        """Return the settings as fields of a GenerationConfig: the settings in `PAPER_SEARCH`, and all other
+        settings whose value is not the default.
+        """
+        settings = {
+            name: value
+            for name, value in self.model_dump(exclude_none=True).items()
+            if name in PAPER_SEARCH or value != DECODING_SETTINGS[name]
+        }
+        if settings["num_beams"] == 1:
+            # transformers refuses settings of beam search for greedy search.
+            for name in _BEAM_SEARCH_SETTINGS:
+                settings.pop(name, None)
         return settings
+
+    @model_validator(mode="after")
+    def _check_sampling(self) -> Self:
+        check_sampling(self.settings(), "decoding.")
+        return self
+
+
+def _with_search_settings() -> Any:
+    """Create the class of the section `decoding`. Each field of `SearchSettings` with `is_recipe_key` becomes
+    a key. The default of a key is the value in `PAPER_SEARCH`, else the default of the field.
+    """
+    fields: dict[str, Any] = {}
+    for declared in dataclasses.fields(SearchSettings):
+        if not declared.metadata["is_recipe_key"]:
+            continue
+        rule = declared.metadata["rule"]
+        help = declared.metadata["help"]
+        facts: KeyFacts = {}
+        if declared.metadata["unit"]:
+            facts["unit"] = declared.metadata["unit"]
+        key = recipe_key(
+            PAPER_SEARCH.get(declared.name, declared.default),
+            ge=rule.least,
+            gt=rule.above,
+            le=rule.most,
+            description=f"{help[0].upper()}{help[1:]}.",
+            **facts,
+        )
+        fields[declared.name] = (declared.type, key)
+    return create_model("DecodingSettings", __base__=SearchSection, __cls_kwargs__=NO_DOCSTRINGS, **fields)
+
+
+DecodingSettings = _with_search_settings()
 
 
 class NoDecoding(Settings):
