@@ -114,7 +114,7 @@ def higher_is_better(metric: str, score: float) -> float:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return the state of the Trainer in a numbered checkpoint."""
+    """Return the state of the Trainer that a numbered checkpoint (`checkpoint-N`) contains."""
     try:
         return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     except ValueError:
@@ -250,7 +250,7 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # The release of the lock deletes the lock file that the killed run has left.
+            # At the end of this block, `locked_run` deletes the lock file that the killed run has left.
             pass
     return True
 

@@ -31,7 +31,7 @@ _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
 # Options for translation models. If all systems are files, the options have no effect, because no translation
-# model runs. Only `--device` still has an effect with `--comet`.
+# model runs. But with `--comet`, `--device` has an effect, because the COMET model runs on the device.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
@@ -213,8 +213,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         for name in filter(_is_file, systems):
             inputs[f"--compare {name}" if self.compare else "model"] = name
-        # Check standard output (None) too, because the user may have redirected standard output to one of the
-        # input files.
+        # Check also that standard output (None) is not an input file, because the user can redirect standard
+        # output to a file.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -417,8 +417,8 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation: the names of its options in addition to `_READ_BY_ALL`, the function that checks
-    the options, and the function that computes the scores.
+    """A kind of evaluation: the names of the options that this kind reads, in addition to the options in
+    `_READ_BY_ALL`, the function that checks the options, and the function that computes the scores.
     """
 
     reads: tuple[str, ...]
@@ -427,9 +427,9 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The keys are arguments of `vaswani evaluate`, such as `--trees`. The first key that the user gives is the
-# kind of the evaluation. If the user gives none of the keys, the kind is `model`: the command scores the
-# translations of one model or of one file.
+# The keys are arguments of `vaswani evaluate`, such as `--trees`. The first key of the dict that the user
+# gives as an argument is the kind of the evaluation. If the user gives none of these arguments, the kind of
+# the evaluation is `model`: the command scores the translations of one model or of one file.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

@@ -437,9 +437,10 @@ def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add a row for the start token to the source embedding, the target embedding and the output projection.
     Return the id of the start token.
 
-    The start token has the same id in both vocabularies. If one vocabulary is smaller, its embedding is
-    padded with rows without tokens, before the row of the start token. If the target vocabulary is smaller,
-    the rows without tokens get a very low output bias, so that the search never chooses these rows.
+    The start token has the same id in both vocabularies. If one vocabulary is smaller than the other, its
+    embedding gets additional rows that belong to no token; the row of the start token comes after the
+    additional rows. If the target vocabulary is the smaller one, the additional rows get a very low output
+    bias, so that the search never chooses these rows.
     """
     num_target = len(own[EMBEDDINGS[1]])
     pad = max(len(own[name]) for name in EMBEDDINGS)

@@ -73,8 +73,8 @@ def marian_log_probs(
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
-    # Score one sentence at a time. In larger batches, Marian 1.12.42 gives some sentences the scores of other
-    # sentences.
+    # Score one sentence at a time. In batches of several sentences, Marian 1.12.42 gives some sentences the
+    # scores of other sentences.
     words += ["--mini-batch", "1", "--maxi-batch", "1"]
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []

@@ -18,9 +18,10 @@ from .import_formats import require
 
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-# Modules whose weights have one column for each of the D features of the model. If the order of the features
-# changes, the conversion reorders the columns in modules of `_READS_MODEL_FEATURES`. All other modules, such
-# as LayerNorm, `out_proj` and `fc2`, have one row for each feature, so the conversion reorders their rows.
+# Modules whose weights have one column for each of the D features of the model. If the format orders the D
+# features differently, the conversion reorders the columns in the modules of `_READS_MODEL_FEATURES`. Modules
+# outside `_READS_MODEL_FEATURES`, such as LayerNorm, `out_proj` and `fc2`, have one row for each of the D
+# features, so the conversion reorders their rows.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -39,9 +40,9 @@ class WeightNames:
     number of a layer, counted from 0.
 
     Attributes:
-        names (Mapping): Maps each weight name of the format to the weight name in `VaswaniForSeq2SeqLM`. If
-            the format stores several weights as one tensor, concatenated along the first dimension, the value
-            is a tuple of weight names. The weights in a tuple must have the same shape.
+        names (Mapping): Maps each weight name of the format to the weight name in `VaswaniForSeq2SeqLM`. If a
+            tensor of the format contains several weights, concatenated along the first dimension, its name
+            maps to a tuple of weight names. The weights in a tuple must have the same shape.
         ignored (tuple): The names of tensors that an import ignores, such as a table of sinusoids.
     """
 
@@ -110,15 +111,14 @@ def stack_names(
     Args:
         stack (str): "encoder" or "decoder".
         layer (str): The name of a layer in the format, such as "encoder.layers.{}".
-        modules (Mapping): Maps the format's name of each module in a layer, such as a LayerNorm, to the name
-            in this package.
-        attentions (Mapping, optional): Maps the format's name of each attention module in a layer to the name
-            in this package.
-        projections (Mapping, optional): Maps the format's name of each projection in an attention module to
+        modules (Mapping): Maps the name that the format gives each module in a layer, such as a LayerNorm, to
             the name in this package.
-        norm (str, optional): The format's name of the LayerNorm at the end of the stack.
-        weight (str): The last part of the format's name of a weight, such as "weight" or "scale".
-        bias (str): The last part of the format's name of a bias, such as "bias".
+        attentions (Mapping, optional): Maps the name that the format gives each attention module in a layer
+            to the name in this package. projections (Mapping, optional): Maps the name that the format gives
+            each projection in an attention module to the name in this package. norm (str, optional): The name
+            that the format gives the LayerNorm at the end of the stack. weight (str): The last part of a
+            weight's name in the format, such as "weight" or "scale". bias (str): The last part of a bias's
+            name in the format, such as "bias".
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -135,9 +135,9 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map a format's weight names of the encoder or the decoder to the names of this package. The two names
-    of a weight differ only in the name of the encoder or decoder. `prefix` is the format's name of the
-    encoder or decoder, such as "model.encoder".
+    """Map a format's weight names of the encoder or the decoder to the names of this package. The format's
+    names differ from the names of this package only in `prefix`, the name that the format gives the encoder
+    or decoder, such as "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
@@ -310,7 +310,7 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
 
 # A position table is recognised as sinusoids if it differs from the formula by at most `_TABLE_TOLERANCE`.
 # `_TABLE_TOLERANCE` is larger than the rounding errors of libraries that compute the angles of the sinusoids
-# in float32. At position 5,000, the rounding error of an angle is about 1e-3 radians.
+# in float32. At position 5,000, the rounding error of the angle of a sinusoid is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 

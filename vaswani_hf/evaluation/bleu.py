@@ -18,8 +18,8 @@ from ..settings.sections import EvaluationSettings
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
 # $2}g'. `_COMPOUND` matches bytes, as the perl command in get_ende_bleu.sh does. In "a-é-b", the pattern for
-# bytes matches both hyphens, because "é" has two bytes, one for each match. The same pattern for characters
-# would match only the first hyphen.
+# bytes matches both hyphens, because "é" has two bytes, one for each match. If the pattern matched characters
+# instead of bytes, the pattern would match only the first hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -139,10 +139,9 @@ def is_zero_for_short_texts(score: BLEUScore) -> bool:
 def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
-    """Compute the exact match in percent and the number of sentences for each group of predictions.
-
-    `groups[i]` is the group of prediction i, for example the number of digits of the source number. The keys
-    of the returned dict are the groups in ascending order.
+    """Divide the predictions into groups, and compute the exact match in percent and the number of sentences
+    for each group. `groups[i]` is the key of the group that contains prediction i, such as the number of
+    digits of the source number. The keys of the returned dict are the groups in ascending order.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -240,8 +239,8 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # Do not create a folder as the base class does, because this metric writes no files, and the working
-        # folder may be read-only.
+        # Do not create a folder. The base class creates a folder, but this metric writes no files, and the
+        # working folder is perhaps read-only.
         return self._data_dir_root
 
     def _compute(

@@ -22,8 +22,8 @@ from .systems import Report, System, TestSet
 
 GOOD_CHRF = 60
 _NUM_BINS = 10
-# The L2 penalty of the logistic regression. Without a penalty, the weights would become infinite if a test
-# set contains only good or only bad translations.
+# The L2 penalty of the logistic regression. Without a penalty, the weights of the logistic regression would
+# become infinite if a test set contains only good or only bad translations.
 _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
@@ -98,8 +98,8 @@ def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -
 def reliability(calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]) -> dict:
     """Measure a calibration on a test set, and return the reliability curve and the calibration error. For
     the curve, the translations are divided into bins by their estimated probability. Each point of the curve
-    stands for one bin. The point has the expected share of good translations (0 to 1), the actual share of
-    good translations (0 to 1), and the number of sentences in the bin.
+    stands for one bin. A point of the curve contains the mean estimated probability, the actual share of good
+    translations (0 to 1), and the number of sentences in its bin.
     """
     confidences = list(map(calibration, translations))
     bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]

@@ -26,9 +26,9 @@ TRIALS = 10_000
 # randomization test decides at random for each sentence whether the two systems swap their translations. If m
 # translations differ, there are 2^m ways to swap the translations. At least two of the 2^m ways to swap
 # translations give the observed score difference or its negative: to swap no translation, and to swap all
-# translations. Therefore the p-value for m different translations cannot be below 2 / 2^m, for example 0.002
-# for m = 10. If only one translation differs (m = 1), sacreBLEU's p-value of 0.0001 is too small, because
-# sacreBLEU does not count a trial with exactly the observed difference.
+# translations. Therefore, if the two systems translate m sentences differently, the p-value cannot be below 2
+# / 2^m, for example 0.002 for m = 10. If only one translation differs (m = 1), sacreBLEU's p-value of 0.0001
+# is too small, because sacreBLEU counts only trials with a larger difference than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.

@@ -86,8 +86,8 @@ def read_systems(
     load: Callable[[str], Translator],
     options: Mapping[str, Any],
 ) -> list[System]:
-    """Read the files of translations, and find the checkpoints. Load no models, so that the user sees an
-    error before a model translates for hours.
+    """Read the files of translations, and find the checkpoints. Do not load the models yet, so that an error
+    in a file is reported before a model translates for hours.
 
     `source` is the file of the sources, which has `num_sentences` lines. `load` loads the translator of a
     checkpoint, and `options` are options of `Translator.translate`.

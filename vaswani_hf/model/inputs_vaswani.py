@@ -115,8 +115,8 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of `generate` that this package checks. Most of these settings are options of the command
-    line. A call of the CTranslate2 backend accepts only these settings, and a model card lists only these
-    settings.
+    line. A call of the CTranslate2 backend accepts only the settings in `SearchSettings`. A model card also
+    lists only the settings in `SearchSettings`.
 
     `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
     value in the checkpoint's generation config. A setting that is missing in the generation config has the
@@ -351,8 +351,8 @@ class TranslationOptions:
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
         """Create options from the arguments of a call. All arguments that are not fields of
-        `TranslationOptions` become entries of the dict field `generate`. The translator passes the entries to
-        the `generate` method of the model.
+        `TranslationOptions` become entries of the dict field `generate`. The translator passes the entries of
+        the field `generate` to the `generate` method of the model.
         """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}

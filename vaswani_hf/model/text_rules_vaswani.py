@@ -12,8 +12,8 @@ Loops. Some models repeat a word or a phrase again and again if the input is sho
 detects such translations.
 
 This file is saved with every checkpoint because the translator uses its functions. `vaswani export --format
-html` converts the word lists, patterns and numbers of this file to JavaScript. The conversion supports `\\s`,
-`\\w` and `\\d` only outside of brackets.
+html` converts the word lists, patterns and numbers of this file to JavaScript. In a pattern, the conversion
+supports `\\s`, `\\w` and `\\d` only outside of square brackets.
 
 In tensor shapes, S is the source length and T the target length, both in tokens.
 """
@@ -207,8 +207,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
         # heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
-    # A sentence ends after "I." if another word precedes "I". After another word, "I" is the pronoun and not
-    # an initial.
+    # A sentence ends after "I." if "I" is not the first word of the sentence. After another word, "I" is the
+    # pronoun and not an initial.
     if word == "I" and previous:
         return True
     if INITIAL.fullmatch(word):
@@ -237,14 +237,16 @@ def target_word_indices(
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
-    # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The text
-    # of the tokens before index `read` is the first `known` characters of the whole text. The known tokens
-    # `token_ids[window:read]` are decoded again as context, and `before` is their text.
+    # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The
+    # tokens before index `read` are already decoded: their text is the first `known` characters of the whole
+    # text. The last decoded tokens, `token_ids[window:read]`, are decoded again as context for the next
+    # tokens. `before` is the text of the context.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
         # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the characters that agree with the whole text.
+        # character. Count only the characters of `begun` that are equal to the next characters of the whole
+        # text.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -315,7 +317,7 @@ def align_words(
 
 def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """`words` contains the word index of each token, or -1 for a token without a word. Return two int64
-    tensors: the indices of the tokens that have a word, and the word indices of the same tokens.
+    tensors: the indices of the tokens that belong to a word, and the word indices of the same tokens.
     """
     tokens = [token for token, word in enumerate(words) if word >= 0]
     indices = [words[token] for token in tokens]
@@ -362,12 +364,12 @@ SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
-    """Return True if a translation repeats a word or phrase in a row much more often than the source does.
+    """Return True if a translation repeats a word or phrase in direct succession, much more often than the
+    source does.
 
-    A loop repeats a word at least four times or a phrase at least three times. A repeated part of a word is a
-    loop if the part occurs at least four times and the repeats have at least twenty characters in total. A
-    translation is a loop only if its number of repeats is more than twice the largest number of repeats in
-    the source.
+    A loop repeats a word at least four times or a phrase at least three times. Inside a word, a loop repeats
+    a part of the word at least four times, with at least twenty characters in total. A translation is a loop
+    only if its number of repeats is more than twice the largest number of repeats in the source.
     """
     words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -385,9 +387,9 @@ def ngram_size_without_loops(source: str) -> int:
     `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
     tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
     model. For 20 of 950 short inputs, the first translation was a loop, and the input was translated again.
-    With `no_repeat_ngram_size` 3, 19 of the 20 new translations still repeated a word or phrase three times
-    in a row. With `no_repeat_ngram_size` 2, only 2 of the 20 new translations still repeated a word or phrase
-    three times in a row.
+    With `no_repeat_ngram_size=3`, 19 of the 20 second translations still repeated a word or phrase three
+    times in a row. With `no_repeat_ngram_size=2`, only 2 of the 20 second translations still repeated a word
+    or phrase three times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 
@@ -398,7 +400,7 @@ def _least_repeats(num_words: int) -> int:
 
 def _most_repeats(source: str) -> int:
     """Return how often the most repeated word, phrase or part of a word occurs in a row in the source. For
-    "ha ha ha", "ha, ha, ha" and "hahaha", return 3.
+    "ha ha ha", "ha, ha, ha" and "hahaha", return 3, because "ha" occurs three times.
     """
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
@@ -411,8 +413,8 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each unit length in words or characters, yield the length and the largest number of equal units of
-    this length in a row.
+    """For each n, yield n and the largest number of equal n-grams (of words or of characters) in direct
+    succession.
     """
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))

@@ -37,8 +37,9 @@ T = TypeVar("T")
 # decoder layers for word alignments. Measured on Multi30k with a model of 4 layers, the alignment error rate
 # is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
 # the mean of all layers. The gold alignment of this measurement contains the word pairs that several
-# statistical word alignment models agree on. With the attention at the decoder position that reads the target
-# token (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every layer is at least 0.82.
+# statistical word alignment models agree on. With the attention at the next position, at which the target
+# token is the input of the decoder (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every
+# layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
@@ -105,8 +106,8 @@ class Translation:
     calibrated_confidence: float | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return a dict with the requested scores and the word alignment. The pipeline adds the dict to the
-        dict with the translated text.
+        """Return a dict with the requested scores and the word alignment. The pipeline merges the returned
+        dict into the result dict that contains the translated text.
         """
         record: dict[str, Any] = {}
         if with_scores:
@@ -209,13 +210,14 @@ def _with_confidence(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """Join the translations of N parts of a text with N + 1 separators to one translation.
+    """Join the translations of N parts of a text to one translation. The N + 1 separators stand before,
+    between and after the parts.
 
     The translation of the whole text has scores only if the translation of each part of the text has scores.
     The score of the joined translation is the sum of the scores of its parts. In the word alignment of each
     part of the text, source word indices must count from the beginning of the whole source text. Target word
-    indices must count from the beginning of the translation of the same part. The words of the separators,
-    such as emoji, have the confidence 1.
+    indices must count from the beginning of the part's own translation. The words of the separators, such as
+    emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]

@@ -10,8 +10,8 @@ seven steps:
 3. Assign the target prefix and the required phrases of each text to its segments.
 4. Search: `PyTorchBackend.search` of backend_vaswani calls `model.generate` for each batch of segments with
    similar lengths. Each translation of a segment is a `Hypothesis`.
-5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
-   `repetition_guard` is set.
+5. Run a second search for each segment whose translation repeats a phrase in a loop, if `repetition_guard` is
+   set. The second search forbids repeated n-grams.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
@@ -19,9 +19,10 @@ The class `BaseTranslator` defines its methods in the order of the seven transla
 backend_vaswani defines `Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The translator works for all
 encoder-decoder models that have `generate`.
 
-The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani tokenizes texts to
-segments, and tokenizing_vaswani finds the token ids of phrases. The file text_rules_vaswani splits sentences,
-aligns words and detects loops. The file translations_vaswani computes scores and joins translations.
+The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani divides texts into
+tokenized segments, and tokenizing_vaswani finds the token ids of phrases. The file text_rules_vaswani splits
+sentences, aligns words and detects loops. The file translations_vaswani computes scores and joins
+translations.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
@@ -384,8 +385,8 @@ class BaseTranslator:
         return self.segment_tokenizer.tokenize(tagged, options, self.max_length)
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the language
-        tag or language token of the segment, if there is one.
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece of the segment begins with
+        the segment's language tag or language token, if there is one.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
@@ -394,7 +395,8 @@ class BaseTranslator:
         tag_ids = ids[:1] if ids[0] in self.segment_tokenizer.first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
-        # The maximum number of tokens in a piece of the segment, not counting the language tag and `</s>`.
+        # The maximum number of tokens that a piece takes from the segment, not counting the language tag and
+        # `</s>`.
         room = max_length - 1 - len(tag_ids)
         if room < 1:
             raise ValueError(
@@ -405,7 +407,7 @@ class BaseTranslator:
         while start < len(ids):
             stop = min(start + room, len(ids))
             if stop < len(ids):
-                # End each piece of the segment between two words, unless one word fills the piece.
+                # Do not cut the segment inside a word, unless one word fills a whole piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(
@@ -484,8 +486,8 @@ class BaseTranslator:
     def translate_segments(
         self, segments: list[Segment], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run steps 4 to 6 of a translation: search and compute scores. Return the translations of each
-        segment, best first. The segments may belong to different texts.
+        """Run steps 4 to 6 of a translation: search, search again for loops, and compute scores. Return the
+        translations of each segment, best first. The segments may belong to different texts.
         """
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
@@ -626,7 +628,7 @@ class BaseTranslator:
             Iterator: A `Translation` for each pair of a source and a target.
 
         Raises:
-            TypeError: If an option does not exist, or an argument is a single text.
+            TypeError: If an option does not exist, or if `sources` or `targets` is a single text.
             ValueError: If an option has an invalid value, or the numbers of sources and targets differ.
         """
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
@@ -747,8 +749,8 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the result that `find` returns for each line. If `find` raises an error, halve the lines and call
-    `find` for each half, until the invalid line is found.
+    """Call `find` with a list of lines, and yield the result of each line. If `find` raises an error, halve
+    the lines and call `find` for each half, until the invalid line is found.
     """
     try:
         found = find([line for _, line in lines]) if lines else []
@@ -772,7 +774,7 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `defaults` whose keys are not in `settings`. If `settings` contains `max_length`
-    or `max_new_tokens`, leave out the defaults of both lengths.
+    or `max_new_tokens`, leave out the defaults of both `max_length` and `max_new_tokens`.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -823,13 +825,11 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Assign each required phrase to one part of the source text. Return a list of phrases for each part of
-    the source text.
-
-    The entries of `texts` are the parts of a source text, and a phrase is assigned to the first part that
-    contains the phrase. Required phrases are often names, and a name often has the same spelling in the
-    source and in the translation. If no part of the source text contains the phrase, the phrase is assigned
-    to the longest part.
+    """Assign each required phrase to one segment of the source text. Return the assigned phrases of each
+    segment. The entries of `texts` are the texts of the segments. A phrase is assigned to the first segment
+    that contains the phrase. Required phrases are often names, and a name often has the same spelling in the
+    source and in the translation. If no segment contains the phrase, the phrase is assigned to the longest
+    segment.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

@@ -205,6 +205,6 @@ def _keep_in_memory(model: nn.Module) -> None:
     file. If another program truncated the file, the service would crash.
     """
     for parameter in model.parameters():
-        # Do not copy quantized weights, because quantized weights are not memory-mapped.
+        # Do not copy quantized weights, because quantized weights are already in ordinary memory.
         if type(parameter) is nn.Parameter:
             parameter.data = parameter.data.clone()

@@ -43,7 +43,7 @@ class DocumentsJob:
 
     def _translate(self, sentences: Sequence[str]) -> list[Translation]:
         job = self._submit(sentences)
-        # If the future of the documents is cancelled, cancel the job too, so that its sentences are removed
-        # from the queue.
+        # If `self.future` is cancelled, cancel the job of the sentences too, so that the queue drops the
+        # sentences.
         self.future.add_done_callback(lambda _: job.future.cancel())
         return [best for best, *_ in job.future.result()]

@@ -2,9 +2,9 @@
 puts sentences of several requests into one batch.
 
 A `Job` contains the texts of one client request, and the translation options of all these texts. The thread
-splits the texts of a job into segments (usually one sentence; see `BaseTranslator`). A batch takes one
-segment of each job with the same options, then a second segment of each job, and so on until the batch is
-full. Therefore a short text does not wait until a long text of another job is translated.
+splits the texts of a job into segments (usually one sentence; see `BaseTranslator`). All jobs in a batch have
+equal options. A batch takes one segment of each job, then a second segment of each job, and so on until the
+batch is full. Therefore a short text does not wait until a long text of another job is translated.
 """
 
 import contextlib
@@ -131,8 +131,8 @@ class Job:
 
 
 class _Streamer(TextStreamer):
-    """Passes each part of a translation to the function `on_text` of the job. Stops the search if the job is
-    cancelled.
+    """Passes each new piece of the translated text to the function `on_text` of the job. Stops the search if
+    the job is cancelled.
     """
 
     def __init__(self, job: Job):
@@ -220,8 +220,8 @@ class Engine:
                 self._translate(self._next_batch(waiting))
 
     def _next_jobs(self) -> list[Job]:
-        """Wait until the queue contains jobs, and return all unfinished jobs. Return an empty list if the
-        queue is empty and the engine stops.
+        """Wait until the queue contains jobs, and return all jobs in the queue. If the engine must stop and
+        the queue is empty, return an empty list.
 
         The method also waits for further jobs, so that one batch can serve several clients. The wait ends
         after `batch_wait` seconds, or earlier when the queue contains as many jobs as the last batch.

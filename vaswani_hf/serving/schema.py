@@ -108,7 +108,7 @@ class DetectRequest(BaseModel):
     def _refuse_missing_fields(cls, values: Any) -> Any:
         for name, field in cls.model_fields.items():
             if field.is_required() and not values.get(name):
-                # LibreTranslate answers with the same error message.
+                # The error message is the same as in LibreTranslate.
                 raise ValueError(f"Invalid request: missing {name} parameter")
         return values
 

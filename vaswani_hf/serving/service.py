@@ -71,9 +71,9 @@ class Service:
         # Cache the translation options, because most requests have the same settings, and computing the
         # options takes about 0.5 ms.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
-        # Each thread of `_threads` handles only one request with HTML documents at a time. Therefore the
-        # number of threads limits the number of requests with HTML documents that the service handles at the
-        # same time. The threads need little CPU time, because the threads mostly wait for the engine.
+        # Each thread of `_threads` handles its requests with HTML documents one after the other. Therefore
+        # the number of threads limits the number of requests with HTML documents that the service handles at
+        # the same time. The threads need little CPU time, because the threads mostly wait for the engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:

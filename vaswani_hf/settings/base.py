@@ -87,7 +87,7 @@ class Settings(BaseModel):
             raise InvalidValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values of some fields. The values of the copy are checked."""
+        """Return a copy in which the fields in `changes` have new values. Check all values of the copy."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
 

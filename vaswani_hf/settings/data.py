@@ -42,8 +42,8 @@ class DataSettings(Settings):
     files of a pattern are read in the order of their names. Text files may be compressed (.gz).
     """
 
-    # The kinds of files of a task, such as "source". Each kind has the keys `train_<kind>`,
-    # `validation_<kind>` and `test_<kind>`.
+    # The kinds of files of a task, such as "source". For example, the recipe keys for files of the kind
+    # "source" are `train_source`, `validation_source` and `test_source`.
     file_kinds: ClassVar[tuple[str, ...]] = ()
     # The keys that can name the training data. A recipe gives exactly one of these keys.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)

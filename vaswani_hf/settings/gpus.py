@@ -43,8 +43,8 @@ class Gpu:
     memory: int = 0
 
     def peak(self, bf16: bool) -> tuple[float, str]:
-        """Return the peak speed in FLOPs per second, and its dtype. The dtype is bfloat16 if `bf16` is true
-        and the GPU supports bfloat16, otherwise float32.
+        """Return the peak speed in FLOPs per second, and the dtype in which the GPU reaches the peak speed.
+        The dtype is bfloat16 if `bf16` is true and the GPU supports bfloat16, otherwise float32.
         """
         if bf16 and self.bf16 is not None:
             return self.bf16 * 1e12, "bfloat16"

@@ -54,10 +54,10 @@ def key_facts(field: FieldInfo) -> KeyFacts:
 
 
 def on_resume(section: type[Settings], key: str) -> OnResume:
-    """Return what a resumed run does with another value of a key of a section."""
+    """Return what a resumed run does if a key in a section has another value than in the earlier run."""
     field = section.model_fields.get(key)
     if field is None:
-        # Another task has the key, or an earlier version of the package.
+        # The key belongs to another task, or to an earlier version of the package.
         return "fixed"
     default: OnResume = getattr(section, "keys_on_resume", "fixed")
     return key_facts(field).get("on_resume", default)

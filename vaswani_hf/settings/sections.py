@@ -125,8 +125,8 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # Create a config, because the constructor checks the range of each field and fields that depend on
-        # each other.
+        # Create a config only to check the fields. The constructor checks the range of each field, and fields
+        # that depend on each other.
         self.make_config()
         return self
 

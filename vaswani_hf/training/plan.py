@@ -5,7 +5,7 @@ step_cost.py runs a training step of the real model without data, and counts FLO
 estimates FLOPs instead of counting FLOPs (Section 6.1, Table 2). The paper multiplies the training time by
 the number of GPUs and by "an estimate of the sustained single-precision floating-point capacity of each GPU"
 (footnote 5). The paper's numbers are larger than the counted FLOPs, because the paper assumes that each GPU
-computes at its full sustained capacity. A real training is slower.
+computes at its full sustained capacity. In a real training, the GPUs compute below this capacity.
 """
 
 import dataclasses
@@ -103,14 +103,15 @@ class PaperFlops:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlops:
-    """The FLOPs of a run: counted, and by the paper's method.
+    """Two estimates of the FLOPs of a run: the counted FLOPs, and the FLOPs by the paper's method (training
+    time times capacity of the GPUs).
 
     Attributes:
         mean_length: The assumed mean length of a sentence (tokens).
         counted: The counted FLOPs for sentences of `mean_length` tokens.
         paper: The FLOPs by the paper's method for sentences of `mean_length` tokens.
         max_length: The value of `data.max_length` (tokens).
-        counted_at_max_length: The counted FLOPs for sentences of `max_length` tokens.
+        counted_at_max_length: The counted FLOPs if all sentences have `max_length` tokens.
     """
 
     mean_length: int
@@ -125,8 +126,8 @@ class PlannedMemory:
     """The memory of a training step.
 
     Attributes:
-        accelerator: The memory of a batch on a GPU.
-        processor: The memory on a CPU: of a batch, or of a part if the trainer divides the batch into parts.
+        accelerator: The memory that a training step needs on a GPU. processor: The memory that a training
+            step needs on a CPU. If the trainer divides a batch into parts, the memory for one part.
     """
 
     accelerator: StepMemory
@@ -140,7 +141,7 @@ class Price:
     Attributes:
         total: The price of the run, in the currency of `per_hour`.
         per_hour: The price of one hour of the hardware.
-        source: The source of `per_hour`.
+        source: A text that says where the price per hour comes from.
     """
 
     total: float
@@ -172,15 +173,14 @@ class Plan:
     """The estimated cost of a run. The field names are the keys of `vaswani plan --json`.
 
     Attributes:
-        vocab_size: The number of source tokens in the vocabulary.
-        decoder_vocab_size: The number of target tokens in the vocabulary.
-        parameters: The numbers of parameters.
+        vocab_size: The number of tokens in the source vocabulary. decoder_vocab_size: The number of tokens in
+            the target vocabulary. parameters: The numbers of parameters of the model and of its parts.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
-        source_tokens: The largest number of source tokens (with padding) in all batches; None if the number
-            of steps is unknown, or for a language model.
-        target_tokens: The largest number of target tokens (with padding) in all batches; None if the number
-            of steps is unknown.
+        source_tokens: The maximum total number of source tokens (with padding) in all batches of the run;
+            None if the number of steps is unknown, or for a language model.
+        target_tokens: The maximum total number of target tokens (with padding) in all batches of the run;
+            None if the number of steps is unknown.
         flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
@@ -209,7 +209,9 @@ class Plan:
     jobs: list[Job]
 
     def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON. The parameters have no key for a stack that the model does not have."""
+        """Return a dict for JSON. The value of "parameters" has no key for a stack (encoder or decoder) that
+        the model does not have.
+        """
         plan = dataclasses.asdict(self)
         plan["parameters"] = {name: part for name, part in plan["parameters"].items() if part is not None}
         return plan
@@ -221,7 +223,7 @@ class _Speed:
 
     Attributes:
         seconds: The seconds of an optimizer step; None if the speed is unknown.
-        text: A text about the speed for the user.
+        text: A text for the user that describes the speed.
         tokens_per_second: The given or measured speed in target tokens per second; None for an estimate.
     """
 
