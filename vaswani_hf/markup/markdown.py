@@ -2,12 +2,13 @@
 copied, and only the text is translated.
 
 The library markdown-it finds the blocks and the inline tokens of a document, but does not record the offsets
-of inline tokens. Therefore `_pieces` finds each inline token in the source code of its block. If `_pieces`
-cannot find an inline token in the Markdown source code of its block, the block is not translated.
+of inline tokens. Therefore `_InlineReader` finds each inline token in the source code of its block. If
+`_InlineReader` cannot find an inline token in the source code of its block, the block is not translated.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .html import keeps_content, references_of, text_of_code, text_pieces, translate_html
@@ -18,9 +19,39 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)[ \t]*(?:\n|\
 _TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
+_SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")
 _PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
 _SPECIAL = re.compile(r"[\\`*_\[\]<>~|]|&(?=#?\w+;)")
 _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block of a document, such as a paragraph or the cell of a table.
+
+    Attributes:
+        content (str): The source code of the block.
+        place (list): A tuple (line number, first column, column after the last character) for each line of
+            the block.
+        pieces (list): The texts, unchangeable parts and tags of the block.
+    """
+
+    content: str
+    place: list[tuple[int, int, int]]
+    pieces: list[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """A change of a document: `text` replaces the characters between the columns `start` and `end` of the line
+    `line`, and the lines `removed` are removed. `text` can contain line breaks.
+    """
+
+    line: int
+    start: int
+    end: int
+    text: str
+    removed: Sequence[int] = ()
 
 
 def translate_markdown(text: str, translate: TranslateSentences) -> str:
@@ -29,7 +60,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     front_matter = _FRONT_MATTER.match(text)
     before = front_matter[0] if front_matter else ""
     lines = text[len(before) :].split("\n")
-    blocks = []
+    blocks: list[_Block] = []
+    edits: list[_Edit] = []
     # The line and the column at which the previous block ends. The search for the next block begins at
     # `cursor`, so that the second of two table cells with equal text is found.
     cursor = (0, 0)
@@ -37,44 +69,29 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     definitions: dict[str, Any] = {}
     for token in parser.parse("\n".join(lines), definitions):
         if token.type == "html_block":
-            _translate_html_block(token, lines, translate)
+            edits += _edits_of_html_block(token, lines, translate)
         if token.type != "inline" or not token.content.strip():
             continue
         place = _place_of(token, lines, cursor)
-        pieces = _pieces(token)
+        pieces = _InlineReader(token.content).pieces_of(token.children)
         if place is None or pieces is None:
             continue
         if task := _TASK.match(token.content):
             pieces = [Piece("break", task[0]), *_after(pieces, len(task[0]))]
         cursor = place[-1][0], place[-1][2]
-        blocks.append((token, place, _with_kept_elements(pieces)))
-    passages = [Passage(pieces, _escape_function(pieces)) for _, _, pieces in blocks]
-    translations = translate_passages(passages, translate)
-    # Replace the last block first, because the replacement of a block changes the columns of all later blocks
-    # in the same line.
-    for (token, place, pieces), translation in reversed([*zip(blocks, translations, strict=True)]):
-        if translation == "".join(piece.raw for piece in pieces):
+        blocks.append(_Block(token.content, place, _with_kept_elements(pieces)))
+    passages = [Passage(block.pieces, _escape_function(block.pieces)) for block in blocks]
+    for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
+        if translation == "".join(piece.raw for piece in block.pieces):
             # Keep the source block, because no sentence of the block is translated.
             continue
         translation = _LINE_START.sub(_escaped_line_start, translation.strip())
-        if _structure(parser, translation, definitions) != _structure(parser, token.content, definitions):
-            # Leave the block untranslated, because the Markdown parser finds other markup in the translation
-            # than in the source block. For example, `**` before a space does not begin bold text.
-            continue
-        if [block.type for block in parser.parse(translation)] != _PARAGRAPH:
-            # Keep the source block, because the Markdown parser does not read the translation as exactly one
-            # paragraph. For example, the translation is empty, or begins a code block with `~~~~`.
-            continue
-        number, start, end = place[0]
-        prefix = lines[place[1][0]][: place[1][1]] if len(place) > 1 else ""
-        translation = translation.replace("\n", f"\n{prefix}")
-        lines[number] = lines[number][:start] + translation + lines[number][end:]
-        for number, _, _ in place[1:]:
-            lines[number] = None  # type: ignore[call-overload]
-    return before + "\n".join(line for line in lines if line is not None)
+        if _has_equal_markup(parser, block.content, translation, definitions):
+            edits.append(_edit_of_block(block, lines, translation))
+    return before + "\n".join(_edited(lines, edits))
 
 
-def _translate_html_block(token: Any, lines: list[Any], translate: TranslateSentences) -> None:
+def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateSentences) -> list[_Edit]:
     """Translate a block of HTML. Copy the characters before the block in each line, such as the `>` of a
     quotation.
     """
@@ -82,11 +99,34 @@ def _translate_html_block(token: Any, lines: list[Any], translate: TranslateSent
     sources = lines[start:end]
     contents = token.content.removesuffix("\n").split("\n")
     if len(sources) != len(contents) or not all(map(str.endswith, sources, contents)):
-        return
+        return []
     prefixes = map(str.removesuffix, sources, contents)
     translation = translate_html("\n".join(contents), translate)
     new = [prefix + line for prefix, line in zip(prefixes, translation.split("\n"), strict=False)]
-    lines[start:end] = [*new, *[None] * (len(sources) - len(new))]
+    return [_Edit(start, 0, len(sources[0]), text="\n".join(new), removed=range(start + 1, end))]
+
+
+def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
+    """Write the translation of a block in place of the first line of the block, and remove the other lines.
+    Each line of the translation begins with the characters before the second line of the block, such as the
+    `>` of a quotation.
+    """
+    (line, start, end), *others = block.place
+    prefix = lines[others[0][0]][: others[0][1]] if others else ""
+    text = translation.replace("\n", f"\n{prefix}")
+    return _Edit(line, start, end, text=text, removed=[number for number, _, _ in others])
+
+
+def _edited(lines: Sequence[str], edits: Sequence[_Edit]) -> list[str]:
+    """Return the lines of a document with the given changes."""
+    edited = [*lines]
+    removed: set[int] = set()
+    # Make the last edit first, because an edit changes the columns of all later characters in the same line.
+    for edit in sorted(edits, key=lambda edit: (edit.line, edit.start), reverse=True):
+        line = edited[edit.line]
+        edited[edit.line] = line[: edit.start] + edit.text + line[edit.end :]
+        removed.update(edit.removed)
+    return [line for number, line in enumerate(edited) if number not in removed]
 
 
 def _parser() -> Any:
@@ -165,7 +205,7 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
     return True
 
 
-def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tuple[int, int, int]] | None:
+def _place_of(token: Any, lines: Sequence[str], cursor: tuple[int, int]) -> list[tuple[int, int, int]] | None:
     """Return a tuple (line number, first column, column after the last character) for each line of a block.
     Return None if a line of the block is not found in the document.
     """
@@ -175,7 +215,7 @@ def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tup
     place = []
     for content in token.content.split("\n"):
         after = cursor[1] if number == cursor[0] else 0
-        while number < token.map[1] and (lines[number] is None or content not in lines[number][after:]):
+        while number < token.map[1] and content not in lines[number][after:]:
             number += 1
             after = 0
         if number >= token.map[1]:
@@ -186,69 +226,120 @@ def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tup
     return place
 
 
-def _pieces(token: Any) -> list[Piece] | None:
-    """Return the texts, unchangeable parts and tags of a block. Return None if a token is not found in the
-    source code of the block.
-    """
-    content = token.content
-    position = 0
-    pieces: list[Piece] = []
-    # The offsets of the first and after the last character of each link that is not closed yet.
-    links: list[tuple[int, int]] = []
-    tokens = iter(token.children)
-    for child in tokens:
-        kind = child.type
-        if kind == "text":
-            raw = child.content
-            pieces += text_pieces(raw)
-        elif kind == "text_special":
-            raw = child.markup
-            pieces += _special_pieces(raw, child.content)
-        elif kind in {"softbreak", "hardbreak"}:
-            match = re.match(r"\\?[ \t]*\n[ \t]*", content[position:])
-            if match is None:
+class _InlineReader:
+    """Finds the inline tokens of a block, one after another, in the source code of the block."""
+
+    def __init__(self, content: str):
+        self._content = content
+        # The offset of the next token.
+        self._position = 0
+        # The offsets of the first and after the last character of each link that is not closed yet.
+        self._links: list[tuple[int, int]] = []
+        # For each type of token, a function that returns the source code and the pieces of a token.
+        self._readers: dict[str, Callable[[Any], tuple[str, list[Piece]]]] = {
+            "text": self._text,
+            "text_special": self._special,
+            "softbreak": self._soft_break,
+            "hardbreak": self._hard_break,
+            "code_inline": self._code,
+            "html_inline": self._html,
+            "image": self._image,
+            "footnote": self._footnote,
+            "link_open": self._link_open,
+            "link_close": self._link_close,
+            "em_open": self._tag,
+            "em_close": self._tag,
+            "strong_open": self._tag,
+            "strong_close": self._tag,
+            "s_open": self._tag,
+            "s_close": self._tag,
+        }
+
+    def pieces_of(self, tokens: Sequence[Any]) -> list[Piece] | None:
+        """Return the texts, unchangeable parts and tags of the block. Return None if a token is not found in
+        the source code of the block.
+        """
+        pieces: list[Piece] = []
+        for token in _without_texts_of_autolinks(tokens):
+            if token.type not in self._readers:
                 return None
-            raw = match[0]
-            pieces.append(Piece("break", raw) if kind == "hardbreak" else Piece("text", raw, " "))
-        elif kind == "code_inline":
-            raw = child.meta["source"]
-            pieces.append(Piece("atom", raw, raw))
-        elif kind == "html_inline":
-            raw = child.content
-            pieces.append(_html_piece(raw))
-        elif kind == "image":
-            raw = child.meta["source"]
-            pieces.append(Piece("atom", raw))
-        elif kind == "footnote":
-            raw = child.content
-            pieces.append(Piece("atom", raw))
-        elif kind == "link_open" and child.info == "auto":
-            raw = child.meta["source"]
-            next(tokens)
-            next(tokens)
-            pieces.append(Piece("atom", raw, raw))
-        elif kind == "link_open":
-            links.append((position, position + len(child.meta["source"])))
-            raw = "["
-            pieces.append(Piece("open", raw, name="link"))
-        elif kind == "link_close":
-            start, end = links.pop()
-            raw = content[position:end]
-            label = content[start + 1 : position]
-            # The text of the link `[label]` or `[label][]` is translated. Therefore the translation is
-            # `[text][label]`, with the label of the definition.
-            closing = f"][{' '.join(label.split())}]" if raw in {"]", "][]"} else raw
-            pieces.append(Piece("close", closing, name="link"))
-        elif kind.endswith(("_open", "_close")):
-            raw = child.markup
-            name, _, side = kind.rpartition("_")
-            pieces.append(Piece(side, raw, name=name))
-        else:
-            return None
-        if not content.startswith(raw, position):
-            return None
-        position += len(raw)
-    return pieces if position == len(content) else None
+            raw, of_token = self._readers[token.type](token)
+            if not self._content.startswith(raw, self._position):
+                return None
+            pieces += of_token
+            self._position += len(raw)
+        return pieces if self._position == len(self._content) else None
+
+    def _text(self, token: Any) -> tuple[str, list[Piece]]:
+        return token.content, text_pieces(token.content)
+
+    def _special(self, token: Any) -> tuple[str, list[Piece]]:
+        """Read a character reference, or a character after a backslash."""
+        raw = token.markup
+        if raw.startswith("&"):
+            return raw, text_pieces(raw)
+        return raw, [Piece("text", raw, token.content)]
+
+    def _soft_break(self, token: Any) -> tuple[str, list[Piece]]:
+        raw = self._source_of_break()
+        return raw, [Piece("text", raw, " ")]
+
+    def _hard_break(self, token: Any) -> tuple[str, list[Piece]]:
+        raw = self._source_of_break()
+        return raw, [Piece("break", raw)]
+
+    def _source_of_break(self) -> str:
+        match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
+        # If no line break is at the position, `pieces_of` does not find the returned line break.
+        return match[0] if match else "\n"
+
+    def _code(self, token: Any) -> tuple[str, list[Piece]]:
+        raw = token.meta["source"]
+        return raw, [Piece("atom", raw, raw)]
+
+    def _html(self, token: Any) -> tuple[str, list[Piece]]:
+        return token.content, [_html_piece(token.content)]
+
+    def _image(self, token: Any) -> tuple[str, list[Piece]]:
+        raw = token.meta["source"]
+        return raw, [Piece("atom", raw)]
+
+    def _footnote(self, token: Any) -> tuple[str, list[Piece]]:
+        return token.content, [Piece("atom", token.content)]
+
+    def _link_open(self, token: Any) -> tuple[str, list[Piece]]:
+        source = token.meta["source"]
+        if token.info == "auto":
+            return source, [Piece("atom", source, source)]
+        self._links.append((self._position, self._position + len(source)))
+        return "[", [Piece("open", "[", name="link")]
+
+    def _link_close(self, token: Any) -> tuple[str, list[Piece]]:
+        start, end = self._links.pop()
+        raw = self._content[self._position : end]
+        label = self._content[start + 1 : self._position]
+        # The text of the link `[label]` or `[label][]` is translated. Therefore the translation is
+        # `[text][label]`, with the label of the definition.
+        closing = f"][{' '.join(label.split())}]" if raw in {"]", "][]"} else raw
+        return raw, [Piece("close", closing, name="link")]
+
+    def _tag(self, token: Any) -> tuple[str, list[Piece]]:
+        name, _, side = token.type.rpartition("_")
+        return token.markup, [Piece(side, token.markup, name=name)]
+
+
+def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
+    """Remove the text and the end of each link such as `<https://a.b>`. The beginning of the link contains the
+    source code of the whole link.
+    """
+    found = []
+    is_in_autolink = False
+    for token in tokens:
+        if not is_in_autolink:
+            found.append(token)
+        if token.info == "auto":
+            is_in_autolink = token.type == "link_open"
+    return found
 
 
 def _after(pieces: list[Piece], length: int) -> list[Piece]:
@@ -260,12 +351,6 @@ def _after(pieces: list[Piece], length: int) -> list[Piece]:
             remaining.insert(0, Piece("text", first.raw[length:], first.text[length:]))
         length -= len(first.raw)
     return remaining
-
-
-def _special_pieces(raw: str, text: str) -> list[Piece]:
-    if raw.startswith("&"):
-        return text_pieces(raw)
-    return [Piece("text", raw, text)]
 
 
 def _html_piece(raw: str) -> Piece:
@@ -301,6 +386,17 @@ def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
     if depth > 0:
         found.append(Piece("atom", raw))
     return found
+
+
+def _has_equal_markup(parser: Any, source: str, translation: str, definitions: dict[str, Any]) -> bool:
+    """Return True if the translation of a block is one paragraph with the markup of the source block."""
+    if _structure(parser, translation, definitions) != _structure(parser, source, definitions):
+        # The Markdown parser finds other markup in the translation than in the source block. For example, `**`
+        # before a space does not begin bold text.
+        return False
+    # Some translations are not exactly one paragraph. For example, the translation is empty, or begins a code
+    # block with `~~~~`.
+    return [block.type for block in parser.parse(translation)] == _PARAGRAPH
 
 
 def _structure(parser: Any, content: str, definitions: dict[str, Any]) -> list[tuple[str, str]]:

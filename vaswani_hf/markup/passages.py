@@ -13,7 +13,7 @@ translation. The code calls an unchangeable part an atom.
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Literal
@@ -46,12 +46,15 @@ class Piece:
         text (str): The text that the model receives for the piece. The text is empty for tags, line breaks
             and some unchangeable parts.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
+        partner (Piece, optional): The closing tag of an opening tag, or the opening tag of a closing tag. None
+            if the tag has no partner. `translate_passages` sets `partner`.
     """
 
     kind: Literal["text", "atom", "open", "close", "break"]
     raw: str = ""
     text: str = ""
     name: str = ""
+    partner: "Piece | None" = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -266,146 +269,256 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
     return found
 
 
-def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
-    """Find the pairs of opening and closing tags, and return the Python ids of their `Piece` objects. Any two
-    pairs of tags are either nested or disjoint.
+def _set_partners(pieces: Sequence[Piece]) -> None:
+    """Set the partner of each tag that belongs to a pair of tags. Any two pairs of tags are either nested or
+    disjoint.
     """
-    paired: set[int] = set()
     waiting: list[Piece] = []
     for piece in pieces:
+        piece.partner = None
         if piece.kind == "open":
             waiting.append(piece)
         elif piece.kind == "close":
             numbers = [i for i, opened in enumerate(waiting) if opened.name == piece.name]
             if numbers:
-                paired |= {id(waiting[numbers[-1]]), id(piece)}
+                opened = waiting[numbers[-1]]
+                opened.partner = piece
+                piece.partner = opened
                 del waiting[numbers[-1] :]
-    return paired
 
 
 def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
     """Join the translations of the sentences of a passage, and insert the tags and the unchangeable
     parts.
     """
-    paired = _pairs_of([piece for sentence in sentences for piece in sentence.pieces])
-    root = Node()
-    open_nodes = [root]
-    source: list[Unit] = []
+    _set_partners(passage.pieces)
+    builder = _SourceBuilder()
     target: list[Unit] = []
     bounds: list[Bounds] = []
     for sentence in sentences:
-        first_source = len(source)
+        first_source = len(builder.units)
         first_target = len(target)
-        word = -1
-        # The white space before the next word.
-        space = " "
-        before = ""
-        nodes: list[Node] = []
-        for piece, text in zip(sentence.pieces, sentence.texts(), strict=True):
-            if piece.kind in {"text", "atom"}:
-                for node in nodes:
-                    node.after = node.after or (piece.text[:1] if piece.kind == "text" else "X")
-                nodes = []
-            if piece.kind == "close" and id(piece) in paired:
-                node = open_nodes.pop()
-                node.closing = piece.raw
-                node.source_end = len(source)
-                node.after = ""
-                nodes.append(node)
-            elif piece.kind in {"open", "close"} or (piece.kind == "atom" and not text):
-                kind = "pair" if id(piece) in paired else piece.kind
-                node = Node(piece.raw, kind=kind, before=before)
-                node.source_start = node.source_end = len(source)
-                open_nodes[-1].children.append(node)
-                nodes.append(node)
-                if kind == "pair":
-                    open_nodes.append(node)
-            elif piece.kind == "text":
-                for match in _SPACE_OR_WORD.finditer(text):
-                    if match[0].isspace():
-                        space = space.strip(" ") or match[0]
-                        continue
-                    word += bool(space)
-                    for part in filter(None, _WORD.fullmatch(match[0]).groups()):  # type: ignore[union-attr]
-                        source.append(Unit(part, word=word, space=space))
-                        space = ""
-            else:
-                word += len(text.split()) - (not space) if text.strip() else 0
-                source.append(Unit(text, raw=piece.raw, word=word, space=space))
-                space = " " if text[-1:].isspace() else ""
-            if piece.kind in {"text", "atom"}:
-                before = piece.text[-1:] if piece.kind == "text" else "X"
-        own = source[first_source:]
-        if own:
-            own[0].space = sentence.separator
+        builder.add_sentence(sentence)
+        source = builder.units[first_source:]
         if sentence.translation is None:
-            target += [replace(unit, source=first_source + i) for i, unit in enumerate(own)]
+            units = [replace(unit, source=i) for i, unit in enumerate(source)]
         else:
-            target += _target_units(sentence.translation, own, first_source, sentence.separator)
-        bounds.append(Bounds(first_source, len(source), first_target, len(target)))
-    root.source_end = len(source)
-    project(root, source, target, bounds)
+            units = _target_units(sentence.translation, source, sentence.separator)
+        for unit in units:
+            if unit.source is not None:
+                unit.source += first_source
+        target += units
+        bounds.append(Bounds(first_source, len(builder.units), first_target, len(target)))
+    root = builder.root
+    root.source_end = len(builder.units)
+    project(root, builder.units, target, bounds)
     return render(root, target, passage.escape)
 
 
-def _target_units(
-    translation: Translation, source: Sequence[Unit], first_source: int, separator: str
-) -> list[Unit]:
-    """Divide a translation into units (words, punctuation and unchangeable parts). `Unit.source` is the index
-    of the aligned word, punctuation or unchangeable part in the source text.
+class _SourceBuilder:
+    """Divides the sentences of a passage into units (words, punctuation and unchangeable parts) and nodes
+    (tags, and unchangeable parts that the model does not receive).
+
+    Attributes:
+        root (Node): The node of the whole passage.
+        units (list): The units of all sentences, in the order of the source.
     """
-    text = translation.text
-    source_word_of = {}
-    for pair in (translation.alignment or "").split():
-        source_word, target_word = pair.split("-")
-        source_word_of[int(target_word)] = int(source_word)
-    units_of_word: dict[int, list[int]] = {}
+
+    def __init__(self) -> None:
+        self.root = Node()
+        self.units: list[Unit] = []
+        # The root, and the pairs of tags whose closing tag is not reached yet.
+        self._open_nodes = [self.root]
+
+    def add_sentence(self, sentence: _Sentence) -> None:
+        """Add the units and the nodes of a sentence."""
+        # The index in the sentence of the last word.
+        self._word = -1
+        # The white space before the next unit.
+        self._space = " "
+        # The last character, or "X" after an unchangeable part.
+        self._before = ""
+        # The nodes after the last text and the last unchangeable part.
+        self._last_nodes: list[Node] = []
+        first = len(self.units)
+        for piece, text in zip(sentence.pieces, sentence.texts(), strict=True):
+            self._add(piece, text)
+        if len(self.units) > first:
+            self.units[first].space = sentence.separator
+
+    def _add(self, piece: Piece, text: str) -> None:
+        """Add a piece. `text` is the text that the model receives for the piece."""
+        if piece.kind == "open":
+            self._open(piece)
+        elif piece.kind == "close":
+            self._close(piece)
+        elif piece.kind == "break":
+            self._add_atom(text, piece.raw)
+        elif piece.kind == "atom":
+            self._set_after("X")
+            if text:
+                self._add_atom(text, piece.raw)
+            else:
+                self._add_node(piece.raw, "atom")
+            self._before = "X"
+        else:
+            self._set_after(piece.text[:1])
+            self._add_text(text)
+            self._before = piece.text[-1:]
+
+    def _add_text(self, text: str) -> None:
+        for match in _SPACE_OR_WORD.finditer(text):
+            if match[0].isspace():
+                # Keep a space that is not an ASCII space, such as a space that does not break.
+                self._space = self._space.strip(" ") or match[0]
+                continue
+            if self._space:
+                self._word += 1
+            for part in _WORD.fullmatch(match[0]).groups():  # type: ignore[union-attr]
+                if part:
+                    self._add_unit(part)
+
+    def _add_atom(self, text: str, raw: str) -> None:
+        num_words = len(text.split())
+        if num_words and not self._space:
+            # The first word of the unchangeable part is the end of the previous word, as in "R&amp;D".
+            num_words -= 1
+        self._word += num_words
+        self._add_unit(text, raw)
+        if text[-1:].isspace():
+            self._space = " "
+
+    def _add_unit(self, text: str, raw: str = "") -> None:
+        self.units.append(Unit(text, raw=raw, word=self._word, space=self._space))
+        self._space = ""
+
+    def _open(self, piece: Piece) -> None:
+        if piece.partner is None:
+            self._add_node(piece.raw, "open")
+        else:
+            self._open_nodes.append(self._add_node(piece.raw, "pair"))
+
+    def _close(self, piece: Piece) -> None:
+        if piece.partner is None:
+            self._add_node(piece.raw, "close")
+            return
+        node = self._open_nodes.pop()
+        node.closing = piece.raw
+        node.source_end = len(self.units)
+        # `after` is the character after the opening tag. The next text sets the character after the pair.
+        node.after = ""
+        self._last_nodes.append(node)
+
+    def _add_node(self, raw: str, kind: str) -> Node:
+        position = len(self.units)
+        node = Node(raw, kind=kind, before=self._before, source_start=position, source_end=position)
+        self._open_nodes[-1].children.append(node)
+        self._last_nodes.append(node)
+        return node
+
+    def _set_after(self, character: str) -> None:
+        for node in self._last_nodes:
+            node.after = character
+        self._last_nodes = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a word of a translation.
+
+    Attributes:
+        text (str): The characters of the part.
+        atom (str): The text of the placeholder (or other unchangeable part) that the part belongs to. Empty if
+            the part does not belong to a placeholder. A placeholder with spaces, such as `<%= x %>`, has a
+            part in each of its words.
+        begins_atom (bool): True if the part is the beginning of a placeholder.
+    """
+
+    text: str
+    atom: str = ""
+    begins_atom: bool = False
+
+
+def _target_units(translation: Translation, source: Sequence[Unit], separator: str) -> list[Unit]:
+    """Divide the translation of a sentence into units (words, punctuation and unchangeable parts).
+    `Unit.source` is the index in `source` of the aligned word, punctuation or unchangeable part.
+    """
+    aligned = _aligned_units(translation, source)
     atoms: dict[str, deque[int]] = {}
     for i, unit in enumerate(source):
         if unit.raw:
             atoms.setdefault(unit.text, deque()).append(i)
-        else:
-            units_of_word.setdefault(unit.word, []).append(i)
-    # Remove placeholders that occur in the translation but not in the source, because the model has invented
-    # them.
-    found = deque(_pattern_of(atoms).finditer(text))
     units: list[Unit] = []
     space = separator
-    for number, match in enumerate(re.finditer(r"\S+", text)):
-        start = match.start()
-        aligned = units_of_word.get(source_word_of.get(number, -1), [])
-        while start < match.end():
-            if found and found[0].start() <= start:
-                atom = found[0]
-                if atom.start() == start and atoms.get(atom[0]):
-                    of_source = atoms[atom[0]].popleft()
-                    units.append(replace(source[of_source], source=first_source + of_source, space=space))
-                    space = ""
-                elif atom.start() < start and units and units[-1].text == atom[0]:
-                    # The end of an unchangeable part with spaces, such as `<%= x %>`.
-                    space = ""
-                start = min(atom.end(), match.end())
-                if atom.end() <= match.end():
-                    found.popleft()
-                continue
-            end = min(found[0].start(), match.end()) if found else match.end()
-            of_chunk = _units_of_chunk(text[start:end], source, aligned)
-            for unit in of_chunk:
-                unit.source = None if unit.source is None else first_source + unit.source
-                unit.space = space
+    for number, parts in enumerate(_words_of(translation.text, _pattern_of(atoms))):
+        for part in parts:
+            if not part.atom:
+                of_part = _units_of_chunk(part.text, source, aligned.get(number, []))
+            elif part.begins_atom and atoms.get(part.atom):
+                index = atoms[part.atom].popleft()
+                of_part = [replace(source[index], source=index)]
+            elif not part.begins_atom and units and units[-1].text == part.atom:
+                # The part is the end of an unchangeable part with spaces, such as `<%= x %>`. The unit of the
+                # unchangeable part is already in the list.
                 space = ""
-                units.append(unit)
-            start = end
+                continue
+            else:
+                # Remove a placeholder that occurs in the translation but not in the source, because the model
+                # has invented the placeholder.
+                continue
+            of_part[0].space = space
+            units += of_part
+            space = ""
         space = " " if units else separator
     for previous, unit in pairwise(units):
         if unit.space and unit.source is not None and unit.source - 1 == previous.source:
             # Keep a space that does not break between two words.
-            unit.space = source[unit.source - first_source].space or unit.space
+            unit.space = source[unit.source].space or unit.space
     if units and source and not units[-1].is_word and not source[-1].is_word:
         # Record that the punctuation at the end of the translation is aligned with the punctuation at the end
         # of the source sentence.
-        units[-1].source = first_source + len(source) - 1
+        units[-1].source = len(source) - 1
     return units
+
+
+def _aligned_units(translation: Translation, source: Sequence[Unit]) -> dict[int, list[int]]:
+    """Map the index of each aligned word of the translation to the indices of the words and punctuation of the
+    source that the word is aligned with.
+    """
+    units_of_word: dict[int, list[int]] = {}
+    for i, unit in enumerate(source):
+        if not unit.raw:
+            units_of_word.setdefault(unit.word, []).append(i)
+    aligned = {}
+    for pair in (translation.alignment or "").split():
+        source_word, target_word = pair.split("-")
+        aligned[int(target_word)] = units_of_word.get(int(source_word), [])
+    return aligned
+
+
+def _words_of(text: str, pattern: re.Pattern[str]) -> Iterator[list[_Part]]:
+    """Divide each word of a text into parts inside and outside of the matches of `pattern`, which matches
+    placeholders and other unchangeable parts.
+    """
+    atoms = deque(pattern.finditer(text))
+    for word in re.finditer(r"\S+", text):
+        parts = []
+        start = word.start()
+        while start < word.end():
+            atom = atoms[0] if atoms else None
+            if atom is None or word.end() <= atom.start():
+                end = word.end()
+                parts.append(_Part(text[start:end]))
+            elif start < atom.start():
+                end = atom.start()
+                parts.append(_Part(text[start:end]))
+            else:
+                end = min(atom.end(), word.end())
+                parts.append(_Part(text[start:end], atom=atom[0], begins_atom=atom.start() == start))
+                if atom.end() <= word.end():
+                    atoms.popleft()
+            start = end
+        yield parts
 
 
 def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:

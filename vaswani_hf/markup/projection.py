@@ -214,7 +214,7 @@ def _aligned_range(
         if not free[i] or aligned is None:
             continue
         total += 1 if pair.source_start <= aligned < pair.source_end else -1
-        if total > best_sum and target[i].is_word | (best is not None):
+        if total > best_sum and (target[i].is_word or best is not None):
             best_sum = total
             best = (start, i + 1)
     if best is None:
@@ -299,67 +299,104 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
     """Return the translation with the tags and the unchangeable parts, in the format of the document (for
     example, as HTML).
     """
-    parts: list[str] = []
-    # `write_space` has already written the spaces before the first `num_spaced` units (words, punctuation and
-    # unchangeable parts) of the translation.
-    num_spaced = 0
+    writer = _Writer(root, target, escape)
+    return writer.write()
 
-    def write_space(i: int) -> None:
-        nonlocal num_spaced
-        if i == num_spaced and i < len(target):
-            num_spaced += 1
-            parts.append(escape(target[i].space))
 
-    def write_units(start: int, end: int) -> None:
+class _Writer:
+    """Writes the units of a translation (words, punctuation and unchangeable parts) and the nodes of a passage
+    (tags and unchangeable parts).
+    """
+
+    def __init__(self, root: Node, target: Sequence[Unit], escape: Callable[[str], str]):
+        self._root = root
+        self._target = target
+        self._escape = escape
+        self._parts: list[str] = []
+        # The number of units whose space is written. The space of a unit can be written before the unit, because
+        # tags can be between the space and the unit.
+        self._num_spaced = 0
+
+    def write(self) -> str:
+        """Write the whole passage, and return the text."""
+        self._write_node(self._root)
+        return "".join(self._parts)
+
+    def _write_node(self, node: Node) -> None:
+        """Write a node, and the units and the nodes inside the node."""
+        self._parts.append(node.raw)
+        position = node.start
+        for child in sorted(node.children, key=lambda child: (child.start, child.end)):
+            self._write_units(position, child.start)
+            before, after = self._spaces_around(child, parent=node)
+            self._parts.append(before)
+            self._write_node(child)
+            self._parts.append(after)
+            position = child.end
+        self._write_units(position, node.end)
+        self._parts.append(node.closing)
+
+    def _write_units(self, start: int, end: int) -> None:
         for i in range(start, end):
-            write_space(i)
-            parts.append(target[i].raw or escape(target[i].text))
+            self._parts.append(self._take_space(i))
+            unit = self._target[i]
+            self._parts.append(unit.raw or self._escape(unit.text))
 
-    def write(node: Node, parent: Node) -> None:
-        has_units = node.start < node.end
-        needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
-        if needs_space and parent.start == parent.end and parent is not root:
+    def _take_space(self, i: int) -> str:
+        """Return the space before unit `i`, or an empty string if this space is already written or if a unit
+        before unit `i` is not written.
+        """
+        if i != self._num_spaced or i >= len(self._target):
+            return ""
+        self._num_spaced += 1
+        return self._escape(self._target[i].space)
+
+    def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
+        """Return the space before and the space after a node."""
+        if node.start < node.end or node.kind == "open":
+            # An opening tag comes after the space of the next unit.
+            return self._take_space(node.start), ""
+        if node.kind == "close" or (node.kind == "pair" and not node.children):
+            return "", ""
+        # The node is an unchangeable part, or a pair of tags that encloses other nodes but no words.
+        if parent is not self._root and parent.start == parent.end:
             # The pair of tags around the node encloses no words in the translation. Therefore the next word
             # and its space come after the closing tag of the pair. Write a space only if the source text has
             # a space before the node.
-            needs_space = False
-            parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
-        if node.start == 0 and not node.before and target and target[0].space:
+            is_spaced = node.before.isspace() and node is not parent.children[0]
+            return " " if is_spaced else "", ""
+        if node.start == 0 and not node.before and self._target and self._target[0].space:
             # The node is at the beginning of the passage. The space before the first word comes after the node.
-            needs_space = False
-        is_glued_left = node.before.strip() != "" and is_aligned(node.start - 1, node.source_start - 1)
-        is_glued_right = node.after.isalnum() and is_aligned(node.start, node.source_start)
-        if has_units or node.kind == "open" or (needs_space and not is_glued_left):
-            write_space(node.start)
-        last = last_character()
-        if needs_space and not is_glued_left and node.before and not last.isspace():
-            is_word_before = node.before.isalnum() or last.isalnum()
-            parts.append(" " if node.before.isspace() or is_word_before else "")
-        parts.append(node.raw)
-        position = node.start
-        for child in sorted(node.children, key=lambda child: (child.start, child.end)):
-            write_units(position, child.start)
-            write(child, node)
-            position = child.end
-        write_units(position, node.end)
-        parts.append(node.closing)
-        if needs_space and not is_glued_left and not is_glued_right and node.after:
-            # Write a space between the node (an unchangeable part or a pair of tags without words) and the
-            # next word. `write_space` has already written one space before the node, so another space is
-            # necessary between the node and the next word.
-            is_spaced = node.after.isspace() and is_aligned(node.start, node.source_start)
-            is_word_after = node.start < len(target) and target[node.start].is_word
-            parts.append(" " if is_spaced or is_word_after else "")
+            return "", ""
+        if node.before.strip() and self._is_aligned(node.start - 1, node.source_start - 1):
+            # The source text has no space between the previous unit and the node.
+            return "", ""
+        before = self._space_before(node)
+        after = self._space_after(node)
+        return before, after
 
-    def is_aligned(i: int, source: int) -> bool:
-        return 0 <= i < len(target) and target[i].source == source
+    def _space_before(self, node: Node) -> str:
+        """Return the space before a node without words, which does not belong to the previous word."""
+        space = self._take_space(node.start)
+        written = space or next(filter(None, reversed(self._parts)), " ")
+        last = written[-1]
+        if not node.before or last.isspace():
+            return space
+        if node.before.isspace() or node.before.isalnum() or last.isalnum():
+            return f"{space} "
+        return space
 
-    def last_character() -> str:
-        return next(filter(None, reversed(parts)), " ")[-1]
+    def _space_after(self, node: Node) -> str:
+        """Return the space between a node without words and the next word. The space of the next word is
+        before the node.
+        """
+        is_next = self._is_aligned(node.start, node.source_start)
+        if not node.after or (is_next and node.after.isalnum()):
+            return ""
+        is_spaced = is_next and node.after.isspace()
+        is_word_after = node.start < len(self._target) and self._target[node.start].is_word
+        return " " if is_spaced or is_word_after else ""
 
-    for child in sorted(root.children, key=lambda child: (child.start, child.end)):
-        write_units(root.start, child.start)
-        write(child, root)
-        root.start = child.end
-    write_units(root.start, root.end)
-    return "".join(parts)
+    def _is_aligned(self, i: int, source: int) -> bool:
+        """Return True if unit `i` of the translation exists, and is aligned with the source unit `source`."""
+        return 0 <= i < len(self._target) and self._target[i].source == source
