@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import itertools
+import logging
 import multiprocessing
 import os
 import signal
@@ -330,4 +331,8 @@ def vaswani(capsys):
         assert len(sentences) == (code != 0), err
         return code, out, sentences[0] if sentences else ""
 
-    return run
+    levels = {name: logging.getLogger(name).level for name in ("vaswani_hf", "transformers", "datasets")}
+    yield run
+    # The options `--quiet` and `--verbose` change the log levels of this process.
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)

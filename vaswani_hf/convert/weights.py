@@ -114,11 +114,12 @@ def stack_names(
         modules (Mapping): Maps the name that the format gives each module in a layer, such as a LayerNorm, to
             the name in this package.
         attentions (Mapping, optional): Maps the name that the format gives each attention module in a layer
-            to the name in this package. projections (Mapping, optional): Maps the name that the format gives
-            each projection in an attention module to the name in this package. norm (str, optional): The name
-            that the format gives the LayerNorm at the end of the stack. weight (str): The last part of a
-            weight's name in the format, such as "weight" or "scale". bias (str): The last part of a bias's
-            name in the format, such as "bias".
+            to the name in this package.
+        projections (Mapping, optional): Maps the name that the format gives each projection in an attention
+            module to the name in this package.
+        norm (str, optional): The name that the format gives the LayerNorm at the end of the stack.
+        weight (str): The last part of a weight's name in the format, such as "weight" or "scale".
+        bias (str): The last part of a bias's name in the format, such as "bias".
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():

@@ -126,8 +126,9 @@ class PlannedMemory:
     """The memory of a training step.
 
     Attributes:
-        accelerator: The memory that a training step needs on a GPU. processor: The memory that a training
-            step needs on a CPU. If the trainer divides a batch into parts, the memory for one part.
+        accelerator: The memory that a training step needs on a GPU.
+        processor: The memory that a training step needs on a CPU. If the trainer divides a batch into parts,
+            the memory for one part.
     """
 
     accelerator: StepMemory
@@ -173,8 +174,9 @@ class Plan:
     """The estimated cost of a run. The field names are the keys of `vaswani plan --json`.
 
     Attributes:
-        vocab_size: The number of tokens in the source vocabulary. decoder_vocab_size: The number of tokens in
-            the target vocabulary. parameters: The numbers of parameters of the model and of its parts.
+        vocab_size: The number of tokens in the source vocabulary.
+        decoder_vocab_size: The number of tokens in the target vocabulary.
+        parameters: The numbers of parameters of the model and of its parts.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
         source_tokens: The maximum total number of source tokens (with padding) in all batches of the run;
