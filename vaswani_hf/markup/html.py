@@ -59,13 +59,15 @@ class _Reader(HTMLParser):
         # The tags, texts and comments of the document, called events. Each event is a tuple (offset in the
         # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # Maps the index in `_events` of an opening tag to True if the element, such as `<pre>`, is not
-        # translated, and to False if the element has the attribute `translate="yes"`.
+        # Maps opening tags (indices in `_events`) to True if the element, such as `<pre>`, is not translated,
+        # and to False if the element has the attribute `translate="yes"`. Other opening tags are not in the
+        # dict.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
         if self.rawdata.startswith("<"):
-            # The document ends inside a tag or a comment. `close` would interpret the tag as text.
+            # The document ends inside a tag or a comment. The method `close` of `HTMLParser` would interpret
+            # the incomplete tag as text.
             self._events.append((len(text) - len(self.rawdata), "declaration", ""))
         else:
             self.close()
@@ -110,8 +112,9 @@ class _Reader(HTMLParser):
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
         """Return a tuple (kind, name, source code, False) for each tag and each text, but only one tuple
-        (kind, name, source code, True) for an element whose content is not translated. The name is empty if
-        the element has no end tag, or contains an element with the attribute `translate="yes"`.
+        (kind, name, source code, True) for an element whose content is not translated. The name in the tuple
+        of an untranslated element is empty if the element has no end tag, or contains an element with the
+        attribute `translate="yes"`.
         """
         ends, are_closed = self._ends()
         last = len(self._events) - 1
@@ -139,9 +142,11 @@ class _Reader(HTMLParser):
         return found
 
     def _ends(self) -> tuple[list[int], list[bool]]:
-        """For each event, return the index of the first event (tag, text or comment) after the element that
-        begins at the event, and return whether the element has an end tag. If the element has no end tag, an
-        inline element ends at the next tag of a block, and a block ends at the end of its parent.
+        """For each event (tag, text or comment), consider the element that begins at the event. Return the
+        index of the first event after the element, and False if the element has no end tag. For an event that
+        begins no element, such as a text, return the index of the next event and True. Without an end tag, an
+        inline element ends at the next opening or closing tag of a block element, and a block element ends at
+        the end of its parent.
         """
         last = len(self._events) - 1
         ends = [i + 1 for i in range(last)]
@@ -216,7 +221,7 @@ def keeps_content(tag: str) -> bool:
 def text_of_code(name: str, raw: str) -> str:
     """Return the text between the tags of an inline code element, if this text is one word. The word is part
     of the sentence that the model receives, so that the model can copy the word into the translation. Return
-    an empty text for all other elements.
+    an empty text if the element is not inline code, or does not contain exactly one word.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
@@ -224,8 +229,8 @@ def text_of_code(name: str, raw: str) -> str:
 
 def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
     """Return the character references, such as `&nbsp;`, in the texts of a passage, as a dictionary from
-    characters to references. A character is not in the dictionary if the passage also contains the character
-    itself.
+    characters to references. If the passage also contains a character directly, without a reference, the
+    character is not in the dictionary.
     """
     texts = [piece.raw for piece in pieces if piece.kind == "text"]
     references = {}
@@ -279,8 +284,9 @@ def _end_without_space(raw: str) -> int:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide an HTML text without tags into two kinds of pieces: texts and unchangeable parts. The texts are
-    translated. An unchangeable part, such as a placeholder, is copied into the translation.
+    """Divide a part of an HTML document that contains no tags into two kinds of pieces: texts and
+    unchangeable parts. The texts are translated. An unchangeable part, such as a placeholder, is copied into
+    the translation.
     """
     pieces = []
     end = 0
@@ -303,7 +309,7 @@ def text_pieces(raw: str) -> list[Piece]:
 
 
 def _text_piece(raw: str) -> Piece:
-    """Return the piece of a text. Spaces that do not break, and other spaces that are not ASCII characters, are
-    not joined to one space.
+    """Convert a text without tags to a `Piece` of the kind "text". Non-breaking spaces, and other spaces that
+    are not ASCII characters, are not joined to one space.
     """
     return Piece("text", raw, re.sub(r"\s+", " ", unescape(raw), flags=re.ASCII))

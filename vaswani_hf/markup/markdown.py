@@ -62,8 +62,9 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     lines = text[len(before) :].split("\n")
     blocks: list[_Block] = []
     edits: list[_Edit] = []
-    # The line and the column at which the previous block ends. The search for the next block begins at
-    # `cursor`, so that the second of two table cells with equal text is found.
+    # The line and the column at which the previous block ends. The search for the next block, such as a table
+    # cell, begins at `cursor`. Otherwise, the search would find the first of two table cells with equal text
+    # twice.
     cursor = (0, 0)
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
@@ -153,7 +154,9 @@ def _parser() -> Any:
 
 
 def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]:
-    """Return a rule of the parser that also records the source code of the token that `rule` finds."""
+    """Wrap `rule`, a rule of the Markdown parser, so that it also records the Markdown source of the token
+    that it finds.
+    """
 
     def record(state: Any, silent: bool) -> bool:
         start = state.pos
@@ -161,7 +164,8 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
         is_found = rule(state, silent)
         if is_found and not silent:
             for token in state.tokens[num_tokens:]:
-                # The first token can be the text before the link, the image or the code.
+                # The first new token of the parser can be the text before the link, the image or the inline
+                # code.
                 if token.type != "text":
                     token.meta["source"] = state.src[start : state.pos]
                     break
@@ -233,7 +237,8 @@ class _InlineReader:
         self._content = content
         # The offset of the next token.
         self._position = 0
-        # The offsets of the first and after the last character of each link that is not closed yet.
+        # For each link that is not closed yet, the offset at which its opening mark begins, and the offset at
+        # which the whole link ends.
         self._links: list[tuple[int, int]] = []
         # For each type of token, a function that returns the source code and the pieces of a token.
         self._readers: dict[str, Callable[[Any], tuple[str, list[Piece]]]] = {
@@ -256,8 +261,8 @@ class _InlineReader:
         }
 
     def pieces_of(self, tokens: Sequence[Any]) -> list[Piece] | None:
-        """Return the texts, unchangeable parts and tags of the block. Return None if a token is not found in
-        the source code of the block.
+        """Return the texts, unchangeable parts and tags of the block. Return None if the tokens of the parser
+        do not match the Markdown source of the block.
         """
         pieces: list[Piece] = []
         for token in _without_texts_of_autolinks(tokens):

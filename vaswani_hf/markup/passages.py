@@ -42,7 +42,7 @@ class Piece:
     Attributes:
         kind (str): "text" (a text that is translated), "atom" (an unchangeable part that is copied), "open"
             (an opening tag), "close" (a closing tag) or "break" (a line break).
-        raw (str): The source code of the text, tag, line break or unchangeable part in the document.
+        raw (str): The piece as the document contains it, such as the HTML tag `<b>` or the text `R&amp;D`.
         text (str): The text that the model receives for the piece. The text is empty for tags, line breaks
             and some unchangeable parts.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
@@ -95,7 +95,7 @@ class _Sentence:
         receives an empty text for each unchangeable part.
         """
         texts: list[str] = []
-        # True if a removed part is between the previous text and the current piece.
+        # True if an unchangeable part was removed between the previous text and the current piece.
         is_after_removed = False
         for piece in self.pieces:
             is_removed = piece.kind == "atom" and not self.has_atoms
@@ -107,8 +107,9 @@ class _Sentence:
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # If two commas follow each other after the removal of an unchangeable part, remove one of
-                    # the commas. For example, "a, {x}, b" becomes "a, b" instead of "a,, b".
+                    # If the removal of an unchangeable part, such as `{x}`, leaves two commas next to each
+                    # other, remove one of the commas. For example, "a, {x}, b" becomes "a, b" instead of "a,,
+                    # b".
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
             if texts[-1]:
@@ -121,8 +122,8 @@ class _Sentence:
 
     def may_keep_atoms(self) -> bool:
         """Return True if the text of each unchangeable part, such as `{x}`, can be recognised in a
-        translation. The text of an unchangeable part must not be a word, and must not occur elsewhere in the
-        source sentence.
+        translation. The text that the model receives for an unchangeable part must not be a word, and must
+        not occur in another place of the source sentence.
         """
         source = self.source()
         return all(
@@ -131,7 +132,9 @@ class _Sentence:
         )
 
     def is_faithful(self) -> bool:
-        """Return True if each unchangeable part occurs in the translation as many times as in the source."""
+        """Return True if each unchangeable part, such as `{x}`, occurs in the translation as many times as in
+        the source.
+        """
         assert self.translation is not None
         numbers = Counter(self.atoms)
         found = Counter(_pattern_of(numbers).findall(self.translation.text))
@@ -472,7 +475,8 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
         space = " " if units else separator
     for previous, unit in pairwise(units):
         if unit.space and unit.source is not None and unit.source - 1 == previous.source:
-            # Keep a space that does not break between two words.
+            # Copy the space between the two aligned source words, because the space can be a non-breaking
+            # space.
             unit.space = source[unit.source].space or unit.space
     if units and source and not units[-1].is_word and not source[-1].is_word:
         # Record that the punctuation at the end of the translation is aligned with the punctuation at the end

@@ -19,12 +19,13 @@ class Unit:
 
     Attributes:
         text (str): The text of the word, punctuation or unchangeable part.
-        raw (str): The source code of an unchangeable part. Empty if the unit is a word or punctuation.
-        word (int): In the source text, the index in the sentence of the white-space-separated word to which
-            the `Unit` belongs.
+        raw (str): The unchangeable part as it stands in the document. `raw` is empty for words and
+            punctuation.
+        word (int): For a unit of the source text, the white-space-separated word that contains the unit, as
+            the index of the word in its sentence.
         space (str): The white space before the unit.
-        source (int, optional): In the translation, the index of the aligned `Unit` in the source text. None
-            without an aligned `Unit`.
+        source (int, optional): For a unit of the translation, the index of the aligned `Unit` of the source
+            text. None without an aligned `Unit`.
     """
 
     text: str
@@ -57,12 +58,13 @@ class Node:
             sentence.
         source_start (int): For a pair of tags, the index of the first source unit (such as a word) between
             the tags. For a single tag (a tag without a partner) or an unchangeable part, the index of the
-            next source word or other source `Unit`.
+            next source unit.
         source_end (int): For a pair of tags, the index of the first source unit (such as a word) after the
             closing tag.
-        start (int): The index of the first word (or other `Unit`) of the translation after the opening tag,
-            the single tag (without a partner) or the unchangeable part.
-        end (int): The index of the first unit of the translation after the node.
+        start (int): For a pair of tags, the index of the first unit of the translation after the opening tag.
+            For a single tag or an unchangeable part, the index of the next unit of the translation.
+        end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
+            otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -122,8 +124,8 @@ def _place_pairs(
 ) -> None:
     """For each pair of tags directly inside `parent`, choose the words of the translation that the two tags
     will enclose. Begin with the pairs of tags for which `_aligned_range` finds target words for every
-    sentence inside the pair. Place the pairs of tags without such target words last, around words that are
-    not yet inside another pair.
+    sentence inside the pair. Place the other pairs of tags last, around words of the translation that are not
+    yet inside a pair of tags.
     """
     free = [True] * len(target)
     unsure = []
@@ -177,8 +179,8 @@ def _aligned_range(
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
     """Return the range of units in the translation that corresponds to the source units between a pair of
-    tags. Return None if no word of the translation is aligned with the text between the tags, or if other
-    pairs of tags directly inside `parent` already contain all aligned words.
+    tags. Return None if no word of the translation is aligned with the text between the tags, or if all
+    aligned words are already inside other pairs of tags.
     """
     region = _region(parent, sentence)
     words = [
@@ -226,8 +228,8 @@ def _aligned_range(
 
 
 def _is_outside(unit: Unit, pair: Node) -> bool:
-    """Return True if `unit` is punctuation, and the aligned source word or punctuation is outside the pair of
-    tags.
+    """Return True if `unit` is punctuation of the translation that is aligned with a source unit outside the
+    tags of `pair`.
     """
     return (
         not unit.is_word
@@ -253,12 +255,13 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Return the position of a node in the translation. Place the node directly after the translation of the
-    preceding source word or other source `Unit`. If the preceding source word has no aligned word, place the
-    node directly before the translation of the following source word. For an opening tag without a closing
-    tag, try the following source word first. If neither source word has an aligned word, the node keeps its
-    relative position in the sentence. For example, a node in the middle of the source sentence goes into the
-    middle of the translation.
+    """Choose the place of `node` (a pair of tags, a single tag or an unchangeable part) in the translation,
+    and return the index of the unit after the node. Place the node directly after the translation of the
+    preceding source unit (such as a word). If the preceding source unit has no translation, place the node
+    directly before the translation of the following source unit. For an opening tag without a closing tag,
+    try the following source unit first. If neither the preceding nor the following source unit has a
+    translation, the node keeps its relative position in the sentence. For example, a node in the middle of
+    the source sentence goes into the middle of the translation.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -286,8 +289,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
     """If `node` lies inside a pair of tags in `pairs`, move `node` out of the pair. `node` must contain no
-    units (words, punctuation or unchangeable parts). If the node is before the pair in the source, move the
-    node before the pair; otherwise, move the node after the pair.
+    units (words, punctuation or unchangeable parts). If `node` is before the pair of tags in the source, move
+    `node` before the pair of tags; otherwise, move `node` after the pair of tags.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -360,13 +363,14 @@ class _Writer:
             return "", ""
         # The node is an unchangeable part, or a pair of tags that encloses other nodes but no words.
         if parent is not self._root and parent.start == parent.end:
-            # The pair of tags around the node encloses no words in the translation. Therefore the next word
-            # and its space come after the closing tag of the pair. Write a space only if the source text has
-            # a space before the node.
+            # In the translation, the pair of tags around `node` encloses no words. Therefore the next word,
+            # and the space before the word, come after the closing tag of the pair. Write a space only if the
+            # source text has a space before the node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         if node.start == 0 and not node.before and self._target and self._target[0].space:
-            # The node is at the beginning of the passage. The space before the first word comes after the node.
+            # The node begins the passage. Therefore write the space before the first word of the translation
+            # after the node.
             return "", ""
         if node.before.strip() and self._is_aligned(node.start - 1, node.source_start - 1):
             # The source text has no space between the previous unit and the node.

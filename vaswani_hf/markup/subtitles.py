@@ -39,7 +39,8 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
     parts = []
     end = 0
     for content, translation in zip(contents, translations, strict=True):
-        # Replace only the content, so that the rest of the file is copied.
+        # Replace only the text of each subtitle, and copy the rest of the file, such as the time stamps,
+        # unchanged.
         time_stamps = _TIME_STAMPS.search(text, end)
         assert time_stamps is not None
         start = text.index(content, time_stamps.end())
