@@ -312,9 +312,9 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the new token of `change` begins the next word, the word of the runner-up ends before the new
-        # token. Then also multiply the probability of the runner-up by the probability of the new token,
-        # because only the new token shows that the word has ended.
+        # If the new token of `change` begins the next word, also multiply the probability of the runner-up by
+        # the probability of the new token. Only the beginning of the next word shows that the word of the
+        # runner-up has ended.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -202,15 +202,15 @@ class SearchRecord:
         num_counted (int): The number of finished hypotheses, best first, that the decision to stop uses. The
             search compares the score of the best unfinished beam with the lowest score of the `num_counted`
             best finished hypotheses.
-        considers_all_lengths (bool): True if the search considers all possible lengths of the best unfinished
-            beam, up to `limit`, when the search decides whether to stop. If `considers_all_lengths` is False,
-            the decision to stop uses only the current length of this beam.
+        considers_all_lengths (bool): True if the decision to stop considers all lengths that the best
+            unfinished beam can still reach, up to `limit`. If `considers_all_lengths` is False, the decision
+            to stop uses only the current length of this beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of candidates of each step: the search considers only this number of
             the best continuations of all beams. `num_candidates` is at least `2 * num_beams`.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The temperatures of the softmax normalizers: `Node.normalizers[i]` belongs to
-            `temperatures[i]`.
+        temperatures (sequence): The softmax temperatures for which the nodes store normalizers:
+            `Node.normalizers[i]` is the normalizer at the temperature `temperatures[i]`.
         nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
             its children. The children of a beam are its `num_candidates` most probable next tokens, most
             probable first.
@@ -247,8 +247,8 @@ class RunnerUp:
         position (int): The index in `Explanation.target` of the first token that differs from the
             translation.
         token (int): The id of the token that replaces the token of the translation at `position`.
-        translation (str): The best translation that begins with the tokens of `Explanation.target` before
-            `position`, followed by `token`. Beam search finds `translation`.
+        translation (str): The best translation with a given beginning: first the tokens of
+            `Explanation.target` before `position`, then `token`. Beam search finds `translation`.
         score (float): The score of `translation`.
     """
 

@@ -123,7 +123,8 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # `record_step` was not called after the last step, so mark the beams of the last step here.
+                # `record_step` sets the state of beams at the start of the next step. No step follows the
+                # last step, so set the state of its beams here.
                 for index in [i for i in candidates if i not in ended][:num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)

@@ -141,8 +141,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DamagedFileError(ValueError):
-    """Raised if a file of a checkpoint is damaged, incomplete or missing. The argument states the fault,
-    without a full stop. The error message adds the remedy.
+    """Raised if a file of a checkpoint is damaged, incomplete or missing. The argument of the constructor
+    describes the damage, without a full stop. `__str__` appends the advice to copy or download the file
+    again.
     """
 
     def __str__(self) -> str:

@@ -66,7 +66,7 @@ def direction_tag(language: str) -> str:
 
 
 def is_tree_tokenizer(tokenizer: Any) -> bool:
-    """Return True if the tokenizer is the target tokenizer of a parser."""
+    """Return True if the tokenizer is the target tokenizer of a constituency parsing model."""
     return bool(getattr(tokenizer, "init_kwargs", {}).get(TREE_MARK, False))
 
 

@@ -27,9 +27,9 @@ _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
 # PyTorch's LayerNorm adds an epsilon to the variance, and "The Annotated Transformer" does not. The imported
 # config sets the epsilon of PyTorch's LayerNorm to 1e-12, because a value of 1e-12 is too small to change the
-# outputs. "The Annotated Transformer" adds 1e-6 to the standard deviation. The import omits the added
-# constant 1e-6. Without this constant, LayerNorm outputs change by less than one part in 100,000 if the
-# standard deviation of the input features is above 0.1.
+# outputs. "The Annotated Transformer" adds 1e-6 to the standard deviation. The imported model does not add
+# the constant 1e-6 to the standard deviation. Without this constant, LayerNorm outputs change by less than
+# one part in 100,000 if the standard deviation of the input features is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 

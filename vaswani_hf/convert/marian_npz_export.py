@@ -329,10 +329,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
-    epsilon. The export multiplies four tensors by c: the token embeddings, the position embeddings, the
-    outputs of sub-layers, and in post-norm models the outputs of LayerNorms. If the input of a linear layer
-    is multiplied by c, the export divides the weight of the linear layer by c. Therefore the output of the
-    linear layer stays the same.
+    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c: the token
+    embeddings, the position embeddings, the outputs of sub-layers, and in post-norm models the outputs of
+    earlier LayerNorms. If the input of a linear layer is multiplied by c, the export divides the weight of
+    the linear layer by c. Therefore the output of the linear layer stays the same.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:

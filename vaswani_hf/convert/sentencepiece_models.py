@@ -12,10 +12,10 @@ models. Each tokenizer must split texts only into pieces of its own SentencePiec
 the tokenizer's own SentencePiece model, the conversion disables the piece: in the vocabulary of the
 tokenizer, the piece gets the character `_FOREIGN` at its beginning. The character `_FOREIGN` (U+E000) does
 not occur in texts, and the decoder of the tokenizer removes the character. The conversion never disables a
-piece of one character, or a piece whose characters are all unknown in the SentencePiece model of the
-tokenizer. The tokenizer must be able to use a piece that consists only of characters that its SentencePiece
-model does not know. The reason is that SentencePiece joins adjacent unknown characters to one piece, and
-Marian looks up the joined piece in the vocabulary.
+piece of one character. The conversion also never disables a piece that consists only of unknown characters
+(characters that occur in no piece of the tokenizer's own SentencePiece model). The tokenizer needs pieces of
+unknown characters, because SentencePiece joins adjacent unknown characters to one piece, and Marian looks up
+the joined piece in the vocabulary.
 """
 
 import base64
@@ -204,9 +204,9 @@ def source_and_target_tokenizers(
     source vocabulary and the target vocabulary.
 
     `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
-    source model and the target model. Without SentencePiece models, `word_tokenizer` creates tokenizers that
-    split texts at spaces, and receives the argument `joiner`. `source_has_end` is False if the library adds
-    no end token to source texts.
+    source model and the target model. If `model_files` is empty, the function `word_tokenizer` creates
+    tokenizers that split texts at spaces. `joiner` is an argument for `word_tokenizer`. `source_has_end` is
+    False if the library adds no end token to source texts.
     """
     tokenizers = []
     for number, ids in enumerate(vocabularies):

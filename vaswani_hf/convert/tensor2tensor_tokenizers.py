@@ -33,8 +33,8 @@ _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"
 _ESCAPING_CHARACTERS = "\\_u;0123456789"
-# tensor2tensor decodes an invalid character code as "〓" (U+3013). If a character is not defined in Unicode,
-# the imported tokenizer writes the code of "〓" for the character.
+# tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer replaces a character
+# that is not defined in Unicode by the escape sequence of "〓": `\12307;`.
 _UNDEFINED = 0x3013
 # The Unicode categories of characters that texts do not contain: not assigned, private use, and surrogates.
 _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")

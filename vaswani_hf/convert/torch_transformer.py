@@ -220,8 +220,8 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the matrix whose name the user has given in the field `key` of `facts`, without dimensions of
-    size 1. Return `default` if the user has given no name.
+    """Return a matrix of the state dict, without dimensions of size 1. The user gives the name of the matrix
+    in the field `key` of `facts`, such as "positions". Return `default` if the user has given no name.
     """
     weight = _weight(others, facts, key, default)
     if weight is default:

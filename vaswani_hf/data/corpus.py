@@ -62,8 +62,8 @@ class Corpus:
     # The encoded pairs of the training split and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # Maps the name of each split to a report that counts kept and removed sentence pairs. The report of a
-    # stream counts the pairs while the stream is read.
+    # Maps the name of each split to a report that counts kept and removed sentence pairs. For a stream, the
+    # numbers in the report grow while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
     # Chooses the training pairs of each epoch. None if the training corpora have no weights.
     weighted: WeightedPairs | None = field(init=False, default=None)

@@ -54,7 +54,9 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], option: str, path: str) -> None:
-    """Raise an error if the file that an option names has no text. `lines` are the lines of the file."""
+    """Raise an error if the file `path`, the value of the command-line option `option`, has no text. `lines`
+    are the lines of the file.
+    """
     if not any(line.strip() for line in lines):
         state = "has only empty lines" if lines else "is empty"
         raise InvalidValueError(f"`{option}` must hold text, but {path} {state}.")

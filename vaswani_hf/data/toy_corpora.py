@@ -37,7 +37,7 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
-# The number of examples in the validation split, and in the test split.
+# The number of examples in each of two splits: the validation split and the test split.
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 

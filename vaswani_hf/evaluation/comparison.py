@@ -69,8 +69,8 @@ class Score:
         score: The score, from 0 to 100.
         confidence_interval: The two ends of the 95 % confidence interval, from 0 to 100; None for fewer than
             `FEWEST_SENTENCES` sentences.
-        p_values: The p-values of the difference from the baseline; None for the baseline, and in a length
-            bucket.
+        p_values: The p-values of the difference from the baseline; None for the baseline itself, and for a
+            score on only one length bucket.
     """
 
     score: float

@@ -59,9 +59,9 @@ class _Reader(HTMLParser):
         # The tags, texts and comments of the document, called events. Each event is a tuple (offset in the
         # document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # Maps opening tags (indices in `_events`) to True if the element, such as `<pre>`, is not translated,
-        # and to False if the element has the attribute `translate="yes"`. Other opening tags are not in the
-        # dict.
+        # For an opening tag (an index in `_events`), the value is True if the element must not be translated,
+        # such as `<pre>`. The value is False if the element has the attribute `translate="yes"`. Other
+        # opening tags are not in the dict.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
@@ -142,11 +142,12 @@ class _Reader(HTMLParser):
         return found
 
     def _ends(self) -> tuple[list[int], list[bool]]:
-        """For each event (tag, text or comment), consider the element that begins at the event. Return the
-        index of the first event after the element, and False if the element has no end tag. For an event that
-        begins no element, such as a text, return the index of the next event and True. Without an end tag, an
-        inline element ends at the next opening or closing tag of a block element, and a block element ends at
-        the end of its parent.
+        """Return two lists, `ends` and `are_closed`, with one entry for each event (tag, text or comment). If
+        event i is the start tag of an element, `ends[i]` is the index of the first event after the element,
+        and `are_closed[i]` is False if the element has no end tag. For all other events, such as texts, and
+        for void elements, such as `<br>`, `ends[i]` is i + 1 and `are_closed[i]` is True. Without an end tag,
+        an inline element ends at the next opening or closing tag of a block element, and a block element ends
+        at the end of its parent.
         """
         last = len(self._events) - 1
         ends = [i + 1 for i in range(last)]

@@ -334,8 +334,8 @@ class _InlineReader:
 
 
 def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
-    """Remove the text and the end of each link such as `<https://a.b>`. The beginning of the link contains the
-    source code of the whole link.
+    """Remove the text and the end of each autolink, such as `<https://a.b>`. The first token of an autolink,
+    `link_open`, contains the source code of the whole autolink.
     """
     found = []
     is_in_autolink = False

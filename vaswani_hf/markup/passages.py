@@ -121,9 +121,9 @@ class _Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if the text of each unchangeable part, such as `{x}`, can be recognised in a
-        translation. The text that the model receives for an unchangeable part must not be a word, and must
-        not occur in another place of the source sentence.
+        """Return True if each unchangeable part, such as `{x}`, has a text by which the part can later be
+        found in the translation. The text that the model receives for an unchangeable part must not be a
+        word, and must not occur in another place of the source sentence.
         """
         source = self.source()
         return all(

@@ -155,7 +155,7 @@ def _place_pairs(
 
 
 def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
-    """Yield each sentence with at least one source unit (such as a word) between the two tags of the pair."""
+    """Yield each sentence that has a source unit (such as a word) between the two tags of the pair."""
     for sentence in sentences:
         start = max(pair.source_start, sentence.source_start)
         if start < min(pair.source_end, sentence.source_end):
@@ -316,8 +316,8 @@ class _Writer:
         self._target = target
         self._escape = escape
         self._parts: list[str] = []
-        # The number of units whose space is written. The space of a unit can be written before the unit, because
-        # tags can be between the space and the unit.
+        # The number of units whose preceding white space is already written. The white space can be written
+        # earlier than its unit, because tags can be between the white space and the unit.
         self._num_spaced = 0
 
     def write(self) -> str:
@@ -373,7 +373,8 @@ class _Writer:
             # after the node.
             return "", ""
         if node.before.strip() and self._is_aligned(node.start - 1, node.source_start - 1):
-            # The source text has no space between the previous unit and the node.
+            # Write no space before the node, because the source text has no space between the previous unit
+            # (such as a word) and the node.
             return "", ""
         before = self._space_before(node)
         after = self._space_after(node)

@@ -3,7 +3,7 @@ token.
 
 Each step of the search has five parts:
 
-1. A decoder of the file decoding_vaswani reads the last token of each beam and returns the logits of the next
+1. A decoder (see decoding_vaswani.py) reads the last token of each beam and returns the logits of the next
    token. The fast decoder is `TreeAttentionDecoder`.
 2. The candidate selection chooses the best continuations of the beams, called candidates. There are at least
    twice as many candidates as beams.
@@ -164,11 +164,11 @@ class BeamSearch:
         self.finished = FinishedTranslations(prompts, self.fill)
         self.num_new = 0
         self.is_over = False
-        # On a CPU without sampling, a step in which no candidate ends skips the handling of ended candidates.
-        # On a CPU without sampling, the search also skips the stopping rule until the first candidate has
-        # ended. On a GPU, each step handles ended candidates and applies the stopping rule, because a check
-        # for ended candidates would make the CPU wait for the GPU. With sampling, the candidates are not
-        # sorted, so each step sorts them.
+        # On a CPU, a search without sampling skips the handling of ended candidates in each step in which no
+        # candidate ends. On a CPU, a search without sampling also skips the stopping rule until the first
+        # candidate has ended. On a GPU, each step handles ended candidates and applies the stopping rule,
+        # because a check for ended candidates would make the CPU wait for the GPU. With sampling, the
+        # candidates are not sorted, so each step sorts them.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
         # Set `is_late` to False if one additional step of the search would have side effects: recorded
@@ -365,9 +365,9 @@ class BeamSearch:
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove from the batch the sentences whose search has ended, and keep `num_staying` sentences. If
-        the CPU reads the number of open sentences one step late (`is_late` of `StepReader`), `num_staying` is
-        the number of sentences whose search continued after the previous step. The search for some of the
-        kept sentences has perhaps ended in the current step.
+        `is_late` of `StepReader` is True, `num_staying` is the number of sentences whose search continued
+        after the previous step, because the CPU does not know the number for the current step yet. The search
+        for some of the kept sentences has perhaps ended in the current step.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)

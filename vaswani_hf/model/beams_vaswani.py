@@ -22,8 +22,8 @@ EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
 def exists(scores: Any) -> Any:
-    """For each score, return True if the score belongs to a real beam, candidate or translation. Return False
-    for an empty place (`EMPTY_SCORE`) and for an excluded candidate (`EXCLUDED_SCORE`).
+    """For each score, return True if the score belongs to a beam, candidate or translation that the search
+    can use. Return False for an empty place (`EMPTY_SCORE`) and for an excluded candidate (`EXCLUDED_SCORE`).
     """
     # The scores of real translations are far above `EMPTY_SCORE / 2`.
     return scores > EMPTY_SCORE / 2

@@ -1,7 +1,8 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file has three parts: the class `VaswaniConfig`, the names that a config accepts, and the code files that
-are saved with a config. config_fields_vaswani.py defines how a field is declared.
+This file has four parts: the class `VaswaniConfig`, the field names that a config accepts, the names of files
+that are saved with a checkpoint, and functions that read special token ids. config_fields_vaswani.py defines
+how a field is declared.
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.

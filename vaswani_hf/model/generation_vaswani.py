@@ -669,8 +669,8 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
 def max_new_tokens_of(config: Any, source_length: int, prompt_length: int, num_positions: float) -> int:
     """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
 
-    `config` contains the settings `max_new_tokens`, `max_length`, `max_length_a` and `max_length_b`. The
-    decoder reads `prompt_length` tokens before the new tokens: the start token and the target prefix.
+    `config` contains the settings `max_new_tokens`, `max_length`, `max_length_a` and `max_length_b`.
+    `prompt_length` is the number of tokens in the decoder's prompt: the start token and the target prefix.
     `num_positions` is the number of tokens that the decoder can read, see `positions_left`.
     """
     limits = [positions_left(num_positions, prompt_length)]

@@ -285,10 +285,10 @@ class PhraseTables:
     """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
     GPU in each step of the search.
 
-    The bool tensor `matches` [..., F, L + 1] describes which tokens of the F phrases a translation contains.
-    Entry [f, l] of `matches` is True if the translation ends with the first l tokens of phrase f. If l is the
-    length of phrase f, entry [f, l] of `matches` stays True in later steps, because the translation contains
-    the whole phrase.
+    The bool tensor `matches` [..., F, L + 1] describes how much of each phrase a translation contains, for F
+    phrases of at most L tokens. Entry [f, l] of `matches` is True if the translation ends with the first l
+    tokens of phrase f. If l is the length of phrase f, entry [f, l] of `matches` stays True in later steps,
+    because the translation contains the whole phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -351,7 +351,7 @@ class PhraseTables:
 def unmet_phrases(
     search: BeamSearch, must_contain: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[list[Sequence[int]]]]:
-    """Return the missing phrases of each result of each sentence."""
+    """For each result of each sentence, return the required phrases that the result does not contain."""
     sequences, scores, _ = search.results()
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]

@@ -129,7 +129,7 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 def fit_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
     """Return the phrases unchanged if a translation of the prompt and at most `capacity` new tokens can
     contain all phrases. Otherwise merge the phrases into one sequence in which phrases overlap. Return None
-    if the sequence of merged phrases needs more than `capacity` tokens after the prompt.
+    if the merged sequence needs more than `capacity` tokens after the prompt.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

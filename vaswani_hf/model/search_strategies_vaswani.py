@@ -302,8 +302,8 @@ def highest_reachable_score(
     log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
 ) -> Any:
     """Return the highest score that an unfinished translation can still reach. The unfinished translation has
-    `length` new tokens, and the complete translation has at most `longest` new tokens. `log_prob` is the
-    summed log-probability so far. More tokens cannot increase `log_prob`.
+    `length` new tokens now, and at most `longest` new tokens when it is finished. `log_prob` is the summed
+    log-probability so far. More tokens cannot increase `log_prob`.
 
     With a positive length penalty, the longer of two translations with equal log-probability has the higher
     score.

@@ -20,8 +20,8 @@ class SegmentTokenizer:
     Attributes:
         tags (dict): Maps each tag of a target language, such as ">>en<<", to its token id.
         languages (dict): Maps each language of a multilingual tokenizer to the id of its language token.
-        first_ids (set): The ids of all language tags and language tokens. A segment can begin with such an
-            id.
+        first_ids (set): The ids of all language tags and language tokens. The first token of a segment can be
+            a language tag or a language token.
     """
 
     def __init__(self, tokenizer: Any, prefix: str):

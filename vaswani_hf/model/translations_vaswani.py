@@ -148,8 +148,8 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number of last decoder layers whose attention weights are needed for word alignments or the
-    coverage penalty.
+    """Return how many decoder layers, counted from the last layer, must return attention weights for word
+    alignments or the coverage penalty.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
@@ -215,9 +215,9 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
 
     The translation of the whole text has scores only if the translation of each part of the text has scores.
     The score of the joined translation is the sum of the scores of its parts. In the word alignment of each
-    part of the text, source word indices must count from the beginning of the whole source text. Target word
-    indices must count from the beginning of the part's own translation. The words of the separators, such as
-    emoji, have the confidence 1.
+    part of the text, source word indices must count from the beginning of the whole source text. The first
+    word in the translation of each part must have the target word index 0. The words of the separators, such
+    as emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]

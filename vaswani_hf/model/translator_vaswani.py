@@ -518,9 +518,9 @@ class BaseTranslator:
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5 of a translation: search again, without repetition, for segments whose best translation is a
-        loop. Use the new translation only if the new translation does not repeat itself and contains all
-        required phrases.
+        """Step 5 of a translation: if the best translation of a segment is a loop, run the search for the
+        segment again, and forbid repeated n-grams. Use the new translation only if the new translation does
+        not repeat itself and contains all required phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):

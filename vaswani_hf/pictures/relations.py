@@ -147,7 +147,9 @@ def default_verbs(language: str) -> dict[str, frozenset[str]] | None:
 
 
 def default_pronouns(language: str) -> dict[str, frozenset[str]] | None:
-    """Return the default pronouns of a language with their antecedents; None for an unknown language."""
+    """Return a dict that maps each pronoun in the default word list of a language to its possible
+    antecedents. Return None for an unknown language.
+    """
     return _by_word(_PRONOUNS[language]) if language in _PRONOUNS else None
 
 

@@ -315,7 +315,7 @@ def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """Return all keys in `places` (`section.key`) whose name without the section is `key`."""
+    """Return all full names in `places`, such as `training.max_steps`, whose last part is the argument `key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 

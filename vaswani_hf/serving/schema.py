@@ -20,8 +20,8 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class WantedSettings:
-    """The settings of a request that determine the options of the translations. The settings contain no
-    text of a request, because the service caches the options by the settings.
+    """The settings of a request that determine the options of the translations. The settings contain no text
+    to translate, because the settings are the key under which the service caches the options.
 
     Attributes:
         num_alternatives (int): The number of translations of each text in addition to the best translation.

@@ -133,7 +133,8 @@ class ModelSettings(Settings):
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
     """Create a settings class for the section `model` of a recipe. `stacks` names the stacks of the model:
-    "encoder", "decoder" or both. The class has the config fields of a model with only these stacks.
+    "encoder", "decoder" or both. The class leaves out the config fields that have no meaning for a model with
+    only the stacks in `stacks`.
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}

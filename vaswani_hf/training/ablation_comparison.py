@@ -12,8 +12,8 @@ from ..checkpoint.files import METRICS_FILE, finite, read_metrics
 from ..model.configuration_vaswani import VaswaniConfig
 from ..recipe import Recipe
 
-# Maps the name of each run of an ablation to the recipes of the run. A run has one training, with its own
-# recipe, for each seed.
+# Maps the name of each run of an ablation to the recipes of the run. For each seed, the run has one recipe
+# and one training.
 Runs = dict[str, list[Recipe]]
 # Maps the `output_dir` of each training that has ended to its outcome: the content of results.json, or the
 # message of the error that ended the training.

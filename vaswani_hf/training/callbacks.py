@@ -214,10 +214,11 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes end the training at the same step, because each process reads the same sums over all
-    processes: the sums of the losses and of the signal numbers. On a GPU, the callback reads the sums of a
-    step one step later, because an earlier read would make the CPU wait for the GPU. Before a save, a
-    validation or a log line, the callback immediately reads all sums that it has not read yet.
+    All processes end the training at the same step, because they all read the same sums over all processes:
+    the sum of the losses, and the sum of the numbers of received signals (0 without a signal). On a GPU, the
+    callback reads the sums of a step one step later, because an earlier read would make the CPU wait for the
+    GPU. Before a save, a validation or a log line, the callback immediately reads all sums that it has not
+    read yet.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):

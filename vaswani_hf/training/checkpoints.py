@@ -96,7 +96,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # Keep the best checkpoint instead of the oldest checkpoint in `kept`, so that the number of kept
+        # In the list `kept`, replace the oldest checkpoint by the best checkpoint, so that the number of kept
         # checkpoints stays the same. If `kept` contains only the newest checkpoint, keep the best checkpoint
         # in addition.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]

@@ -200,9 +200,9 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`, but an imported model may have
-        # fewer tokens. For an imported model with fewer tokens, set `vocab_size` to `SMALLEST_VOCABULARY`. In
-        # a recipe, `vocab_size` is only the maximum size of the vocabulary.
+        # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`. If an imported model has fewer
+        # than `SMALLEST_VOCABULARY` tokens, set `vocab_size` to `SMALLEST_VOCABULARY`. In a recipe,
+        # `vocab_size` is only the maximum size of the vocabulary.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,

@@ -367,8 +367,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.processes.run_on_main(self._complete_checkpoint, folder)
         except Exception:
             # If the failed save was replacing an earlier checkpoint of the same step, restore the earlier
-            # checkpoint. Delete the incomplete checkpoint, because it takes disk space. Ignore errors while
-            # checkpoints are restored and deleted, because the output folder has perhaps been deleted.
+            # checkpoint. Delete the incomplete checkpoint, because it takes disk space. If the earlier
+            # checkpoint cannot be restored, or the incomplete checkpoint cannot be deleted, ignore the
+            # OSError, because the output folder has perhaps been deleted.
             with contextlib.suppress(OSError):
                 # Do not change a folder that is no longer the folder of this run.
                 refuse_vanished_folder(folder)

@@ -25,9 +25,10 @@ CTranslate2 differs from the search of this package in these points:
   log-probabilities of the translations from CTranslate2's scores. The backend ranks the translations with the
   length penalty and the coverage penalty of this package.
 
-- CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
-  length limit of the sentences. If a translation is longer than the length limit of its own sentence, the
-  backend translates the sentence again with its own limit.
+- CTranslate2 has one length limit for all sentences of a batch. Each sentence has its own length limit.
+  Except with `early_stopping="never"`, the backend gives CTranslate2 the largest length limit of all
+  sentences. If a translation is longer than the length limit of its own sentence, the backend translates the
+  sentence again with its own limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities

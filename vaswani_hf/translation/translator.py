@@ -112,8 +112,8 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """If the dtype is "auto", translate the first requests that have text, and choose float32 or
-        bfloat16.
+        """If the dtype is "auto", translate the first requests in both float32 and bfloat16, except requests
+        without text. Choose bfloat16 if all translations are equal, otherwise float32.
         """
         if self.is_undecided:
             choose_dtype(self, requests, options)
