@@ -13,6 +13,9 @@ IDLE = {
     "repetition_penalty": 1.0,
     "max_length_b": 0,
     "bad_words_ids": [],
+    "disable_compile": True,
+    "guidance_scale": 1.0,
+    "length_penalty_type": "power",
 }
 
 

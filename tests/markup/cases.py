@@ -154,6 +154,7 @@ html | <p>one&nbsp;<b>two</b></p> | <p>ONE&nbsp;<b>TWO</b></p>
 html | <p>“one” &ldquo;two”</p> | <p>“ONE” “TWO”</p>
 html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot;THREE&quot;">
 markdown | one **two** three | ONE **TWO** THREE
+markdown | one <img src="x" class="notranslate"> two | ONE <img src="x" class="notranslate"> TWO
 markdown | # one # | # ONE #
 markdown | - one⏎- *two* | - ONE⏎- *TWO*
 markdown | > one⏎> two | > ONE TWO
@@ -275,6 +276,7 @@ po | msgid "one {name}, two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgi
 po | msgid "one & two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one & two"⏎msgstr "ONE & TWO"⏎
 po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
 po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONES"⏎
 po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
 po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
 po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎

@@ -48,6 +48,13 @@ def test_tags_follow_reordered_words():
     assert found == "<u>Gestern</u> sah <b>er</b> <i>den Hund</i>."
 
 
+def test_a_table_cell_is_not_written_into_another_cell():
+    """The place of the first cell is not found, because the parser removes the backslash."""
+    table = "| `a \\| b` tools | too |\n|---|---|\n| one | two |\n"
+    expected = "| `a \\| b` tools | too |\n|---|---|\n| ONE | TWO |\n"
+    assert translate_markup(table, "markdown", shout) == expected
+
+
 def test_an_unsure_tag_encloses_the_sentence():
     for alignment in (None, "0-0 0-1 0-2"):
         translation = Translation("Er rennt schnell.", alignment=alignment)

@@ -18,6 +18,7 @@ from sentences import refused
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.certificate import hashes_of_weights
+from vaswani_hf.publish.license_text import license_text
 from vaswani_hf.publish.model_card import CardFacts, model_card
 from vaswani_hf.publish.push import push, stage_repository
 from vaswani_hf.publish.staging import check_card
@@ -612,6 +613,17 @@ def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, t
     text = (staged / "LICENSE").read_text()
     assert sentence in text and text.endswith((ROOT / "LICENSE").read_text())
     assert "\nlicense_link: LICENSE\n" in (staged / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("license", "sentence"),
+    [
+        (["mit", "cc-by-4.0"], "licence mit, cc-by-4.0 (https://creativecommons.org/licenses/by/4.0/)."),
+        ([], "is not known"),
+    ],
+)
+def test_a_list_of_licences(license, sentence):
+    assert sentence in license_text({"license": license})
 
 
 def test_a_licence_file_of_the_publisher_is_pushed_unchanged(numbers, copy, tmp_path):

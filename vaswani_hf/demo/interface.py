@@ -207,6 +207,10 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     parts = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
+        # In a text without spaces between its sentences, such as a Chinese text, the indices count the words of
+        # each sentence separately, and can be larger than the number of words of the text.
+        if i >= len(source) or j >= len(target):
+            continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'
         parts.append(f"<line {line}/>")
     for words, centers, y in ((source, source_centers, 18), (target, target_centers, _HEIGHT - 8)):

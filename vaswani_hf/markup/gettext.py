@@ -8,7 +8,7 @@ from .tagged_text import translate_tagged_texts
 # Matches a complete line of a catalogue. The library polib accepts a line whose last quotation mark is missing,
 # and loses the message.
 _LINE = re.compile(r'\ufeff?\s*(?:#.*|(?:msg\w+(?:\[\d+\])?)?\s*"(?:[^"\\]|\\.)*"\s*)?')
-_NUM_FORMS = re.compile(r"nplurals\s*=\s*(\d)")
+_NUM_FORMS = re.compile(r"nplurals\s*=\s*([1-9])")
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:

@@ -19,7 +19,7 @@ _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q s small span strike "
     "strong sub sup time tt u wbr code kbd samp var br".split()
 )
-_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 # The elements, such as `<code>`, whose content is not translated.
 _OPAQUE = frozenset(
     "script style textarea pre code kbd samp var svg math template object sub sup iframe noembed noframes xmp plaintext".split()
@@ -161,7 +161,7 @@ class _Reader(HTMLParser):
                     if self._events[j][2] not in _INLINE or ends[j] < last:
                         break
                     ends[j] = i
-            if kind == "open" and name not in _VOID:
+            if kind == "open" and name not in VOID:
                 open_tags.append(i)
                 num_open[name] += 1
                 ends[i] = last
@@ -203,7 +203,7 @@ class _Reader(HTMLParser):
         for kind, name, raw, is_kept in self._elements():
             if kind == "text" and not is_kept:
                 pieces += text_pieces(raw)
-            elif (kind == "comment" and not is_kept) or (name in _INLINE and (is_kept or name in _VOID)):
+            elif (kind == "comment" and not is_kept) or (name in _INLINE and (is_kept or name in VOID)):
                 is_break = name == "br"
                 pieces.append(Piece("break" if is_break else "atom", raw, text_of_code(name, raw)))
             elif name in _INLINE:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .html import keeps_content, references_of, text_of_code, text_pieces, translate_html
+from .html import VOID, keeps_content, references_of, text_of_code, text_pieces, translate_html
 from .passages import Passage, Piece, TranslateSentences, translate_passages
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -75,7 +75,13 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
             continue
         place = _place_of(token, lines, cursor)
         pieces = _InlineReader(token.content).pieces_of(token.children)
-        if place is None or pieces is None:
+        if place is None:
+            # The place of a table cell with an escaped "|" is not known. Set the cursor to the end of the line,
+            # so that no later cell of the line is found inside this cell.
+            if token.map is not None:
+                cursor = token.map[0], len(lines[token.map[0]])
+            continue
+        if pieces is None:
             continue
         if task := _TASK.match(token.content):
             pieces = [Piece("break", task[0]), *_after(pieces, len(task[0]))]
@@ -362,7 +368,7 @@ def _html_piece(raw: str) -> Piece:
     match = re.match(r"<(/?)([A-Za-z][\w-]*)", raw)
     if raw.startswith("<?") or (match is not None and match[2].lower() == "br"):
         return Piece("break", raw)
-    if match is None or raw.endswith("/>"):
+    if match is None or raw.endswith("/>") or match[2].lower() in VOID:
         return Piece("atom", raw)
     return Piece("close" if match[1] else "open", raw, name=match[2].lower())
 

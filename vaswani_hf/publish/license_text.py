@@ -28,17 +28,15 @@ _CODE = (
 def license_text(metadata: dict[str, Any]) -> str:
     """Return the text of the file LICENSE for a model. `metadata` is the metadata of the model card."""
     name = metadata.get("license_name") or metadata.get("license")
-    if isinstance(name, list):
-        name = ", ".join(name)
-    if name == RESEARCH_ONLY:
+    names = name if isinstance(name, list) else [name]
+    if names == [RESEARCH_ONLY]:
         weights = _FOR_RESEARCH
-    elif name in (None, "unknown", "other"):
+    elif names in ([], [None], ["unknown"], ["other"]):
         weights = _NOT_KNOWN
     else:
-        address = _address(name)
         weights = (
-            f"The weights and the other files of the model are under the licence {name}"
-            f"{f' ({address})' if address else ''}.\nThe model card (README.md) says more about the licence and "
+            "The weights and the other files of the model are under the licence "
+            f"{', '.join(map(_with_address, names))}.\nThe model card (README.md) says more about the licence and "
             "about the training data."
         )
     # Read the licence text from the metadata of the installed package, because only the metadata contains
@@ -47,12 +45,14 @@ def license_text(metadata: dict[str, Any]) -> str:
     return f"{weights}\n\n{_CODE}\n\n{apache}"
 
 
-def _address(license: str) -> str | None:
-    """Return the address of a Creative Commons licence, because these licences require their address in each
-    copy. Return None for other licences.
+def _with_address(license: str) -> str:
+    """Return the identifier of a licence. Add the address of a Creative Commons licence, because these licences
+    require their address in each copy.
 
     `license` is the Hub's identifier of the licence, such as cc-by-4.0 or cc0-1.0.
     """
     if found := re.fullmatch(r"cc-(by[a-z-]*)-(\d\.\d)", license):
-        return f"https://creativecommons.org/licenses/{found[1]}/{found[2]}/"
-    return "https://creativecommons.org/publicdomain/zero/1.0/" if license == "cc0-1.0" else None
+        return f"{license} (https://creativecommons.org/licenses/{found[1]}/{found[2]}/)"
+    if license == "cc0-1.0":
+        return f"{license} (https://creativecommons.org/publicdomain/zero/1.0/)"
+    return license
