@@ -112,6 +112,6 @@ def _hours_lines(plan: Plan) -> list[str]:
     price = plan.price
     if price is not None:
         lines.append(
-            f"price             {_in_cents(price.total):>15}  {price.per_hour:,.2f} per hour, {price.source}"
+            f"price             {_in_cents(price.total):>15}  {_in_cents(price.per_hour)} per hour, {price.source}"
         )
     return lines
