@@ -19,8 +19,8 @@ class Unit:
 
     Attributes:
         text (str): The text of the word, punctuation or unchangeable part.
-        raw (str): The unchangeable part as it stands in the document. `raw` is empty for words and
-            punctuation.
+        raw (str): The source code of an unchangeable part in the document, such as `&nbsp;`. Empty for words
+            and punctuation.
         word (int): For a unit of the source text, the white-space-separated word that contains the unit, as
             the index of the word in its sentence.
         space (str): The white space before the unit.

@@ -9,11 +9,12 @@ from pydantic.fields import FieldInfo
 
 from .base import Settings
 
-# What a resumed run does if the recipe has another value of a key than the earlier run:
-# - "fixed": The run ends with an error, because the key changes the result of a training step.
-# - "free": The run continues with the new value. If the earlier run is finished, nothing is left to do.
-# - "continue": The run continues with the new value, even if the earlier run is finished, because the new
-#   value needs more training steps, other final weights or new scores.
+# A user can change the value of a key in a recipe and then resume the run. The resumed run then does one of
+# the following:
+# - "fixed": The run refuses the new value with an error, because the value changes the training steps.
+# - "free": An unfinished run continues with the new value. A finished run stays as it is.
+# - "continue": Both an unfinished and a finished run continue with the new value. A finished run continues
+#   because the new value needs more training steps, other final weights or new scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 
@@ -25,7 +26,8 @@ class KeyFacts(TypedDict, total=False):
     range: str
     """The possible values in words, if the limits do not describe them."""
     on_resume: OnResume
-    """What a resumed run does with another value; by default `keys_on_resume` of the section, or "fixed"."""
+    """What a resumed run does if the value of the key has changed. If `on_resume` is missing, the attribute
+    `keys_on_resume` of the section applies. If the section has no such attribute, the key is "fixed"."""
 
 
 def recipe_key(
