@@ -25,19 +25,15 @@ from .weights import WeightNames, equal_weights, shared_weights, sizes, stack_na
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
-# PyTorch's LayerNorm adds an epsilon to the variance, and "The Annotated Transformer" does not. The imported
-# config sets the epsilon of PyTorch's LayerNorm to 1e-12, because a value of 1e-12 is too small to change the
-# outputs. "The Annotated Transformer" adds 1e-6 to the standard deviation. The imported model does not add
-# the constant 1e-6 to the standard deviation. Without this constant, LayerNorm outputs change by less than
-# one part in 100,000 if the standard deviation of the input features is above 0.1.
+# "The Annotated Transformer" adds 1e-6 to the standard deviation and nothing to the variance. The imported
+# model adds nothing to the standard deviation, and an epsilon of 1e-12 to the variance: too small to change
+# the outputs. Without the 1e-6, LayerNorm outputs change by less than one part in 100,000 if the standard
+# deviation of the features is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 
 class AnnotatedTransformerFacts(Settings):
-    """Settings in the file that the user gives with `--config`, because a state dict of "The Annotated
-    Transformer" contains only weights. The defaults are the values in the code of "The Annotated
-    Transformer".
-    """
+    """Settings of the file `--config`, with the defaults of the code of "The Annotated Transformer"."""
 
     h: int = Field(ge=1)
     """the number of heads"""

@@ -48,8 +48,7 @@ _PIECES = "sentencepiece.model"
 _METADATA = "metadata.json"
 _SOURCE_VOCABULARY = "source_vocabulary.json"
 _TARGET_VOCABULARY = "target_vocabulary.json"
-# The export compares the SentencePiece model with the tokenizer of the checkpoint on `_NUM_TEXTS` random
-# texts. Each random text has `_NUM_TOKENS` tokens.
+# The number and the length of the random texts on which the export compares the two tokenizers.
 _NUM_TEXTS = 300
 _NUM_TOKENS = 12
 
@@ -57,10 +56,7 @@ _NUM_TOKENS = 12
 def export_argos(
     model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write a CTranslate2 model and a SentencePiece model for Argos Translate. Check that the
-    log-probabilities of CTranslate2 equal those of the checkpoint. Check that the SentencePiece model splits
-    texts into the same tokens as the tokenizer of the checkpoint.
-    """
+    """Write the models for Argos Translate. Check the log-probabilities and the segmentation of texts."""
     assert tokenizers is not None
     source, target = tokenizers
     tags = [*tags_of(source), *languages_of(source)]
@@ -80,9 +76,7 @@ def export_argos(
 
 
 def _compare_segmentations(tokenizer: Any, path: Path) -> None:
-    """Raise a ValueError if the SentencePiece model and the tokenizer split a random text into different
-    tokens.
-    """
+    """Raise an error if the SentencePiece model splits a random text into other tokens than the tokenizer."""
     import sentencepiece
 
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -100,7 +94,6 @@ def _compare_segmentations(tokenizer: Any, path: Path) -> None:
 
 
 def _copy_model(converted: Path, folder: Path) -> None:
-    """Copy those files of a CTranslate2 folder that Argos Translate needs."""
     folder.mkdir()
     shutil.copy(converted / MODEL_FILE, folder)
     config = read_json_object(converted, CONFIG_FILE, converted)
@@ -114,10 +107,7 @@ def _copy_model(converted: Path, folder: Path) -> None:
 
 
 def describe_argos(folder: Path, name: str, data: ModelCardData) -> None:
-    """Write metadata.json and the README into `folder`. Then pack all files of `folder` into one
-    `.argosmodel` archive, and delete the original files. `data` is the metadata of the checkpoint's model
-    card.
-    """
+    """Write metadata.json and the README, and replace all files of `folder` by one `.argosmodel` archive."""
     source, target = list(data.language or ())
     names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
     metadata = {
@@ -151,9 +141,8 @@ This package translates from {names[0]} to {names[1]} in Argos Translate and in 
 
 
 class ArgosEngine(Engine):
-    """Runs an exported model in Argos Translate without the sentence splitter of Argos Translate.
-    Translations are generated with greedy search only, because beam search in Argos Translate has a fixed
-    length penalty.
+    """Runs an exported model in Argos Translate, without sentence splitting and with greedy search, because
+    beam search in Argos Translate has a fixed length penalty.
     """
 
     libraries = ("argostranslate",)
@@ -164,8 +153,7 @@ class ArgosEngine(Engine):
         import ctranslate2
         from argostranslate.package import Package
 
-        # Keep a reference to the `TemporaryDirectory` object, because the folder is deleted when the object
-        # is deleted.
+        # Keep a reference: the folder is deleted together with the `TemporaryDirectory` object.
         self._temporary = TemporaryDirectory()
         (archive,) = Path(folder).glob("*.argosmodel")
         with zipfile.ZipFile(archive) as file:
@@ -183,7 +171,6 @@ class ArgosEngine(Engine):
         )
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        """See `Engine.log_probs`."""
         # Leave out the last token of each sequence, `</s>`, because CTranslate2 adds `</s>` to the source and
         # to the target.
         sources = [[self._source_tokens[i] for i in ids[:-1]] for ids in source_ids]
@@ -192,7 +179,6 @@ class ArgosEngine(Engine):
         return [list(result.log_probs) for result in results]
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """See `Engine.translate`."""
         from argostranslate import settings, translate
 
         settings.beam_size = num_beams
@@ -202,9 +188,7 @@ class ArgosEngine(Engine):
         ]
 
     def split_sentences(self, text: str) -> list[str]:
-        """Return the whole text as one sentence. Argos Translate calls this method to split a text into
-        sentences.
-        """
+        """Return the whole text as one sentence. Argos Translate calls this method."""
         return [text]
 
 

@@ -46,23 +46,18 @@ _WARM_UP = 8
 
 
 class CertificateError(ValueError):
-    """Raised if an exported model with float32 weights fails, or if the outputs of the exported model differ
-    too much from the outputs of the checkpoint.
-    """
+    """Raised if an exported float32 model fails, or differs too much from the checkpoint."""
 
 
 class _Checkpoint(TranslatorEngine):
-    """Runs the checkpoint in this package, as the reference for the other engines."""
-
     def load(self, folder: Path) -> Translator:
         return Translator.from_pretrained(str(folder), "cpu", dtype="float32")
 
 
 @dataclass
 class _Expected:
-    """The outputs of the checkpoint with greedy search or with beam search: the translations, and the
-    log-probabilities of their tokens. `is_limited` is True for a translation if the length limit stopped the
-    translation, or if the source text was too long and was translated in several pieces.
+    """The outputs of the checkpoint with one search. `is_limited` marks each translation that the length
+    limit stopped, or whose source text was translated in pieces.
     """
 
     row: CertificateRow
@@ -84,31 +79,12 @@ def certify(
     test_set: str = "a test set",
     report: Callable[[str], None] = lambda line: None,
 ) -> Certificate:
-    """Export a checkpoint to all formats, and compare each engine with the checkpoint on the CPU.
+    """Export a checkpoint to all formats, or to `formats`, and compare each engine with the checkpoint on the
+    CPU. `report` receives a line of text after the measurement of each engine.
 
     Example:
         >>> from vaswani_hf.convert.certify import certify
         >>> certify("checkpoints/numbers", ["one"], ["eins"]).rows  # doctest: +SKIP
-
-    Args:
-        model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
-            (user/name or user/name@revision).
-        sources (sequence): The source sentences of a test set.
-        references (sequence): The reference translation of each sentence.
-        num_beams (int, optional): The number of beams. The default is the number of beams in the generation
-            config of the checkpoint. Engines without beam search use greedy search.
-        formats (sequence): The names of the export formats to measure, such as "marian". By default all
-            formats are measured.
-        evaluation (TranslationEvaluation, optional): The options of BLEU, from the section `evaluation` of a
-            recipe.
-        test_set (str): The name of the test set, for the model card.
-        report (Callable): A function that is called with a line of text after the measurement of each engine.
-
-    Returns:
-        Certificate: The results of the checkpoint and of each engine.
-
-    Raises:
-        ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
     """
     for name in formats:
         if name not in EXPORT_FORMATS:
@@ -142,9 +118,7 @@ def certify(
 
 
 def faults(certificate: Certificate) -> list[str]:
-    """Return one line of text for each failed engine with float32 weights. An engine fails if an error
-    occurs, or if its results differ too much from the results of the checkpoint.
-    """
+    """Return one line for each float32 engine with an error or with too large differences."""
     found = []
     for row in certificate.rows:
         has_failed = row.status == "failed" or (row.status == "measured" and row.message)
@@ -174,13 +148,11 @@ class _Certification:
         self._expected: dict[str, _Expected] = {}
 
     def own_rows(self) -> list[CertificateRow]:
-        """Return the rows of the certificate for the checkpoint itself, one row for each number of beams."""
+        """Return the rows of the checkpoint itself, one row for each search."""
         return [expected.row for expected in self._expected.values()]
 
     def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
-        """Return the outputs of the checkpoint with beam search or with greedy search. For the beam search,
-        the settings in `changes` replace settings of the checkpoint.
-        """
+        """Return the checkpoint's outputs. In the beam search, `changes` replace its settings."""
         search = self._search(changes) if has_beams else {"num_beams": 1}
         key = json.dumps(search)
         if key not in self._expected:
@@ -195,8 +167,7 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Replace `early_stopping` False by "never", so that equal searches have equal settings and are
-            # measured only once.
+            # Use only "never", so that equal searches have equal settings and are measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -221,8 +192,7 @@ class _Certification:
             # A translation that the length limit stopped has no end token.
             is_stopped = not token_ids or token_ids[-1] not in ends
             is_limited.append(is_cut or is_stopped)
-            # Do not compute log-probabilities if a length limit of the checkpoint has shortened the source
-            # text or stopped the translation.
+            # Compute no log-probabilities for a cut source text or a stopped translation.
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -241,9 +211,7 @@ class _Certification:
         return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
     def measure(self, entry: ExportFormat, quantization: str | None) -> CertificateRow:
-        """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
-        the outputs with the outputs of the checkpoint.
-        """
+        """Export the checkpoint, run the exported model, and compare the outputs of both."""
         row = CertificateRow(
             engine=entry.expressible.title, weights=quantization or "float32", status="failed"
         )
@@ -254,16 +222,15 @@ class _Certification:
             return row
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # Convert the weights to float32 before the export, because an export keeps the dtype of the
-        # checkpoint. The limits for the differences, such as `_LARGEST_SHARE`, were chosen for exports of
-        # float32 checkpoints.
+        # An export keeps the dtype of the checkpoint, but the limits, such as `_LARGEST_SHARE`, were chosen
+        # for exports of float32 checkpoints.
         checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
                 entry.expressible.refuse_others(checkpoint.model.config)
                 expected = self.expected(entry.engine.beam_search, entry.engine.search)
-                # Reset the start time, so that the time in which the checkpoint translates is not counted.
+                # Do not count the time in which the checkpoint translates.
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)
@@ -305,9 +272,7 @@ class _Certification:
 
 
 def missing_libraries(entry: ExportFormat) -> str | None:
-    """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
-    the engine.
-    """
+    """Return how to install the engine of a format, or None if the engine is installed."""
     if not are_installed(entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
     if are_installed(entry.engine.libraries) and entry.engine.is_available():
@@ -326,9 +291,7 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
-    """Return a text that names the first exceeded limit of an exported model, such as the limit on the
-    decrease of BLEU. Return an empty string if the results exceed no limit.
-    """
+    """Describe the first limit that an exported model exceeds. Return an empty string if there is none."""
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu
     difference = row.largest_difference
@@ -352,7 +315,6 @@ def _megabytes(paths: Any) -> float:
 
 
 def _in_words(row: CertificateRow) -> str:
-    """Describe a row of the certificate in one line of text."""
     name = f"{row.engine} ({row.weights})"
     if row.status != "measured":
         return f"{name}: {row.message}"

@@ -14,20 +14,15 @@ from transformers import PreTrainedConfig
 from ..model.configuration_vaswani import decoder_start_token_id
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 
-# The tolerance is larger than rounding differences, because another order of float32 sums changes logits by
-# about 1e-6. The tolerance is smaller than the effect of an error in an export, because a wrong weight
-# changes logits by more than 1e-2.
+# Another order of float32 sums changes logits by about 1e-6; a wrong weight changes logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Return three random sentence pairs of different lengths. The random generator has a fixed seed, so each
-    call returns the same sentence pairs.
-
-    The returned dict has the keys `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and
-    `decoder_attention_mask` [B, T], all int64.
+    """Return three random sentence pairs of different lengths, the same pairs in each call: `input_ids` and
+    `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B, T], all int64.
     """
     generator = torch.Generator().manual_seed(0)
     is_learned = config.position_embedding == "learned"
@@ -41,9 +36,7 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 def _rows(
     vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return random token ids [B, L], padded on the right, and the attention mask. The id of `<pad>` occurs
-    only at padding positions.
-    """
+    """Return random token ids [B, L], padded on the right, and the mask. `<pad>` occurs only as padding."""
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
     drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)
@@ -53,15 +46,13 @@ def _rows(
 
 
 def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    """Return the token ids [B][L] of each row of `ids` [B, L] where `mask` [B, L] is 1."""
+    """Return the ids [B][L] of each row of `ids` [B, L] where `mask` [B, L] is 1."""
     return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
-    """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities.
-
-    The function ignores the positions in both tensors where `mask` [B, T] is 0. Two logits or
-    log-probabilities count as equal if both are so low that the probability of the token is 0.
+    """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities, where
+    `mask` [B, T] is 1. Two values count as equal if both are so low that the probability of the token is 0.
     """
     is_real = mask.bool()
     lowest = EXCLUDED_LOGIT / 2
@@ -70,9 +61,7 @@ def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torc
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """Return a line of text about the largest difference between the outputs of the written model and the
-    checkpoint. Raise a ValueError if the difference is larger than `tolerance`.
-    """
+    """Describe a difference in one line. Raise a ValueError if it exceeds `tolerance` or is NaN."""
     if math.isnan(difference):
         raise ValueError(
             f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."

@@ -41,9 +41,7 @@ from .simplify import num_positions, with_scaled_dot
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(BartLoader):
-    """Converts a model to a CTranslate2 specification. Vaswani layers have the same names as the layers of
-    BART.
-    """
+    """Converts a model to a CTranslate2 specification. Vaswani layers have the same names as BART layers."""
 
     @property
     def architecture_name(self) -> str:
@@ -51,12 +49,9 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """Convert a model to a CTranslate2 specification, an object with the weights for CTranslate2. The
-        specification and the model share the memory of the weights. Therefore quantizing the weights in the
-        specification can change the weights of the model.
-
-        `tokenizer` is the source tokenizer. If the model has a separate target tokenizer, the target
-        tokenizer is in a subfolder of the source tokenizer's folder.
+        """Convert a model. The specification shares the memory of the weights with the model, so quantizing
+        the specification can change the model. A separate target tokenizer is in a subfolder of the source
+        tokenizer's folder.
         """
         EXPRESSIBLE.refuse_others(model.config)
         model = with_scaled_dot(model)
@@ -68,9 +63,7 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """Convert a model to a CTranslate2 specification without the position tables and without the
-        vocabularies.
-        """
+        """Convert a model without the position tables and without the vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         encoder = TransformerEncoderSpec(
@@ -79,9 +72,8 @@ class VaswaniLoader(BartLoader):
             pre_norm=config.has_final_norm(is_decoder=False),
             activation=activation,
         )
-        # Change `pre_norm` only after the specification is created, because the constructor creates the final
-        # LayerNorm only if `pre_norm` is True. CTranslate2 applies an existing final LayerNorm, whether
-        # `pre_norm` is True or False.
+        # Change `pre_norm` after the constructor, because the constructor creates the final LayerNorm only if
+        # `pre_norm` is True. CTranslate2 applies an existing final LayerNorm in any case.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
@@ -122,11 +114,7 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a CTranslate2 model, and the other files that `CTranslate2Backend` needs to translate with the
-    model.
-
-    The converter reads a copy of the model, because quantizing changes weights in place.
-    """
+    """Write a CTranslate2 model with its tokenizers, from a copy, because quantizing changes weights."""
     with TemporaryDirectory() as checkpoint:
         model.save_pretrained(checkpoint)
         save_tokenizers(*tokenizers, checkpoint)
@@ -138,9 +126,7 @@ def to_ctranslate2(
 def export_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write a CTranslate2 model, and compare its log-probabilities with the log-probabilities of the
-    checkpoint.
-    """
+    """Write a CTranslate2 model, and compare its log-probabilities with those of the checkpoint."""
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
     batch["decoder_input_ids"][:, 0] = _start_token_id(model)
@@ -154,7 +140,7 @@ def export_ctranslate2(
         (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
         for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
     ]
-    # Use the `max` of torch, because the `max` of Python may ignore a NaN.
+    # Python's `max` may ignore a NaN.
     largest = torch.tensor(differences).max().item()
     return report(
         "log-probabilities of CTranslate2", largest, TOLERANCE if quantization in (None, "float32") else None
@@ -168,9 +154,7 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """Return the id of the decoder's start token in the generation config. If the generation config has no
-    start token, return the id in the config of the model.
-    """
+    """Return the decoder's start token of the generation config, or else of the model's config."""
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 
@@ -178,8 +162,7 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # Add or remove tokens until each vocabulary has as many tokens as the embedding, because the
-        # tokenizer may have more or fewer tokens.
+        # A vocabulary must have as many tokens as the embedding; the tokenizer may have more or fewer.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )
@@ -199,9 +182,7 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
-    """Pad the projections of an attention layer with zeros, so that keys and values have the same width. The
-    padding with zeros does not change the outputs of the attention layer.
-    """
+    """Pad the projections with zeros, so that keys and values have the same width, with the same outputs."""
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:
         return attention

@@ -1,6 +1,4 @@
-"""Defines the entry for CTranslate2 in the table `EXPORT_FORMATS` of export formats. The conversion is in
-ctranslate2.py.
-"""
+"""Defines the export format for CTranslate2. The conversion is in ctranslate2.py."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ from .export_formats import ExportFormat, TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # Import ctranslate2.py inside the function, because ctranslate2.py imports the library CTranslate2, and
-    # CTranslate2 may not be installed.
+    # ctranslate2.py imports the library CTranslate2, and CTranslate2 may not be installed.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None
@@ -30,7 +27,6 @@ class CTranslate2Engine(TranslatorEngine):
     search = {"early_stopping": "never"}
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the CTranslate2 model and the tokenizers."""
         return load_ctranslate2_translator(folder, "cpu")
 
 

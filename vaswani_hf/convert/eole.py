@@ -55,7 +55,7 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
-# Eole's defaults. config.json has only the values that differ from the defaults.
+# Eole's defaults, because config.json has only other values.
 _DEFAULTS = {"heads": 8, "heads_kv": None, "norm_eps": 1e-5, "mlp_activation_fn": "relu"}
 _REQUIRED_OF_STACK: Requirements = {
     "layer_norm": (("standard", "standardFP32"), "only LayerNorm can be imported"),
@@ -144,9 +144,7 @@ NAMES = WeightNames(
 
 
 def recognise_eole(path: Path) -> bool:
-    """Return True for a folder with vocab.json and a config.json that describes a model with an encoder and a
-    decoder.
-    """
+    """Return True for a folder with vocab.json and a config.json of a model with a decoder."""
     if not (path / CONFIG_FILE).is_file() or not (path / _VOCABULARY_FILE).is_file():
         return False
     model = read_json_object(path, CONFIG_FILE, path).get("model")
@@ -218,7 +216,7 @@ def _logits_of_eole(
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"]
-        # Append an arbitrary token to each target sequence, because Eole ignores the last target token.
+        # Eole ignores the last target token, so append an arbitrary token.
         outputs = original(batch["input_ids"], torch.cat((target, target[:, :1]), dim=1), None)
         return original.generator(outputs[0])
 
@@ -226,9 +224,7 @@ def _logits_of_eole(
 
 
 def _stack_settings(model: Mapping[str, Any], stack: str) -> dict[str, Any]:
-    """Return the settings of the encoder or the decoder. A value in the section "encoder" or "decoder" takes
-    precedence over the value in the section "model".
-    """
+    """Return the settings of a stack. The section of the stack takes precedence over the section "model"."""
     return {**_DEFAULTS, **model, **(model.get(stack) or {})}
 
 
@@ -253,7 +249,6 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
 
 
 def _state(path: Path) -> dict[str, torch.Tensor]:
-    """Load the weights of all `model.*.safetensors` files."""
     state: dict[str, torch.Tensor] = {}
     for file in sorted(path.glob(_WEIGHT_FILES)):
         state.update(load_file(file))

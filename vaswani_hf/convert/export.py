@@ -1,5 +1,5 @@
-"""Exports a checkpoint to a format of another library. The table `EXPORT_FORMATS` lists the formats. To add a
-format, add one file to this folder and one entry to the table `EXPORT_FORMATS`.
+"""Exports a checkpoint to a format of another library. To add a format, add one file to this folder and one
+entry to the table `EXPORT_FORMATS`.
 """
 
 import os
@@ -93,14 +93,7 @@ def export(
 
 @dataclass
 class LoadedCheckpoint:
-    """A checkpoint in memory.
-
-    Attributes:
-        folder (Path): The folder of the checkpoint.
-        model (VaswaniForSeq2SeqLM): The model in eval mode.
-        tokenizers (tuple, optional): The source and the target tokenizer. None if the folder has no
-            tokenizers and the format needs no tokenizers.
-    """
+    """The folder, the VaswaniForSeq2SeqLM in eval mode, and the source and target tokenizer, if any."""
 
     folder: Path
     model: Any
@@ -110,9 +103,7 @@ class LoadedCheckpoint:
 def write_model(
     entry: ExportFormat, checkpoint: LoadedCheckpoint, folder: Path, quantization: str | None
 ) -> str:
-    """Write a checkpoint in another format into `folder`. Return a line of text about the largest difference
-    between the outputs of the written model and the checkpoint.
-    """
+    """Write a checkpoint in another format. Return a line about the largest difference between outputs."""
     compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
     if entry.keeps_recipe:
         _write_recipe(checkpoint.folder, folder)
@@ -120,9 +111,7 @@ def write_model(
 
 
 def _entry(name: str, quantization: str | None) -> ExportFormat:
-    """Return the entry of `EXPORT_FORMATS` with the given name. Raise a ValueError if the name is unknown or
-    if the format does not support the quantization.
-    """
+    """Return the format. Raise an error if the name, the quantization or the installation is invalid."""
     if name not in EXPORT_FORMATS:
         raise InvalidValueError(f"`format` must be {alternatives(EXPORT_FORMATS)}, but is {name!r}.")
     entry = EXPORT_FORMATS[name]
@@ -145,9 +134,7 @@ def _entry(name: str, quantization: str | None) -> ExportFormat:
 
 
 def _check_languages(entry: ExportFormat, *languages: str | None) -> None:
-    """Raise a ValueError if a language code is invalid or if only one language is given. Also raise a
-    ValueError if languages are given for a format that does not store languages.
-    """
+    """Raise an error for invalid codes, for only one language, and for a format that stores no languages."""
     for name, language in zip(("source_language", "target_language"), languages, strict=True):
         if language is not None and entry.describe is None:
             raise InvalidValueError(f"`{name}` has no effect on the format {entry.name}; leave `{name}` out.")
@@ -167,9 +154,8 @@ def card_data(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ModelCardData | None:
-    """Return the metadata of a checkpoint's model card. Return None if the export format does not need the
-    metadata of the model card. The field `language` of the metadata contains the two given languages. If no
-    languages are given, `language` contains the two languages that the checkpoint records, or is None.
+    """Return the model card's metadata with the given or recorded languages. Return None if the format writes
+    no descriptions.
     """
     if entry.describe is None:
         return None
@@ -191,16 +177,14 @@ def card_data(
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
-    """Copy the recipe of the checkpoint, because `vaswani distill` reads the languages from the copied
-    recipe. The copied recipe does not contain private paths.
-    """
+    """Copy the recipe without private paths, because `vaswani distill` reads the languages from the copy."""
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 
 
 def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> LoadedCheckpoint:
-    """Load the model and the tokenizers of a checkpoint."""
+    """Load the model and the tokenizers. A checkpoint may lack tokenizers if `needs_tokenizers` is False."""
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
     is_bare = not (folder / TOKENIZER_FILES[0]).exists()

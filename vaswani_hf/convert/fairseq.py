@@ -60,8 +60,7 @@ _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# The classes of objects that the settings in a checkpoint may contain. If a checkpoint contains an object of
-# any other class, the import raises an error.
+# The only classes of objects that a checkpoint may contain.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -110,8 +109,7 @@ _REQUIRED: Requirements = {
 }
 
 
-# fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies, because
-# the training in fairseq does not update the copies.
+# fairseq 0.12 stores copies of the encoder's weights for fast inference. Training does not update the copies.
 _COPIES = """
     in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
 """.split()
@@ -190,9 +188,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
 
 
 def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model and of the task in one dict. The keys are the names of fairseq's
-    command-line options, with underscores.
-    """
+    """Return the settings of the model and the task, named as fairseq's options with underscores."""
     if loaded.get("args") is not None:
         return _plain(loaded["args"])
     cfg = _plain(loaded.get("cfg"))
@@ -231,8 +227,7 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         refuse(
             "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
         )
-    # Ignore settings without a value, because files of old fairseq versions lack the settings of newer
-    # versions.
+    # Ignore settings without a value: files of old fairseq versions lack newer settings.
     require_all({name: value for name, value in settings.items() if value}, _REQUIRED)
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
@@ -251,9 +246,7 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
 def _config(
     settings: Mapping[str, Any], state: dict[str, torch.Tensor], has_positions: bool
 ) -> VaswaniConfig:
-    """Return the config of the model. Add a shared embedding to `state` if the source embedding equals the
-    target embedding.
-    """
+    """Return the config. Add a shared embedding to `state` if the source and target embeddings are equal."""
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if settings.get(name) is None:
             raise ValueError(
@@ -288,9 +281,7 @@ def _config(
 def _with_positions(
     state: dict[str, torch.Tensor], has_positions: bool, d_model: int
 ) -> dict[str, torch.Tensor]:
-    """Adapt the weights to the position embeddings of this package: reorder the features of a model with
-    sinusoids, or cut the tables of learned positions.
-    """
+    """Reorder the features of a model with sinusoids, or cut the tables of learned positions."""
     if POSITION_TABLES[0] in state:
         lengths = [len(state[name]) - _PAD - 1 for name in POSITION_TABLES]
         require(
@@ -300,8 +291,7 @@ def _with_positions(
             "the position tables of the encoder and the decoder must have the same length",
         )
         for name in POSITION_TABLES:
-            # Leave out the first two rows of the position table, because the first token of a text has the
-            # position 2.
+            # The first token of a text has the position 2.
             state[name] = state[name][_PAD + 1 :]
     elif has_positions:
         state = to_interleaved(state, d_model)
@@ -319,16 +309,14 @@ def _tokenizers(
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # If the user names only one vocabulary file, the file contains the joint vocabulary of both
-        # languages.
+        # A single file is the joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))
         return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
-    # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The dictionary file
-    # also lists such tokens.
+    # Very old fairseq versions pad the vocabulary, also in the file, with tokens such as madeupword0000.
     require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     if len(models) != 1:
         return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]
@@ -336,9 +324,7 @@ def _tokenizers(
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Map each token of a fairseq dictionary file to its id. Each line of the file contains a token and the
-    frequency of the token.
-    """
+    """Map each token of a fairseq dictionary to its id. Each line has a token and its frequency."""
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
     for number, line in enumerate(read_lines(path), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")

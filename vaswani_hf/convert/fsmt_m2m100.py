@@ -64,8 +64,7 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
     model, missing = _load(FSMTForConditionalGeneration, path)
     state = model.state_dict()
     if _OUTPUT in missing:
-        # Older FSMT files lack the output projection, because the output projection is tied to the target
-        # embedding.
+        # Older FSMT files lack the output projection, because it is tied to the target embedding.
         state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
     own = FSMT_NAMES.to_ours(state, "FSMT")
@@ -89,11 +88,8 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
-    """Return the source and the target tokenizer, and a list of notes for the user. Return None in place of
-    the tokenizers if the folder lacks vocabularies, or if the vocabularies lack tokens of the merges.
-
-    The tokenizer of FSMT runs Moses before the BPE merges, and the Moses detokenizer after decoding. The
-    returned tokenizers do not run Moses, because fast tokenizers do not support Moses.
+    """Return the tokenizers, or None if files or tokens are missing, and notes for the user. The tokenizers
+    do not run Moses, because fast tokenizers do not support Moses.
     """
     missing = [name for name in _FSMT_TOKENIZER_FILES if not (path / name).is_file()]
     if missing:
@@ -111,7 +107,7 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """Return the BPE merges of a folder. Each line of the file has two tokens and a frequency."""
+    """Return the BPE merges. Each line of the file has two tokens and a frequency."""
     try:
         lines = (path / _MERGES_FILE).read_text(encoding="utf-8").splitlines()
         merges = [(left, right) for left, right, *_ in map(str.split, lines)]
@@ -149,9 +145,7 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
 
 
 def _language_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
-    """Return the tokenizer of an M2M100 or NLLB checkpoint, and a list of notes for the user. Return None in
-    place of the tokenizer if a fast tokenizer cannot be created.
-    """
+    """Return the tokenizer, or None if a fast tokenizer cannot be created, and notes for the user."""
     settings: dict[str, Any] = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)
@@ -195,9 +189,7 @@ def _m2m100_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[
 
 
 def _with_languages(tokenizer: PreTrainedTokenizerFast, tokens: Mapping[str, str]) -> PreTrainedTokenizerFast:
-    """Add the language tokens to a tokenizer as special tokens, and record the language of each token.
-    Decoding with `skip_special_tokens` leaves out the language tokens.
-    """
+    """Add the language tokens as special tokens, and record the language of each token."""
     tokenizer.backend_tokenizer.add_special_tokens(
         [AddedToken(token, normalized=False, special=True) for token in tokens.values()]
     )
@@ -210,8 +202,7 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*POSITION_TABLES, _OUTPUT}
-    # Refuse a checkpoint that lacks weights, because transformers initializes missing weights with random
-    # values.
+    # transformers initializes missing weights with random values.
     refuse_load_faults({**report, "missing_keys": missing - optional}, path)
     return model.eval(), missing & optional
 
@@ -224,9 +215,7 @@ def _imported(
     notes: list[str],
     **architecture: Any,
 ) -> Imported:
-    """Create the imported model. `state` contains weights under the names of this package, but their features
-    are in the order of FSMT and M2M100: first all sines, then all cosines.
-    """
+    """Create the imported model. The features in `state` have the order of the original: sines first."""
     pad = model.config.pad_token_id
     if pad is None:
         refuse(

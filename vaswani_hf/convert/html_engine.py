@@ -9,7 +9,6 @@ from typing import Any
 
 from .export_formats import Engine
 
-# The names of the exported files.
 PAGE_FILE, MODULE_FILE = "index.html", "vaswani.mjs"
 _SCRIPT = Path(__file__).parent.parent / "browser" / "node_job.mjs"
 
@@ -24,30 +23,24 @@ class HtmlEngine(Engine):
 
     @classmethod
     def is_available(cls) -> bool:
-        """Return True if Node.js is installed."""
         return shutil.which("node") is not None
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        """See `Engine.log_probs`."""
         return self.run("logProbs", source_ids=source_ids, target_ids=target_ids)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """See `Engine.translate`."""
         found = self.translations(texts, num_beams=num_beams)
         return [of_text[0]["text"] for of_text in found]
 
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
-        """Return for each text a list of translations, best first.
-
+        """Return for each text a list of translations, best first, as dicts with the fields of `Translation`.
         `options` may contain arguments of `generate`, `target_prefix`, `must_contain`, `split_sentences` and
-        `repetition_guard`. Each translation is a dict with the fields of `Translation`.
+        `repetition_guard`.
         """
         return self.run("translate", texts=list(texts), options=options)
 
     def run(self, method: str, **arguments: Any) -> Any:
-        """Run a method of the page's translator, and return its result. The script browser/node_job.mjs lists
-        the methods and their arguments.
-        """
+        """Run a method of the page's translator. browser/node_job.mjs lists the methods and arguments."""
         job = json.dumps({"folder": str(self._folder), "method": method, **arguments})
         result = subprocess.run(
             ["node", _SCRIPT], input=job, capture_output=True, text=True, encoding="utf-8"

@@ -1,9 +1,8 @@
-"""Converts a checkpoint to one HTML page that translates in the browser, without a server and without the
-network.
+"""Converts a checkpoint to one HTML page that translates in the browser, without a server and the network.
 
 The exported folder contains:
 
-- index.html: the page. The file contains the weights, the tokenizers and the scripts.
+- index.html: the page with the weights, the tokenizers and the scripts.
 
 - vaswani.mjs: a JavaScript module with the translator of the page, for other pages and for Node.js.
 
@@ -54,8 +53,7 @@ from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
-# The scripts that the export joins into the module vaswani.mjs. Each script must come after the scripts that
-# it imports.
+# The scripts of the module vaswani.mjs. Each script must come after the scripts that it imports.
 _MODULE = (
     *("tokenizer.mjs", "options.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs"),
     *("phrases.mjs", "translator.mjs", "explain.mjs"),
@@ -82,12 +80,10 @@ _SEARCH: dict[str, Any] = {
     "max_length_a": None,
     "max_length_b": None,
 }
-# To compare the tokenizers of the page with the tokenizers of the checkpoint, the export encodes and decodes
-# `_NUM_TEXTS` random texts. Each random text has at most `_NUM_TOKENS` tokens.
+# The number and the maximum length of the random texts on which the export compares the tokenizers.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
-# The int8 values of each matrix row are in the range from `-_LARGEST` to `_LARGEST`. A weight is its int8
-# value multiplied by the scale of the row.
+# The largest absolute int8 value. A weight is its int8 value multiplied by the scale of its row.
 _LARGEST = 127
 
 
@@ -97,9 +93,7 @@ def export_html(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the page and the JavaScript module. If Node.js is installed, check that the page computes the
-    same log-probabilities as the model, and the same token ids as the tokenizers.
-    """
+    """Write the page and the module. With Node.js, compare the page with the model and the tokenizers."""
     assert tokenizers is not None
     generation = _generation_settings(model)
     model = with_scaled_dot(model).float()
@@ -144,9 +138,7 @@ def _joined(names: Any) -> str:
 
 
 def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
-    """Return the search settings of a model. Raise a NotExpressibleError if the generation config has a
-    setting that the page does not support.
-    """
+    """Return the search settings. Raise a NotExpressibleError for an unsupported setting."""
     config = model.generation_config
     refuse_other_settings(config, _SEARCH, _TITLE)
     settings = {}
@@ -157,9 +149,7 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
 
 
 def page_text_rules() -> dict[str, Any]:
-    """Return the constants of text_rules_vaswani.py (words, patterns and numbers) that the script
-    `text_rules.mjs` reads.
-    """
+    """Return the constants of text_rules_vaswani.py that the script `text_rules.mjs` reads."""
     return {
         "words": {
             "abbreviations": sorted(text_rules.ABBREVIATIONS),
@@ -188,9 +178,7 @@ def page_text_rules() -> dict[str, Any]:
 
 
 def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return the content of tokenizer.json, and two settings of tokenizer_config.json. Raise a
-    NotExpressibleError for a tokenizer that `tokenizer.mjs` does not implement.
-    """
+    """Return the settings of a tokenizer. Raise an error if `tokenizer.mjs` does not implement it."""
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(
             f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page generates only "
@@ -252,9 +240,7 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the steps of the normalizer or decoder in tokenizer.json, such as "NFC" or "Replace". `part`,
-    the normalizer or decoder, is None, a single step, or a "Sequence" of steps.
-    """
+    """Return the steps of `part`, a normalizer or decoder: None, a single step, or a "Sequence" of steps."""
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -270,11 +256,8 @@ def _has_one_text(template: dict[str, Any]) -> bool:
 
 
 def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
-    """Return the weights of a model in the safetensors format. A tied weight is stored only once.
-
-    If `is_int8` is True, a matrix with the name `NAME` [m, n] is stored in int8. The float32 vector
-    `NAME.scale` [m] contains one scale for each row of the matrix `NAME`. Vectors, such as biases, are always
-    stored in float32.
+    """Return the weights in the safetensors format, tied weights only once. If `is_int8` is True, a matrix
+    `NAME` [m, n] is int8, with one scale for each row in `NAME.scale` [m]. All other tensors are float32.
     """
     tied = model.all_tied_weights_keys
     tensors = {}
@@ -289,18 +272,16 @@ def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
 
 
 def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize a matrix [m, n]. Return the int8 values [m, n], and the float32 scales [m] of the rows."""
+    """Quantize a matrix [m, n]. Return the int8 values [m, n] and the float32 scales [m] of the rows."""
     largest = weight.float().abs().amax(dim=1)
-    # Use the scale 1 for a row of zeros, because the weights of a row are divided by its scale.
+    # A row of zeros gets the scale 1, because the weights are divided by the scale.
     scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
     integers = (weight.float() / scales.unsqueeze(1)).round().clamp(-_LARGEST, _LARGEST)
     return integers.to(torch.int8), scales
 
 
 def with_int8_weights(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a float32 copy of a model. The matrices of the copy are rounded to the values that
-    `packed_weights` stores in int8.
-    """
+    """Return a float32 copy whose matrices have the values that `packed_weights` stores in int8."""
     rounded = copy.deepcopy(model).float()
     with torch.no_grad():
         for weight in rounded.parameters():
@@ -326,13 +307,11 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
 
 
 def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
-    """Return a line of text about the largest difference between log-probabilities of the page and of the
-    model.
-    """
+    """Return a line about the largest difference between log-probabilities of the page and of the model."""
     batch = sample_batch(model.config)
     source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
-    # Remove the start token, because the page adds the start token itself.
+    # The page adds the start token itself.
     target_ids = [ids[1:] for ids in target_ids]
     largest = 0.0
     for source, target, found in zip(

@@ -1,7 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-A library that only one format needs is perhaps not installed. Therefore the files that define formats import
-such a library inside a function.
+A file that defines a format imports the library of the format inside a function, because the library may not
+be installed.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -22,8 +22,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
 
 T = TypeVar("T", bound=Settings)
-# A function that computes the logits [B, T, V] (float32) with the library of the imported checkpoint. The
-# argument of the function is a batch that `sample_batch` has returned.
+# Computes the logits [B, T, V] (float32) of a `sample_batch` with the library of the imported checkpoint.
 Logits = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
@@ -32,10 +31,8 @@ class ReadOptions:
     """The options of an import. Each import format uses only some of the options.
 
     Attributes:
-        timescales (str, optional): The value of the config field `position_timescales`. If None, the format
-            determines the timescales.
-        vocabularies (tuple): The paths of vocabulary files. `vocabularies` is necessary if the checkpoint
-            contains no vocabularies and names no vocabulary files.
+        timescales (str, optional): The config field `position_timescales`. None: the format's own timescales.
+        vocabularies (tuple): The paths of vocabulary files, if the checkpoint contains and names none.
         config (Path, optional): A JSON or YAML file with settings that the checkpoint does not contain, such
             as the number of heads.
     """
@@ -51,20 +48,20 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If a weight is tied and has
-            several names, one of the names is enough.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. One of the names of a tied
+            weight is enough.
         generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
-        tokenizers (tuple, optional): The source and the target tokenizer. If both languages share a
-            vocabulary, the tuple contains the same object twice. None if the checkpoint has no vocabularies.
-        facts (dict): Information for the model card. The possible keys are "source_language",
-            "target_language" and "license", as in "data" of results.json.
-        notes (list): Sentences about differences between the checkpoint and the imported model. The import
-            prints the sentences in `notes`, and writes the sentences to the model card.
-        logits (Callable, optional): A function that computes logits with the library of the checkpoint (see
-            `Logits`). None if the library is not installed.
-        compare (Callable, optional): A function that returns the largest difference (nats) between
-            log-probabilities of the checkpoint's library and of the imported model. If the library does not
-            return the logits of the whole vocabulary, the import calls `compare` instead of `logits`.
+        tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
+            vocabulary. None if the checkpoint has no vocabularies.
+        facts (dict): "source_language", "target_language" and "license" for the model card, as in "data" of
+            results.json.
+        notes (list): Sentences about differences between the checkpoint and the imported model, for the user
+            and for the model card.
+        logits (Callable, optional): Computes logits with the library of the checkpoint (see `Logits`). None
+            if the library is not installed.
+        compare (Callable, optional): Returns the largest difference (nats) between log-probabilities of the
+            checkpoint's library and of the imported model. Necessary instead of `logits` if the library does
+            not return the logits of the whole vocabulary.
     """
 
     config: VaswaniConfig
@@ -84,7 +81,7 @@ class Recognise(Protocol):
 
 
 def has_model_type(model_type: str) -> Recognise:
-    """Return a function that returns True for a folder whose config.json has the model type `model_type`."""
+    """Return a function that recognises a folder by the `model_type` in its config.json."""
 
     def recognise(path: Path) -> bool:
         has_config = (path / CONFIG_FILE).is_file()
@@ -94,33 +91,25 @@ def has_model_type(model_type: str) -> Recognise:
 
 
 class Read(Protocol):
-    """A function that reads a checkpoint. The function raises a ValueError if a model of this package cannot
-    express the checkpoint.
-    """
+    """A function that reads a checkpoint. Raises a ValueError if this package cannot express the model."""
 
     def __call__(self, path: Path, options: ReadOptions) -> Imported: ...
 
 
 @dataclass(frozen=True)
 class ImportFormat:
-    """Describes a checkpoint format of another library that can be imported. The table `IMPORT_FORMATS` lists
-    all formats.
+    """Describes a checkpoint format of another library that can be imported.
 
     Attributes:
-        name (str): The name of the format, as in the option `--from`. The extra in pyproject.toml with the
-            format's name installs the modules in `libraries`.
+        name (str): The value of `--from`. The extra of pyproject.toml with this name installs `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
-        recognise (Recognise): The function that recognises the format. `recognise` reads only as much of a
-            checkpoint as is necessary to recognise the format.
+        recognise (Recognise): Recognises the format, and reads only as much of a checkpoint as necessary.
         read (Read): The function that reads a checkpoint.
-        files (tuple): Patterns of the files that the import downloads if the checkpoint is a repository on
-            the Hub.
-        peer (str): The name of the format's own library, for messages. The import compares the outputs of the
-            imported model with the outputs of this library.
-        keeps (str): The parts of a checkpoint that an import keeps, such as the weights, as a text for the
-            documentation.
-        loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
-            checkpoints that cannot be imported.
+        files (tuple): Patterns of the files to download from a repository on the Hub.
+        peer (str): The name of the library with which the import compares outputs, for messages.
+        keeps (str): A text for the manual: the parts of a checkpoint that an import keeps.
+        loses (str): A text for the manual: the parts that an import loses, and the checkpoints that are
+            refused.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -139,9 +128,7 @@ class ImportFormat:
 
 
 def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
-    """Read the file that the option `--config` names. Raise a ValueError if the file or a key is missing or
-    invalid.
-    """
+    """Read the file of the option `--config`. Raise an error if the file or a key is missing or invalid."""
     if path is None:
         required = [name for name, field in settings_class.model_fields.items() if field.is_required()]
         keys = ", ".join(f"`{name}`" for name in required)
@@ -168,33 +155,29 @@ class UnsupportedError(ValueError):
 
 
 def refuse(field: str, value: Any, reason: str) -> NoReturn:
-    """Raise an `UnsupportedError` about a field in the config of a checkpoint. The error message contains
-    `reason` after the word "because".
-    """
+    """Raise an `UnsupportedError` about a setting of a checkpoint. `reason` follows the word "because"."""
     raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 
 def require(field: str, value: Any, allowed: Any, reason: str) -> None:
-    """Raise an `UnsupportedError` if a field in the config of a checkpoint does not have the allowed value."""
+    """Raise an `UnsupportedError` if a setting of a checkpoint does not have the allowed value."""
     if value != allowed:
         refuse(field, value, reason)
 
 
 def require_known(field: str, value: Any, known: Collection[Any]) -> None:
-    """Raise an `UnsupportedError` if `value`, the value of the field `field`, is not in `known`."""
+    """Raise an `UnsupportedError` if a setting of a checkpoint has an unknown value."""
     if value not in known:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
-# Maps the name of a checkpoint setting to a pair. The first item is the value that can be imported, or a
-# tuple of such values. The second item is the reason why other values cannot be imported.
+# Maps a setting to the value (or a tuple of values) that can be imported, and to the reason why other values
+# cannot be imported.
 Requirements = Mapping[str, tuple[Any, str]]
 
 
 def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
-    """Raise an `UnsupportedError` if a setting has a value that `requirements` does not allow. Ignore
-    requirements for settings that `settings` does not contain.
-    """
+    """Raise an `UnsupportedError` for a value that `requirements` does not allow. Settings may be missing."""
     for name, (value, reason) in requirements.items():
         allowed = value if isinstance(value, tuple) else (value,)
         if name in settings and settings[name] not in allowed:
@@ -202,13 +185,9 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
-    """Return the config field `norm_position` ("pre" or "post") of a model whose settings `before` and
-    `after` list the operations before and after each sub-layer. Raise an `UnsupportedError` for any other
-    order of operations.
-
-    Each letter is an operation: "n" is LayerNorm, "d" is dropout, and the letter in `residual` is the
-    residual connection. "none" means no operation. Ignore dropout, because dropout has no effect on a trained
-    model.
+    """Return the config field `norm_position`. `before` and `after` name the settings with the operations
+    before and after each sub-layer: "n" is LayerNorm, "d" is dropout, `residual` is the residual connection.
+    Raise an `UnsupportedError` for another order of operations.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

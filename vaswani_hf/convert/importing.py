@@ -135,9 +135,7 @@ def import_checkpoint(
         except (InvalidValueError, UnsupportedError):
             raise
         except Exception:
-            # A library can raise any error for a file that is only a pointer of git-lfs. If one of the files
-            # is a pointer of git-lfs, raise an error that names this file. Otherwise raise the error
-            # unchanged.
+            # A library can raise any error for a file that is only a pointer of git-lfs.
             _refuse_lfs_pointers(path)
             raise
         imported.facts = {**_facts_of_card(path), **imported.facts}
@@ -156,9 +154,7 @@ def import_checkpoint(
 
 
 def _local_path(source: str | os.PathLike, format: str | None) -> Path:
-    """Return the local path of the checkpoint to import. If the checkpoint is a repository on the Hub,
-    download the repository first.
-    """
+    """Return the local path of the checkpoint. Download a repository on the Hub first."""
     if Path(source).is_file():
         return Path(source)
     entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
@@ -167,12 +163,11 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
 
 
 def _refuse_config(path: Path, source: str | os.PathLike) -> None:
-    """Raise a ValueError if config.json belongs to a checkpoint of this package or to a CTranslate2 folder."""
+    """Raise a ValueError if config.json belongs to this package or to a CTranslate2 folder."""
     if not (path / CONFIG_FILE).is_file():
         return
     config = read_json_object(path, CONFIG_FILE, source)
-    # Recognise a CTranslate2 folder by its config.json, and not by its weight file. The import does not download
-    # the weight file of a CTranslate2 repository.
+    # Look only at config.json, because the import does not download the weights of a CTranslate2 repository.
     if CTRANSLATE2_KEY in config:
         raise ValueError(
             f"'{source}' is a CTranslate2 folder, and CTranslate2 models can be exported but not imported; "
@@ -185,9 +180,7 @@ def _refuse_config(path: Path, source: str | os.PathLike) -> None:
 
 
 def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
-    """Return the entry of `IMPORT_FORMATS` for the checkpoint. Raise a ValueError if no format or more than
-    one format recognises the checkpoint.
-    """
+    """Return the format. Raise a ValueError if no format or several formats recognise the checkpoint."""
     found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
     if len(found) == 1:
         return found[0]
@@ -202,9 +195,7 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
 
 
 def _refuse_lfs_pointers(path: Path) -> None:
-    """Raise a ValueError if a file of a checkpoint is a pointer of git-lfs: a short text in place of the
-    content of the file.
-    """
+    """Raise a ValueError if a file is a pointer of git-lfs: a short text in place of the content."""
     for file in [path] if path.is_file() else sorted(path.iterdir()):
         if not file.is_file():
             continue
@@ -218,23 +209,19 @@ def _refuse_lfs_pointers(path: Path) -> None:
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:
-    """Return a dict with the key `license` from the model card of the imported checkpoint. Return an empty
-    dict if the model card names no licence.
-    """
+    """Return a dict with the `license` of the imported checkpoint's model card, or an empty dict."""
     if not (path / CARD_FILE).is_file():
         return {}
     try:
         license = ModelCard.load(path / CARD_FILE).data.get("license")
     except (ValueError, YAMLError):
-        # Ignore a model card that cannot be parsed, because the import only reads the licence from the card.
+        # A model card that cannot be parsed does not prevent an import.
         return {}
     return {"license": license} if isinstance(license, str) else {}
 
 
 def _check(entry: ImportFormat, options: ReadOptions) -> None:
-    """Raise a ValueError for options that the format does not use, for more than two vocabularies, and for
-    formats whose libraries are missing.
-    """
+    """Raise a ValueError for unused options, more than two vocabularies, or missing libraries."""
     given = {"timescales": options.timescales, "vocabularies": options.vocabularies, "config": options.config}
     for name, value in given.items():
         if value and name not in entry.options:
@@ -254,9 +241,7 @@ def _check(entry: ImportFormat, options: ReadOptions) -> None:
 
 
 def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: ReadOptions) -> Imported:
-    """Read the checkpoint to import. Raise a ValueError that names the checkpoint if a weight file is
-    damaged.
-    """
+    """Read the checkpoint. Raise a DamagedFileError that names the checkpoint if a weight file is damaged."""
     try:
         return entry.read(path, options)
     except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
@@ -279,8 +264,8 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 
 def _difference(imported: Imported, folder: Path) -> float | None:
-    """Return the largest difference (nats) between the log-probabilities of the original checkpoint and of
-    the written checkpoint.
+    """Return the largest difference (nats) between log-probabilities of the original and written checkpoint.
+    Return None if the library of the original checkpoint is not installed.
     """
     if imported.compare is not None:
         largest = imported.compare(load_model(folder))
@@ -288,8 +273,7 @@ def _difference(imported: Imported, folder: Path) -> float | None:
         largest = _difference_of_batch(imported.config, imported.logits, load_model(folder))
     else:
         return None
-    # Use `not (difference <= TOLERANCE)` instead of `difference > TOLERANCE`, so that NaN also raises the
-    # error. Every comparison with NaN is False.
+    # Every comparison with NaN is False. Use `not <=` instead of `>`, so that NaN raises the error too.
     if not largest <= TOLERANCE:
         raise ValueError(
             "The largest difference between the log-probabilities of the original and of the imported model "
@@ -303,8 +287,7 @@ def _difference_of_batch(config: VaswaniConfig, theirs: Logits, model: VaswaniFo
     with torch.no_grad():
         written = model(**batch).logits
         original = theirs(batch)
-    # Give `<pad>` the probability 0 in the outputs of the original model too. In the original library, the
-    # search never chooses `<pad>`.
+    # Give `<pad>` the probability 0 in the original outputs too: the original search never chooses `<pad>`.
     excluded = model.excluded_class(0.0, None)
     if excluded is not None:
         original[..., excluded] = EXCLUDED_LOGIT
@@ -321,19 +304,15 @@ def _write_card(
     name: str,
     difference: float | None,
 ) -> None:
-    """Record the source checkpoint and the difference between the log-probabilities in results.json, and
-    write the model card.
-    """
+    """Write results.json with the origin of the checkpoint, and the model card."""
     is_on_hub = not os.path.exists(source)
     origin = OriginRecord(
         format=entry.title,
-        # For a local file or folder, record only the name and not the path, because results.json may be
-        # published.
+        # Record no local path, because results.json may be published.
         name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         is_on_hub=is_on_hub,
-        # Record the name of the model in the model card, because `vaswani push` generates the card again with
-        # this name. If the generated card differs from the card in the folder, the user has edited the card
-        # in the folder, and `vaswani push` does not replace the edited card.
+        # `vaswani push` generates the model card again with this name. If the cards differ, the user has
+        # edited the card in the folder, and `vaswani push` keeps the edited card.
         imported_as=name,
         peer=entry.peer,
         difference=difference,

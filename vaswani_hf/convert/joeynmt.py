@@ -52,8 +52,7 @@ _LAYER_NORM_EPS = 1e-6
 # Every vocabulary of JoeyNMT begins with these special tokens, in this order.
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 _UNK, _PAD, _BOS, _EOS = range(4)
-# The import allows objects of these NumPy classes, because the training state in a checkpoint may contain
-# NumPy numbers.
+# Allowed, because the training state in a checkpoint may contain NumPy numbers.
 _CLASSES = (
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
@@ -106,9 +105,7 @@ NAMES = WeightNames(
 
 
 def recognise_joeynmt(path: Path) -> bool:
-    """Return True for a folder with a config.yaml of JoeyNMT, or for a `.ckpt` file in a folder with a
-    config.yaml of JoeyNMT.
-    """
+    """Return True for a folder with a config.yaml of JoeyNMT, or for a `.ckpt` file in such a folder."""
     file = _folder_of(path) / _CONFIG_FILE
     if not file.is_file():
         return False
@@ -196,9 +193,7 @@ def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
 def _read_vocabulary(
     folder: Path, settings: Mapping[str, Any], side: str, specials: Mapping[str, Any]
 ) -> list[str]:
-    """Return the tokens of a vocabulary in the order of their ids: first the special tokens, then the tokens
-    of the vocabulary file.
-    """
+    """Return the tokens in the order of their ids: the special tokens, then the vocabulary file."""
     names = [Path(settings["voc_file"]).name] if settings.get("voc_file") else []
     files = [folder / name for name in (_VOCABULARY_FILES[side], *names) if (folder / name).is_file()]
     if not files:
@@ -212,9 +207,7 @@ def _read_vocabulary(
 
 
 def _weight_file(folder: Path) -> Path:
-    """Return the path of best.ckpt, because JoeyNMT loads best.ckpt. If best.ckpt does not exist, return the
-    path of latest.ckpt or of the only `.ckpt` file.
-    """
+    """Return best.ckpt, as JoeyNMT does, or else latest.ckpt or the only `.ckpt` file."""
     files = sorted(folder.glob(_WEIGHT_FILES))
     names = [file.name for file in files]
     for name in ("best.ckpt", "latest.ckpt"):
@@ -244,15 +237,13 @@ def _without_alpha(
     """Return the weights of an equivalent model whose residual connections have no factor alpha.
 
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
-    effect of the epsilon. Therefore the import divides the output layer (weight and bias) of each sub-layer f
-    by alpha.
+    effect of the epsilon. Therefore the import divides the output layer of each sub-layer f by alpha.
 
-    In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k, where alpha is
-    the factor of JoeyNMT's residual connections. Therefore the hidden states after the k-th sub-layer are
-    JoeyNMT's hidden states divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the
-    effect of the epsilon. Without a final LayerNorm, the outputs of an imported pre-norm encoder with n
-    sub-layers are JoeyNMT's outputs divided by alpha^n. Therefore the import multiplies the weights of the
-    key and value projections in the cross-attention by alpha^n, where n is the number of encoder sub-layers.
+    In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k. The hidden
+    states after the k-th sub-layer are then JoeyNMT's hidden states divided by alpha^k. LayerNorm(x /
+    alpha^k) equals LayerNorm(x), except for the effect of the epsilon. Without a final LayerNorm, the outputs
+    of a pre-norm encoder with n sub-layers are divided by alpha^n. Therefore the import multiplies the key
+    and value projections of the cross-attention by alpha^n.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():

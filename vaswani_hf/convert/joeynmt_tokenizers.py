@@ -1,11 +1,10 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
 JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
-For each JoeyNMT tokenizer, the import creates a fast tokenizer with the same token ids. If a fast tokenizer
-cannot tokenize in the same way, the import creates a tokenizer that splits texts at spaces. If the result of
-a merge is not in the vocabulary, subword-nmt and BPE models of SentencePiece split the result into smaller
-parts again. Fast tokenizers cannot split the result of a merge. Therefore the vocabulary must contain the
-results of all merges.
+The imported tokenizer gives the same token ids. If a fast tokenizer cannot tokenize in the same way, the
+import creates a tokenizer that splits texts at spaces. If the result of a merge is not in the vocabulary,
+subword-nmt and BPE models of SentencePiece split the result again, but fast tokenizers cannot. Therefore the
+vocabulary must contain the results of all merges.
 """
 
 import re
@@ -28,9 +27,8 @@ from .word_tokenizers import (
 )
 
 _SPACE = "▁"
-# Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers`
-# lowercases each character separately, and so writes "σ". `_FINAL_SIGMA` matches a sigma at the end of a
-# word.
+# Matches a Greek sigma at the end of a word. Python lowercases such a sigma to "ς", but the normalizer of the
+# library `tokenizers` lowercases each character separately, and writes "σ".
 _FINAL_SIGMA = r"(?<=\p{L})Σ(?!\p{L})"
 # The replacements that JoeyNMT's option `normalize` makes, in the same order.
 _QUOTES = {"’": "'", "“": '"', "”": '"'}
@@ -40,11 +38,8 @@ _SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r
 def joeynmt_tokenizers(
     folder: Path, sides: Sequence[Mapping[str, Any]], vocabularies: Sequence[list[str]]
 ) -> tuple[Tokenizers, list[str]]:
-    """Return the source tokenizer and the target tokenizer, and a list of notes for the user. The notes say
-    why the tokenizers differ from the tokenizers of JoeyNMT.
-
-    `sides` are the sections `data.src` and `data.trg` of config.yaml. Each vocabulary is a list of tokens
-    that begins with the four special tokens.
+    """Return the two tokenizers, and notes that say why the tokenizers differ from JoeyNMT's. `sides` are the
+    sections `data.src` and `data.trg` of config.yaml. Each vocabulary begins with the four special tokens.
     """
     tokenizers = []
     reasons = []
@@ -63,9 +58,7 @@ def joeynmt_tokenizers(
 def _tokenizer(
     folder: Path, settings: Mapping[str, Any], tokens: list[str]
 ) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Create the tokenizer of one language. If JoeyNMT's tokenizer cannot be converted, return a tokenizer
-    that splits texts at spaces, and the reason.
-    """
+    """Create the tokenizer of a language, or return one that splits at spaces, and the reason."""
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]
     special = SpecialTokens(pad, start, end, unknown)
@@ -131,9 +124,8 @@ def _subword_nmt(
 def _words(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # The WordPiece decoder of the library `tokenizers` writes spaces between the tokens. The WordPiece
-    # decoder adds a space before each token that does not begin with `prefix`. `prefix` is the private-use
-    # character U+E000, because no token begins with U+E000.
+    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. No token begins
+    # with the private-use character U+E000, so the decoder writes spaces between all tokens.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
     return imported_tokenizer(backend, ids, special)
 
@@ -147,9 +139,7 @@ def _characters(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTok
 
 
 def _add_rules(backend: Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Make a tokenizer apply JoeyNMT's options `normalize` and `lowercase` to input texts, and `normalize` to
-    decoded texts.
-    """
+    """Apply JoeyNMT's `normalize` and `lowercase` to input texts, and `normalize` to decoded texts."""
     rules: list[normalizers.Normalizer] = []
     if settings.get("normalize", False):
         rules += [normalizers.NFKC(), *(normalizers.Replace(old, new) for old, new in _QUOTES.items())]

@@ -56,9 +56,8 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a `Limit` (a check of one config field) for the field `d_k` or `d_v`. The value of `d_k` or
-    `d_v` must be `d_model` divided by the number of heads, because MarianMT and Marian support no other width
-    of a head.
+    """Return a check that `d_k` or `d_v` (`name`) is `d_model` divided by the number of heads, because
+    MarianMT and Marian support no other width of a head.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -122,7 +121,7 @@ NAMES = WeightNames(
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
-    """Create a MarianMT model that computes the same logits as `model`. The function does not change `model`."""
+    """Create a MarianMT model with the same logits. The function does not change `model`."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
     config = marian_config(model.config, num_positions(model, tokenizers))
@@ -136,10 +135,8 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
 def export_marian(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the MarianMT model and the tokenizers to a folder.
-
-    Load the exported tokenizers with `AutoTokenizer`. The export does not convert the tokenizers to
-    MarianTokenizer, because MarianTokenizer reads only SentencePiece models.
+    """Write the MarianMT model and the tokenizers. Load the exported tokenizers with `AutoTokenizer`, because
+    MarianTokenizer reads only SentencePiece models.
     """
     to_marian(model, tokenizers).save_pretrained(folder)
     if tokenizers is not None:
@@ -149,9 +146,7 @@ def export_marian(
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
     if model.config.zero_start_embedding:
-        # Exclude `<pad>` from the logits of MarianMT before the comparison, because the model of this package
-        # excludes `<pad>`. MarianMT excludes `<pad>` only in the search, by the setting `bad_words_ids`, and
-        # not in the logits.
+        # MarianMT excludes `<pad>` only in the search, by the setting `bad_words_ids`, and not in the logits.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = largest_difference(logits, expected, batch["decoder_attention_mask"])
     return report("logits of MarianMT", difference)
@@ -161,31 +156,25 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     """Return the config of a MarianMT model with `num_positions` positions."""
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
-        # Share the embeddings only if the output projection is tied too, because MarianMT cannot share
-        # embeddings without a tied output projection.
+        # MarianMT cannot share embeddings without a tied output projection.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # Set `forced_eos_token_id` to None. By default, MarianMT replaces the last token by token 0 if a
-        # translation reaches the length limit.
+        # By default, MarianMT replaces the last token by token 0 if a translation reaches the length limit.
         forced_eos_token_id=None,
     )
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """Return the weights with MarianMT's names. As in MarianMT, all sines are in the first half of the hidden
-    features.
-    """
+    """Return the weights with MarianMT's names and MarianMT's order of features: sines before cosines."""
     config = model.config
-    # `named_parameters` lists tied weights only once. One copy of tied weights is enough, because MarianMT
-    # ties the weights again after loading.
+    # `named_parameters` lists tied weights only once. MarianMT ties the weights again after loading.
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     state = NAMES.to_theirs(to_halves(own, config.d_model))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
-        # Copy the embedding for the encoder and for the decoder, because safetensors cannot save two weights
-        # that share memory.
+        # safetensors cannot save two weights that share memory.
         state |= {f"model.{stack}.embed_tokens.weight": shared.clone() for stack in ("encoder", "decoder")}
     for name, tensor in list(state.items()):
         if "_attn." in name and not config.attention_bias:
@@ -201,13 +190,8 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
     """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the output
-    projection's row of `<pad>` to zero, unless this row is the embedding of the decoder's start token.
-
-    If the output projection is tied to an embedding, the output projection's row of `<pad>` is also the
-    embedding of `<pad>`. The embedding of `<pad>` may be zero, because no position attends to padding. In
-    models of the Marian toolkit, `<pad>` is the start token of the decoder. A tied output projection of a
-    Marian model keeps the row of `<pad>`, because the row is also the embedding of the start token. The
-    probability of `<pad>` is still 0, because the output bias of `<pad>` is very low.
+    projection's row of `<pad>` to zero. A tied projection keeps the row if `<pad>` is the start token, as in
+    models of the Marian toolkit, because the row is then the embedding of the start token.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -219,9 +203,8 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 def _generation_config(
     config: GenerationConfig, num_positions: int, excludes_padding: bool
 ) -> GenerationConfig:
-    """Return a copy of a generation config without the settings that the search of transformers does not
-    support. Log a warning with the removed settings. If `excludes_padding` is True, the returned config
-    forbids `<pad>` in translations.
+    """Return a copy without the settings that transformers does not support, and log a warning with the
+    removed settings. If `excludes_padding` is True, the copy forbids `<pad>` in translations.
     """
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
@@ -248,8 +231,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     state["final_logits_bias"] = bias
     start_row = marian.get_decoder().embed_tokens.weight[pad]
     starts_from_zeros = marian.config.decoder_start_token_id == pad and not bool(start_row.any())
-    # If the weights are not tied, ignore the shared embedding, because MarianMT does not use the shared
-    # embedding.
+    # Without tied weights, MarianMT does not use the shared embedding.
     is_shared = marian.config.share_encoder_decoder_embeddings and marian.config.tie_word_embeddings
     if not is_shared:
         state.pop("model.shared.weight", None)
@@ -288,9 +270,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
-    """Overwrite the sinusoids of a MarianMT model with the sinusoids of `config`, because MarianMT can
-    compute only the paper's timescales.
-    """
+    """Write the sinusoids of `config` into MarianMT. MarianMT computes only the paper's timescales."""
     position_ids = torch.arange(config.max_position_embeddings)
     table = sinusoids(position_ids, config.d_model, config.position_timescales)
     halves = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
@@ -299,9 +279,7 @@ def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
 
 
 def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
-    """Return the tokenizers and the languages of a MarianMT folder. Return None in place of the tokenizers if
-    the folder has no tokenizers.
-    """
+    """Return the tokenizers, or None if the folder has none, and the languages of a MarianMT folder."""
     old = sorted(file.name for file in path.glob("*.bpe"))
     if old:
         refuse(
@@ -340,17 +318,14 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
 
 
 def _text_of(token: Any) -> str:
-    """Return the text of a special token in tokenizer_config.json. The file stores a special token as a
-    string, or as a dict with the fields of an `AddedToken`.
-    """
+    """Return the text of a special token of tokenizer_config.json: a string, or a dict of an `AddedToken`."""
     return token["content"] if isinstance(token, dict) else token
 
 
 def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:
     settings = config.to_dict()
     if settings.get("bad_words_ids") == [[pad]]:
-        # Leave out the setting `bad_words_ids` that excludes `<pad>`, because `<pad>` always has the
-        # probability 0 in this package.
+        # `<pad>` always has the probability 0 in this package.
         settings["bad_words_ids"] = None
     return GenerationConfig.from_dict(settings)
 
@@ -358,21 +333,17 @@ def _imported_generation_config(config: GenerationConfig, pad: int) -> Generatio
 class MarianEngine(TranslatorEngine):
     """Runs an exported MarianMT model with the search of transformers."""
 
-    # `vaswani certify` compares translations with the settings in `SCORE_PER_TOKEN`, because the search of
-    # transformers has only one type of length penalty and no coverage penalty.
+    # The search of transformers has only one type of length penalty, and no coverage penalty.
     search = SCORE_PER_TOKEN
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the MarianMT model and the tokenizers."""
         model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
         if model.generation_config.bad_words_ids:
-            # Give `<pad>` the probability 0, as in the model of this package. The search of MarianMT never
-            # chooses `<pad>`.
+            # Give `<pad>` the probability 0, as in the model of this package.
             model.final_logits_bias[0, model.config.pad_token_id] = EXCLUDED_LOGIT
         return BaseTranslator(model, *load_tokenizers(folder))
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """See `Engine.translate`."""
         settings = {name: SCORE_PER_TOKEN[name] for name in ("length_penalty", "early_stopping")}
         return list(self.translator.translate(texts, num_beams=num_beams, **settings))
 

@@ -1,22 +1,20 @@
-"""Imports the `.npz` models of Marian, the C++ toolkit. The import and the export use the tables of weight
-names in this file.
+"""Imports the `.npz` models of Marian, the C++ toolkit. The export uses the tables of weight names too.
 
-A model file contains the weights. The entry `special:model.yml` of a model file contains the options of the
-model as YAML text. The option `type` is "transformer" or "transformer-new". The two types have different
-weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new".
-Models of the types "transformer" and "transformer-new" store each weight matrix in the shape [inputs,
-outputs].
+A model file contains the weights, and the options as YAML text in the entry `special:model.yml`. The option
+`type` is "transformer" or "transformer-new". The two types have different weight names, and different
+epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new". Both types store each weight
+matrix in the shape [inputs, outputs].
 
 Marian's models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with
 all sines in the first half of the features; an output projection with a bias; a decoder that starts from a
-vector of zeros. The decoder of this package must start from the embedding of a token, not from a vector of
-zeros. Therefore the import adds the token `<pad>` with an embedding of zeros. If a model has learned
-positions, Marian does not multiply the embeddings by sqrt(d_model).
+vector of zeros. The decoder of this package must start from the embedding of a token. Therefore the import
+adds the token `<pad>` with an embedding of zeros. If a model has learned positions, Marian does not multiply
+the embeddings by sqrt(d_model).
 
 In training and in scoring, Marian computes the same function as the imported model, but Marian's search can
 differ. For models of the type "transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns
-different probabilities than Marian in training. The reason is an error in Marian's search: the search omits
-the LayerNorm before the keys and values of earlier steps.
+other probabilities than Marian in training, because the search omits the LayerNorm before the keys and values
+of earlier steps.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -79,18 +77,15 @@ ACTIVATIONS = {
 }
 # The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
-# Possible names of the YAML file that contains both the search options and the names of the vocabulary files.
-# If several of the files exist, the import reads the file whose name comes first in `DECODER_FILES`. `{}`
-# stands for the name of the model file.
+# Possible names of the YAML file with the search options and the names of the vocabularies, in the order of
+# preference. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
-# File names of the two SentencePiece models in OPUS-MT models. OPUS-MT models have the token ids in a
-# separate YAML file.
+# The SentencePiece models of OPUS-MT models. The token ids of OPUS-MT models are in a separate YAML file.
 _SEGMENTERS = ("source.spm", "target.spm")
 # Possible names of special tokens in a vocabulary: the name in Marian, and the name in the toolkit Nematus.
 _END_TOKENS = ("</s>", "eos")
 _UNKNOWN_TOKENS = ("<unk>", "UNK")
-# The import adds a start token to a vocabulary. The name of the start token is `<pad>`, or `<start>` if the
-# vocabulary already contains `<pad>`.
+# The added start token is `<start>` if the vocabulary already contains `<pad>`.
 _START_TOKENS = ("<pad>", "<start>")
 
 # Maps each option to Marian's default, and to the reason why only models with the default can be imported.
@@ -114,8 +109,8 @@ REQUIRED: Requirements = {
 }
 
 
-# Maps each module of a layer to its weight name in Marian models of the type "transformer". `{}` is "W" or
-# "b" for a projection, and "scale" or "bias" for a LayerNorm.
+# The weight names in models of the type "transformer". `{}` is "W" or "b" for a projection, and "scale" or
+# "bias" for a LayerNorm.
 _OLD_MODULES = {
     **{f"self_attn.{own}": f"self_{{}}{own[0]}" for own in ("q_proj", "k_proj", "v_proj", "out_proj")},
     **{f"encoder_attn.{own}": f"context_{{}}{own[0]}" for own in ("q_proj", "k_proj", "v_proj", "out_proj")},
@@ -128,9 +123,7 @@ _OLD_MODULES = {
 
 
 def weight_names(options: Mapping[str, Any]) -> WeightNames:
-    """Return a table that maps the weight names of a Marian model with these options to the weight names of
-    this package.
-    """
+    """Return the table from the names of a Marian model with these options to the names of this package."""
     names = _embedding_names(options)
     is_new = options["type"] == NEW_TYPE
     for stack in ("encoder", "decoder"):
@@ -156,8 +149,7 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
     if not is_tied:
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
-    # Old versions of Marian store the transpose of the output projection under another name.
-    # `_weights_from_marian` transposes the output projection back to the shape [V, D].
+    # Old versions of Marian store the transpose of the output projection [V, D] under another name.
     names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
     if options["type"] == NEW_TYPE:
         for stack in ("encoder", "decoder"):
@@ -169,16 +161,14 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
 
 
 def _ties(options: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Return two bools: whether the source embedding is the target embedding, and whether the output
-    projection is the target embedding.
-    """
+    """Return whether the source embedding, and whether the output projection, is the target embedding."""
     is_shared = options.get("tied-embeddings-all") or options.get("tied-embeddings-src")
     is_tied = options.get("tied-embeddings-all") or options.get("tied-embeddings")
     return bool(is_shared), bool(is_tied)
 
 
 def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
-    """Map the weight names of one layer to the names of this package, for models of the type "transformer"."""
+    """Map the weight names of one layer of the type "transformer" to the names of this package."""
     suffix = "_pre" if "n" in (options.get("transformer-preprocess") or "") else ""
     names = {}
     for module, pattern in _OLD_MODULES.items():
@@ -190,9 +180,7 @@ def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
-    """Map the weight names of one layer to the names of this package, for models of the type
-    "transformer-new".
-    """
+    """Map the weight names of one layer of the type "transformer-new" to the names of this package."""
     norm = (
         "preprocessor->norm"
         if "n" in (options.get("transformer-preprocess") or "")
@@ -200,8 +188,7 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # In Marian, a ReLU is a part of the first projection in the feed-forward network. Any activation other
-    # than ReLU, such as swish, is a separate layer of the feed-forward network.
+    # In Marian, a ReLU is a part of the first projection. Any other activation is a separate layer.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"
@@ -229,16 +216,12 @@ def _new_stack(stack: str) -> str:
 
 
 def is_matrix(name: str) -> bool:
-    """Return True if Marian stores the transpose of a weight. `name` is the name of the weight in this
-    package.
-    """
+    """Return True if Marian stores the transpose of the weight. `name` is the name in this package."""
     return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
 
 
 def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
-    """Return the weights and the options that a Marian model file contains. Raise a ValueError if the file is
-    damaged.
-    """
+    """Return the weights and the options of a model file. Raise a ValueError if the file is damaged."""
     try:
         with numpy.load(path, allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files}
@@ -331,15 +314,15 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
 
 
 def _model_file(path: Path) -> Path:
-    """Return the path of the model file. If `path` is a folder, return the only model file in the folder."""
+    """Return the model file, or the only model file in a folder."""
     if path.suffix == ".bin":
         refuse("model", path.name, "`.bin` files may contain int8 weights; use a model file `.npz`")
     if not path.is_dir():
         return path
     files = sorted(file for file in path.glob("*.npz") if _has_options(file))
     if len(files) > 1:
-        # The output folder of a Marian training contains several model files, such as the newest and the best
-        # model. Read the model file that decoder.yml names.
+        # A Marian training writes several model files, such as the newest and the best model. decoder.yml
+        # names the model file to use.
         names = {Path(name).name for name in _search_options(path / "decoder.yml").get("models", [])}
         files = [file for file in files if file.name in names] or files
     if len(files) != 1:
@@ -352,9 +335,7 @@ def _model_file(path: Path) -> Path:
 
 
 def _search_options(model: Path) -> dict[str, Any]:
-    """Return the search options and the names of the vocabulary files from the first file in `DECODER_FILES`
-    that exists. Return an empty dict if no such file exists.
-    """
+    """Return the options of the first file in `DECODER_FILES` that exists, or an empty dict."""
     for pattern in DECODER_FILES:
         file = model.parent / pattern.format(model.name)
         if file.is_file():
@@ -406,7 +387,6 @@ def _is_scaled(settings: Mapping[str, Any], is_learned: bool, has_positions: boo
 def _weights_from_marian(
     weights: Mapping[str, numpy.ndarray], settings: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Return the weights with the names and the shapes that this package uses."""
     for name, array in weights.items():
         if array.dtype not in (numpy.float32, numpy.float16):
             refuse(f"dtype of {name}", str(array.dtype), "the weights must not be quantized")
@@ -418,8 +398,7 @@ def _weights_from_marian(
         elif is_matrix(name):
             own[name] = tensor.T
         else:
-            # Flatten biases and LayerNorm weights, because Marian stores biases and LayerNorm weights with
-            # the shape [1, D].
+            # Marian stores biases and LayerNorm weights with the shape [1, D].
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
     of_encoder, of_decoder = POSITION_TABLES
     if of_encoder in own:
@@ -434,13 +413,10 @@ def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
 
 
 def _add_start_token(own: dict[str, torch.Tensor]) -> int:
-    """Add a row for the start token to the source embedding, the target embedding and the output projection.
-    Return the id of the start token.
+    """Add a row for the start token to both embeddings and the output projection. Return its id.
 
-    The start token has the same id in both vocabularies. If one vocabulary is smaller than the other, its
-    embedding gets additional rows that belong to no token; the row of the start token comes after the
-    additional rows. If the target vocabulary is the smaller one, the additional rows get a very low output
-    bias, so that the search never chooses these rows.
+    The start token has the same id in both vocabularies, so a smaller vocabulary first gets rows of no token.
+    In the target vocabulary, such rows get a very low output bias, so that the search never chooses them.
     """
     num_target = len(own[EMBEDDINGS[1]])
     pad = max(len(own[name]) for name in EMBEDDINGS)
@@ -466,8 +442,7 @@ class _Vocabulary(NamedTuple):
     Attributes:
         ids (dict): Maps each token to its id.
         end (str): The end token, usually `</s>`.
-        unknown (str): The token for unknown words. By default, the search of Marian never chooses the unknown
-            token.
+        unknown (str): The token for unknown words. By default, the search of Marian never chooses this token.
         segmenter (SentencePieces, optional): The SentencePiece model that splits texts into tokens. None if
             the tokens of a text are separated by spaces.
     """
@@ -487,8 +462,7 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
         )
     paths = []
     for name in (names[0], names[-1]):
-        # Also look for the file name without its folders, because the paths in decoder.yml may exist only on
-        # the computer that trained the model.
+        # The paths in decoder.yml may exist only on the computer that trained the model.
         places = [Path(name)] if options.vocabularies else [file.parent / name, file.parent / Path(name).name]
         found = [place for place in places if place.is_file()]
         if not found:
@@ -522,10 +496,10 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
 
 
 def _read_ids(path: Path) -> dict[str, int]:
-    """Read the token ids from a vocabulary file: YAML, JSON, or a text file with one token per line."""
+    """Read a vocabulary file: YAML, JSON, or a text file with one token per line."""
     if path.suffix not in (".yml", ".yaml", ".json"):
         return {token: number for number, token in enumerate(read_lines(path))}
-    # Use `yaml.BaseLoader`, so that tokens such as "no" and "1" are read as strings.
+    # `yaml.BaseLoader` reads tokens such as "no" and "1" as strings.
     ids = read_yaml(path, loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     try:
         return {token: int(number) for token, number in ids.items()}
@@ -539,7 +513,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     pad = config.pad_token_id
     assert pad is not None
     start = next(token for token in _START_TOKENS if token not in vocabulary.ids)
-    # Ignore tokens whose id is too large for the embedding, because Marian ignores such tokens too.
+    # Marian too ignores tokens whose id is too large for the embedding.
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None
@@ -563,12 +537,9 @@ def _search_config(search: Mapping[str, Any], target: _Vocabulary, config: Vaswa
 def _comparison(
     file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
 ) -> Callable[[Any], float] | None:
-    """Return a function that compares an imported model with Marian (see `Imported.compare`). Return None if
-    pymarian is not installed or cannot run the model.
-    """
+    """Return a function for `Imported.compare`, or None if pymarian is missing or cannot run the model."""
     is_learned = config.position_embedding == "learned"
-    # Do not compare models of the type "transformer" with learned positions, because Marian 1.12.42 cannot
-    # run such models.
+    # Marian 1.12.42 cannot run models of the type "transformer" with learned positions.
     if find_spec("pymarian") is None or (is_learned and config.layer_norm_eps == EPSILONS[OLD_TYPE]):
         return None
     num_positions = config.max_position_embeddings if is_learned else None

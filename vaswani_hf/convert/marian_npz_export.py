@@ -3,17 +3,16 @@ decoder.yml.
 
 The type of the exported Marian model depends on the checkpoint:
 
-- The export writes the type "transformer" if the checkpoint has Marian's default architecture: post-norm,
-  tensor2tensor's timescales, a decoder that starts from a vector of zeros, and an epsilon of 1e-6 in
-  LayerNorm. All versions of Marian can run the type "transformer". The export changes only the order of the
-  features.
+- The export writes the type "transformer", for all versions of Marian, if the checkpoint has Marian's default
+  architecture: post-norm, tensor2tensor's timescales, a decoder that starts from a vector of zeros, and an
+  epsilon of 1e-6 in LayerNorm. The export changes only the order of the features.
 
-- The export writes the type "transformer-new" for all other checkpoints. Marian 1.12 and later can run the
-  type "transformer-new". The export stores the sinusoids of the checkpoint as Marian's learned positions.
-  Marian does not multiply embeddings by sqrt(d_model) in models with learned positions, so the export
-  multiplies the stored embeddings by sqrt(d_model). If the output projection was tied to the embeddings, the
-  export stores the output projection as a separate matrix. Marian's decoder starts from a vector of zeros.
-  Therefore the export adds the embedding of the start token to the first row of the decoder's position table.
+- The export writes the type "transformer-new", for Marian 1.12 and later, for all other checkpoints. The
+  export stores the sinusoids of the checkpoint as Marian's learned positions. Marian does not multiply
+  embeddings by sqrt(d_model) in models with learned positions, so the export multiplies the stored embeddings
+  by sqrt(d_model). If the output projection was tied to the embeddings, the export stores the output
+  projection as a separate matrix. Marian's decoder starts from a vector of zeros. Therefore the export adds
+  the embedding of the start token to the first row of the decoder's position table.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
 with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
@@ -21,9 +20,8 @@ LayerNorm. For models of the type "transformer-new", the search of Marian mixes 
 after the first sentence has ended. Therefore the export sets a batch size of one sentence in decoder.yml for
 models of the type "transformer-new".
 
-Marian cannot run the tokenizers of this package. Therefore the input of Marian must be tokenized texts with
-spaces between the tokens. The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported
-folder.
+Marian cannot run the tokenizers of this package, so Marian's input must be tokenized texts with spaces
+between the tokens. The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported folder.
 
 In shapes, D is the model width and L the number of positions in the position table.
 """
@@ -137,9 +135,7 @@ EXPRESSIBLE = Expressible("Marian (C++)", SCALED_DOT_FIELDS - _LIMITS.keys(), _L
 def export_marian_npz(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the model file, the vocabularies, decoder.yml and the tokenizers to a folder. Check that the
-    written model and the checkpoint have the same outputs.
-    """
+    """Write the model file, the vocabularies, decoder.yml and the tokenizers, and compare the outputs."""
     model = with_scaled_dot(model.float())
     search = _search_options(model.generation_config, tokenizers, model.config)
     num_positions = math.ceil(search["max-length"] * search["max-length-factor"]) + 1
@@ -159,9 +155,8 @@ def export_marian_npz(
 def _search_options(
     config: GenerationConfig, tokenizers: Tokenizers, model_config: VaswaniConfig
 ) -> dict[str, Any]:
-    """Return the search options for decoder.yml. Log a warning with the settings that Marian replaces by
-    similar settings. Raise a NotExpressibleError if the generation config has another setting that Marian
-    does not support.
+    """Return the search options for decoder.yml. Log a warning about settings that Marian replaces by similar
+    ones, and raise a NotExpressibleError for other settings that Marian does not support.
     """
     unknown = tokenizers[-1].unk_token_id
     supported = set(_SETTINGS)
@@ -178,8 +173,7 @@ def _search_options(
         )
     longest = model_config.max_position_embeddings
     if model_config.position_embedding != "learned":
-        # Ignore maximum lengths of 10^6 tokens or more, because transformers sets `model_max_length` to 10^30
-        # tokens if a tokenizer has no limit.
+        # transformers sets `model_max_length` to 10^30 tokens if a tokenizer has no limit.
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
     factor = getattr(config, "max_length_a", None) or 0.0
@@ -189,8 +183,7 @@ def _search_options(
         "beam-size": config.num_beams or 4,
         "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
         "word-penalty": 0,
-        # Allow the unknown token explicitly if the checkpoint allows the unknown token, because Marian's
-        # search excludes the token by default.
+        # By default, Marian's search excludes the unknown token.
         "allow-unk": unknown is not None and unknown not in (config.suppress_tokens or ()),
         "max-length-factor": factor,
         "max-length": longest,
@@ -202,15 +195,13 @@ def _search_options(
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
-    # For models of the type "transformer-new", set a batch size of one sentence. In batches of two or more
-    # sentences, the search of Marian 1.12.42 mixes up the sentences after one sentence has ended.
+    # In batches of two or more sentences, the search of Marian 1.12.42 mixes up the sentences of a
+    # "transformer-new" model after one sentence has ended.
     return {"mini-batch": 1, "maxi-batch": 1, "maxi-batch-sort": "none"}
 
 
 def is_marian_default(config: VaswaniConfig) -> bool:
-    """Return True if a Marian model of the type "transformer" computes the same function as the checkpoint
-    with the same weights.
-    """
+    """Return True if the type "transformer" computes the same function with the same weights."""
     return (
         config.position_embedding == "sinusoidal"
         and config.position_timescales == "tensor2tensor"
@@ -259,8 +250,7 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
-        # State a version. If a version before 1.12.3 has written the model, Marian approximates the
-        # activation GELU.
+        # Marian approximates the activation GELU if a version before 1.12.3 has written the model.
         "version": f"v{_VERSION}",
         # The number of rows of each position table.
         "max-length": num_positions,
@@ -270,12 +260,11 @@ def _marian_model(
 
 
 def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """Return the weights of a checkpoint in the form that Marian needs.
+    """Return the weights in the form that Marian needs.
 
-    The function returns a shared or tied weight under each of its names, because the export changes some of
-    these weights separately. Attention layers without biases get biases of zeros, because Marian always adds
-    biases. If the checkpoint gives `<pad>` the probability 0, the function gives `<pad>` a very low output
-    bias or leaves out the row of `<pad>`.
+    A shared or tied weight is returned under each of its names, because the export changes some of these
+    weights separately. Attention layers without biases get biases of zeros, because Marian always adds
+    biases. If `<pad>` has the probability 0, `<pad>` gets a very low output bias, or its row is left out.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -291,8 +280,7 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     if model.excluded_class(0.0, None) is None:
         return state
     if config.zero_start_embedding and config.vocab_size == config.decoder_vocab_size == pad + 1:
-        # Leave out the row of `<pad>`, because Marian's decoder starts from zeros instead of the embedding of
-        # `<pad>`.
+        # Marian's decoder starts from zeros, and does not need the embedding of `<pad>`.
         rows = [name for name in state if "embed_tokens" in name or "lm_head" in name]
         return state | {name: state[name][:pad] for name in rows}
     bias = state.get("lm_head.bias", state["lm_head.weight"].new_zeros(config.decoder_vocab_size)).clone()
@@ -303,13 +291,10 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 def _add_position_tables(
     state: dict[str, torch.Tensor], model: VaswaniForSeq2SeqLM, num_positions: int
 ) -> None:
-    """Multiply the embeddings by the scaling factor `embed_scale` of the checkpoint, and add position tables
-    [L, D] to `state`.
-    """
+    """Multiply the embeddings by the scaling factor `embed_scale`, and add position tables [L, D]."""
     position_ids = torch.arange(num_positions, device=model.device)
     if model.config.position_embedding == "learned":
-        # Fill the position table with copies of the last learned position, because Marian stops with an error
-        # if the table lacks a position.
+        # Repeat the last learned position, because Marian stops with an error if the table lacks a position.
         position_ids = position_ids.clamp(max=model.config.max_position_embeddings - 1)
     for stack in (model.model.encoder, model.model.decoder):
         name = "encoder" if stack is model.model.encoder else "decoder"
@@ -324,15 +309,14 @@ def _add_position_tables(
 
 
 def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Change the weights so that each LayerNorm gives the same outputs with Marian's epsilon as with the
-    checkpoint's epsilon.
+    """Change the weights so that each LayerNorm gives the same outputs with Marian's epsilon.
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
     epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c: the token
     embeddings, the position embeddings, the outputs of sub-layers, and in post-norm models the outputs of
     earlier LayerNorms. If the input of a linear layer is multiplied by c, the export divides the weight of
-    the linear layer by c. Therefore the output of the linear layer stays the same.
+    the linear layer by c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -343,9 +327,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # The key and value projections of the cross-attention read the output of the encoder, and
-            # `lm_head` reads the output of the decoder. If a stack has a final LayerNorm, `factor` does not
-            # change the output of the stack.
+            # These modules read the output of a stack. `factor` does not change the output of a stack with a
+            # final LayerNorm.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -356,7 +339,7 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
 
 def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, Any]) -> None:
-    """Write the weights, in the shapes that Marian expects, and the options to an `.npz` file."""
+    """Write the weights, in the shapes that Marian expects, and the options."""
     own_names = weight_names(options).names
     arrays = {}
     for name, tensor in state.items():
@@ -373,9 +356,7 @@ def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, An
 
 
 def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) -> list[str]:
-    """Write the vocabulary files. Return the file names of the source vocabulary and of the target
-    vocabulary.
-    """
+    """Write the vocabulary files. Return the names of the source file and the target file."""
     is_joint = tokenizers[0] is tokenizers[1] and sizes[0] == sizes[1]
     names = (_JOINT_VOCABULARY, _JOINT_VOCABULARY) if is_joint else _VOCABULARIES
     for name, tokenizer, size in zip(names, tokenizers, sizes, strict=True):
@@ -386,13 +367,12 @@ def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) 
 
 def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`."""
-    # If an id has no token, its name is a string that does not occur in texts, such as `<class_7>`.
+    # An id without a token gets a name that does not occur in texts, such as `<class_7>`.
     names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # If the tokenizer has no unknown token, rename `<pad>` to `<unk>`. The new name of `<pad>` changes no
-    # translation, because an encoded text never contains the id of `<pad>`.
+    # `<pad>` can have the name `<unk>`, because an encoded text never contains the id of `<pad>`.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"
@@ -400,8 +380,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """Test the written files without Marian: import the exported folder again. Return the largest difference
-    (nats) between the log-probabilities of the checkpoint and of the imported model.
+    """Import the exported folder again, because Marian is missing. Return the largest difference (nats)
+    between log-probabilities of the checkpoint and of the imported model.
     """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config
@@ -416,20 +396,13 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     with torch.no_grad():
         expected = model(**batch).logits.log_softmax(dim=-1)
         log_probs = written(**theirs).logits.log_softmax(dim=-1)
-    # Compare only the token ids that both models have, because the checkpoint or the model imported from the
-    # exported folder can have an additional start token.
+    # Compare only the token ids of both models, because one of the models can have an additional start token.
     num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
     return largest_difference(log_probs[..., :num_classes], expected[..., :num_classes], is_target)
 
 
 class MarianNpzEngine(Engine):
-    """Runs an exported model in Marian.
-
-    Marian runs in a separate process, because an error in Marian ends its process.
-
-    Args:
-        folder (Path): The exported folder.
-    """
+    """Runs an exported model in Marian in a separate process, because an error in Marian ends its process."""
 
     libraries = ("pymarian",)
     search = SCORE_PER_TOKEN
@@ -449,22 +422,15 @@ class MarianNpzEngine(Engine):
         return len(self._source_names), len(self._target_names)
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        """Return the log-probability (nats) of each target token, given the source and the previous target
-        tokens. Each sequence in `source_ids` and `target_ids` ends with the end token.
-        """
         return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
 
     def difference(self, model: VaswaniForSeq2SeqLM) -> float:
-        """Return the largest difference (nats) between the log-probabilities of a checkpoint and of Marian."""
+        """Return the largest difference (nats) between log-probabilities of a checkpoint and of Marian."""
         source_end = self.source_tokenizer.eos_token_id
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams. The length penalty in `MarianNpzEngine.search` replaces the
-        length penalty in decoder.yml. Marian uses the batch size in decoder.yml. The batch size is one
-        sentence for models of the type "transformer-new", because Marian mixes up the sentences of larger
-        batches.
-        """
+        """Translate texts with `search`, and with the batch size in decoder.yml."""
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
         words += ["--normalize", str(self.search["length_penalty"])]

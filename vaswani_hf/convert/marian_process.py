@@ -17,19 +17,16 @@ import torch
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 
-# Python code that runs a command of Marian in the separate process. The code imports `_pymarian` instead of
-# `pymarian`, because `_pymarian` needs no other library.
+# `_pymarian` needs no other library, unlike `pymarian`.
 _PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
 # The lengths (tokens) of the random sentences on which Marian is compared with a model of this package.
 _SAMPLE_LENGTHS = (10, 7, 1)
 
 
 def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
-    """Run a command of Marian, such as "decode", and return the lines of its output. Raise a RuntimeError if
-    the command fails.
-    """
+    """Return the output lines of a command, such as "decode". Raise a RuntimeError if the command fails."""
     words = [command, *words, "--cpu-threads", str(torch.get_num_threads()), "--quiet"]
-    # Limit OpenMP and MKL to one thread, because Marian starts its own threads (`--cpu-threads`).
+    # Marian starts its own threads (`--cpu-threads`).
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *words],
@@ -47,9 +44,7 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
 
 
 def lines_of(rows: list[list[int]], names: list[str]) -> str:
-    """Return one line of text for each row of token ids. The lines do not contain the end token, because
-    Marian adds the end token.
-    """
+    """Return one line of text for each row of token ids, without the end token, because Marian adds it."""
     return "".join(" ".join(names[number] for number in row[:-1]) + "\n" for row in rows)
 
 
@@ -60,27 +55,18 @@ def marian_log_probs(
     sizes: tuple[int, int],
     num_positions: int | None = None,
 ) -> list[list[float]]:
-    """Return the log-probability (nats) that Marian gives each target token, given the source and the
-    previous target tokens.
-
-    Args:
-        model_file (Path): The `.npz` file of the Marian model.
-        source_ids (list): The source token ids of each sentence. Each sentence ends with the end token.
-        target_ids (list): The target token ids of each sentence. Each sentence ends with the end token.
-        sizes (tuple): The sizes of the source vocabulary and of the target vocabulary.
-        num_positions (int, optional): The number of learned positions. Give `num_positions` if the model has
-            learned positions and the model file does not contain the number of positions.
+    """Return the log-probability (nats) of each target token. `source_ids` and `target_ids` end with the end
+    token. `sizes` are the vocabulary sizes. `num_positions` is necessary if the model has learned positions
+    and the file does not contain their number.
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
-    # Score one sentence at a time. In batches of several sentences, Marian 1.12.42 gives some sentences the
-    # scores of other sentences.
+    # In batches of several sentences, Marian 1.12.42 gives some sentences the scores of other sentences.
     words += ["--mini-batch", "1", "--maxi-batch", "1"]
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []
         for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):
-            # Write names such as "t5" instead of the real tokens, because real tokens may contain spaces, and
-            # Marian splits lines at spaces.
+            # Real tokens may contain spaces, and Marian splits lines at spaces.
             names = [f"t{number}" for number in range(size)]
             end = rows[0][-1]
             ids = {"</s>": end, "<unk>": end, **{name: number for number, name in enumerate(names)}}
@@ -96,8 +82,8 @@ def marian_log_probs(
 def marian_difference(
     model_file: Path, model: Any, sizes: tuple[int, int], source_end: int, num_positions: int | None = None
 ) -> float:
-    """Return the largest difference (nats) between the log-probabilities of Marian and of a model of this
-    package on random sentences. `source_end` is the id of the source end token.
+    """Return the largest difference (nats) between log-probabilities of Marian and of `model` on random
+    sentences. `source_end` is the id of the source end token.
     """
     (end,) = eos_token_ids(model.config)
     start = decoder_start_token_id(model.config)

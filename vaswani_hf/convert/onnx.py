@@ -40,21 +40,17 @@ from .comparison import largest_difference, report, sample_batch
 from .export_formats import ALL_FIELDS, ExportFormat, Expressible
 from .onnx_engine import OnnxEngine, OnnxModel
 
-# The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison with the
-# checkpoint runs the graphs on the whole sample batch, so that the comparison also tests sizes that were not
-# traced.
+# The size of the traced batch. The comparison runs the graphs on the larger sample batch, and so tests other
+# sizes than the traced sizes.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# In the comparison with the checkpoint, prefill.onnx processes the first `_PREFILLED` target tokens in one
-# call. Then decode.onnx processes the remaining target tokens one by one.
+# The number of target tokens for prefill.onnx. decode.onnx processes the remaining target tokens one by one.
 _PREFILLED = 3
 
 
 def export_onnx(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the graphs (in float32), the configs and the tokenizers. Check that the graphs and the model have
-    the same outputs.
-    """
+    """Write the graphs (in float32), the configs and the tokenizers. Compare the graphs with the model."""
     refuse_short_table(model.config, "onnx")
     model.float()
     with quiet():
@@ -82,11 +78,9 @@ def refuse_short_table(config: VaswaniConfig, format: str) -> None:
 
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Run the graphs in ONNX Runtime. Return the logits [B, T, V] in float32. The logits at padding positions
-    are arbitrary.
-
-    `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right,
-    int64.
+    """Run the graphs in ONNX Runtime. `batch` has `input_ids` and `attention_mask` [B, S], and
+    `decoder_input_ids` [B, T], padded on the right. Return the logits [B, T, V], arbitrary at padding
+    positions.
     """
     model = OnnxModel(folder)
     source = {
@@ -103,9 +97,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return two items for each graph: the module that the exporter traces, and the example inputs of the
-    module.
-    """
+    """Return for each graph the module that the exporter traces, and its example inputs."""
     batch = {
         name: tensor[:_TRACED_SENTENCES, :TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()
@@ -119,8 +111,7 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # Cache the keys and values of all tokens, even if the model has an attention window, because the
-        # graphs support only one kind of cache.
+        # The graphs support only this kind of cache, even if the model has an attention window.
         past = decoding_cache(model.config, is_whole=True)
         model(**prefix, past_key_values=past)
     further = {
@@ -136,15 +127,14 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    # Set no dynamic axes for `use_cache`, because the exporter removes the input `use_cache`.
+    # The exporter removes the input `use_cache`.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
 
 
 def _varying(shapes: Any) -> Any:
     """Mark only the batch axis and the length axes as dynamic, because tracing takes minutes if all axes are
-    dynamic. The traced inputs are token ids and masks [B, S], encoder outputs [B, S, D], and keys and values
-    [B, H, S, K] of H heads.
+    dynamic. The inputs are [B, S], [B, S, D], and keys and values [B, H, S, K] of H heads.
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
@@ -157,8 +147,7 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # transformers 5.17 does not have the class `ExportedModel`, so save the `torch.onnx.ONNXProgram` of
-        # each graph separately.
+        # transformers 5.17 does not have the class `ExportedModel`. The graphs are `torch.onnx.ONNXProgram`s.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -170,10 +159,10 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the progress output and the warnings of torch and transformers during the export."""
+    """Suppress the progress output and the warnings of torch and transformers."""
     disabled = logging.root.manager.disable
-    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. Add a handler to the root logger, so
-    # that `logging.basicConfig` has no effect.
+    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. With a handler, `basicConfig` does
+    # nothing.
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

@@ -24,12 +24,10 @@ _SOURCE = "cross_attention_cache"
 
 
 class OnnxGraph:
-    """Runs one ONNX graph in ONNX Runtime. The graph defines the names of the input tensors and of the output
-    tensors.
-    """
+    """Runs one ONNX graph in ONNX Runtime. The graph defines the names of its inputs and outputs."""
 
     def __init__(self, path: Path):
-        # Turn off telemetry, because ONNX Runtime can send usage reports.
+        # ONNX Runtime can send usage reports.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
@@ -62,23 +60,18 @@ class OnnxEncoder:
 
 
 class OnnxModel(VaswaniForSeq2SeqLM):
-    """A model that runs the graphs of an ONNX export as its encoder and decoder. The class inherits the
-    method `generate`. The constructor of the base class creates the PyTorch modules of the model on the meta
-    device, without memory for weights. `OnnxModel` does not run the PyTorch modules.
-
-    Args:
-        folder (Path): A folder that `vaswani export --format onnx` wrote.
+    """Runs the graphs of an ONNX export as encoder and decoder, with the inherited method `generate`. The
+    base class creates PyTorch modules on the meta device, without memory for weights. The PyTorch modules are
+    not run.
     """
 
-    # Do not share source keys and values between the beams of a sentence, because the graphs need a separate
-    # copy for each beam.
+    # The graphs need a separate copy of the source keys and values for each beam.
     shares_sources = False
 
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
-        # Remove the attention windows from the config. The ONNX graphs already apply the attention windows.
-        # Without attention windows in the config, `generate` caches the keys and values of all tokens, as the
-        # graphs require.
+        # The graphs apply the attention windows, and need the keys and values of all tokens. Without windows
+        # in the config, `generate` caches all tokens.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)
@@ -88,11 +81,9 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
     @property
     def device(self) -> torch.device:
-        """The device of the inputs and outputs: the CPU."""
         return torch.device("cpu")
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the encoder that `generate` calls: the graph encoder.onnx."""
         return OnnxEncoder(self.graphs["encoder"])
 
     def forward(
@@ -105,11 +96,8 @@ class OnnxModel(VaswaniForSeq2SeqLM):
         cache: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Compute the logits [B, T, V] of the next tokens, with the arguments of
-        `VaswaniForSeq2SeqLM.forward`.
-
-        If a cache is given, `forward` appends keys and values to the cache. Without a cache,
-        `decoder_input_ids` must contain all target tokens.
+        """Compute the logits [B, T, V], with the arguments of `VaswaniForSeq2SeqLM.forward`. A given cache is
+        extended. Without a cache, `decoder_input_ids` must contain all target tokens.
         """
         past = past_key_values if cache is None else cache
         if encoder_outputs is None:
@@ -134,7 +122,7 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
 
 def _inputs_of(cache: EncoderDecoderCache) -> dict[str, torch.Tensor]:
-    """Return a dict from the input names of decode.onnx to the cached attention keys and values."""
+    """Return the cached keys and values under the input names of decode.onnx."""
     inputs: dict[str, torch.Tensor] = {}
     for part in (_OWN, _SOURCE):
         for number, layer in enumerate(getattr(cache, part).layers):
@@ -166,5 +154,4 @@ class OnnxEngine(TranslatorEngine):
     libraries = ("onnxruntime",)
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the ONNX graphs and the tokenizers."""
         return BaseTranslator(OnnxModel(folder), *load_tokenizers(folder))

@@ -201,7 +201,7 @@ def _logits_of_opennmt(checkpoint: Mapping[str, Any], state: Mapping[str, torch.
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"].unsqueeze(-1)
-        # Append an arbitrary token to each target sequence, because OpenNMT-py ignores the last target token.
+        # OpenNMT-py ignores the last target token, so append an arbitrary token.
         target = torch.cat((target, target[:, :1]), dim=1)
         states, _ = original(batch["input_ids"].unsqueeze(-1), target, batch["attention_mask"].sum(dim=1))
         return original.generator(states)
@@ -211,8 +211,7 @@ def _logits_of_opennmt(checkpoint: Mapping[str, Any], state: Mapping[str, torch.
 
 def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     """Load weights into a model of OpenNMT-py or Eole. A bias that is missing in `state` is set to zero."""
-    # Call `nn.Module.load_state_dict` explicitly, because the models of OpenNMT-py override `load_state_dict`
-    # with different arguments.
+    # The models of OpenNMT-py override `load_state_dict` with different arguments.
     missing = set(torch.nn.Module.load_state_dict(model, state, strict=False).missing_keys)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -222,13 +221,11 @@ def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the weights from the `.pt` file or from the `.safetensors` files."""
     state: dict[str, torch.Tensor] = {}
     if "model" in checkpoint:
         state.update(checkpoint["model"])
         for name, tensor in (checkpoint["generator"] or {}).items():
-            # In OpenNMT-py 2, the output projection is the first module of an `nn.Sequential`, so its weight
-            # names begin with "0.".
+            # In OpenNMT-py 2, the output projection is the first module of an `nn.Sequential`.
             state[f"generator.{name.removeprefix('0.')}"] = tensor
     else:
         files = sorted(
@@ -247,9 +244,8 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Recognise the sinusoids in the position tables [L, 1, D]. Return the weights, and the timescales of the
-    sinusoids. If all sines are in the first half of the features, reorder the `d_model` features in all
-    weights, because sines and cosines alternate in this package.
+    """Return the weights and the timescales of the sinusoids in the tables [L, 1, D]. If all sines are in the
+    first half of the features, reorder the features, because sines and cosines alternate in this package.
     """
     matches = set()
     for name, table in tables.items():
@@ -284,9 +280,7 @@ def special_ids(tokens: list[str], special: SpecialTokens) -> dict[str, int]:
 def opennmt_tokenizers(
     vocabularies: Sequence[list[str]], model_files: Sequence[Path], special: SpecialTokens
 ) -> Tokenizers:
-    """Create the source tokenizer and the target tokenizer from two lists of tokens. The source tokenizer
-    adds no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
-    """
+    """Create the source and the target tokenizer. OpenNMT-py and Eole add no `</s>` to source texts."""
     return source_and_target_tokenizers(
         [{token: index for index, token in enumerate(tokens)} for tokens in vocabularies],
         model_files,
@@ -297,9 +291,7 @@ def opennmt_tokenizers(
 
 
 def first_rate(value: Any) -> float:
-    """Return a dropout rate as a float. If OpenNMT-py or Eole stored a list with one dropout rate for each
-    phase of the training, return the first dropout rate.
-    """
+    """Return the dropout rate, or the first rate of a list with one rate for each phase of the training."""
     return float(value[0] if isinstance(value, list) else value)
 
 

@@ -1,6 +1,4 @@
-"""Pushes the output folder of `vaswani export` to a separate repository on the Hub. The model card names the
-repository of the original model.
-"""
+"""Pushes the output folder of `vaswani export` to a separate repository on the Hub."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,29 +52,12 @@ def push_export(
     commit_message: str = "Push an export of vaswani_hf",
     token: str | bool | None = None,
 ) -> str:
-    """Push the output folder of `vaswani export` to the Hub in one commit. Then download the commit, and
-    compare the downloaded files with the folder.
+    """Push the output folder of `vaswani export` in one commit, and compare the pushed files with the folder.
+    Return the URL of the commit or pull request. Raise a HubError if the push is refused or fails.
 
-    Args:
-        folder (str or Path): The exported folder. If the folder contains a README.md, the model card has the
-            text of the README.md.
-        repository (str): The repository on the Hub, in the form user/name.
-        base_model (str, optional): The repository on the Hub that contains the original model. The new card
-            copies the languages and the licence from the card of `base_model`. The default is the field
-            `base_model` in the README.md of the folder.
-        private (bool): As in `push` of publish/push.py.
-        revision (str, optional): As in `push` of publish/push.py.
-        create_pr (bool): As in `push` of publish/push.py.
-        tag (str, optional): As in `push` of publish/push.py.
-        commit_message (str): The title of the commit.
-        token (str or bool, optional): As in `push` of publish/push.py.
-
-    Returns:
-        str: The URL of the commit or of the pull request.
-
-    Raises:
-        HubError: If `vaswani export` has not written the folder, if `base_model` is not given or is not on
-            the Hub, or if the push is refused or fails.
+    The model card has the text of the folder's README.md, and the languages and the licence of `base_model`,
+    the repository of the original model. By default, the README.md names `base_model`. The other options are
+    the options of `push` in publish/push.py.
     """
     folder = Path(folder)
     with only_hub_errors(), TemporaryDirectory() as name:

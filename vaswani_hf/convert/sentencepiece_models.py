@@ -1,21 +1,18 @@
-"""Converts SentencePiece models to fast tokenizers with the token ids of a separate vocabulary, and converts
-such tokenizers back to SentencePiece models.
+"""Converts SentencePiece models to fast tokenizers with the token ids of a separate vocabulary, and back.
 
 A SentencePiece model splits text into tokens, which SentencePiece calls pieces. Marian and fairseq read the
 token ids of the pieces from a separate file, such as `vocab.json`. In a fast tokenizer of transformers, the
 token id of a piece is the index of the piece in the list of pieces. Therefore the conversion sorts the pieces
 by their ids.
 
-A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. With
-one vocabulary file, the source tokenizer and the target tokenizer contain the pieces of both SentencePiece
-models. Each tokenizer must split texts only into pieces of its own SentencePiece model. If a piece is not in
-the tokenizer's own SentencePiece model, the conversion disables the piece: in the vocabulary of the
-tokenizer, the piece gets the character `_FOREIGN` at its beginning. The character `_FOREIGN` (U+E000) does
-not occur in texts, and the decoder of the tokenizer removes the character. The conversion never disables a
-piece of one character. The conversion also never disables a piece that consists only of unknown characters
-(characters that occur in no piece of the tokenizer's own SentencePiece model). The tokenizer needs pieces of
-unknown characters, because SentencePiece joins adjacent unknown characters to one piece, and Marian looks up
-the joined piece in the vocabulary.
+A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. Then
+each tokenizer contains the pieces of both SentencePiece models, but must split texts only into pieces of its
+own model. The conversion disables a foreign piece: the piece gets the character `_FOREIGN` (U+E000) at its
+beginning. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes it. The conversion
+never disables a piece of one character, or a piece that consists only of unknown characters (characters that
+occur in no piece of the tokenizer's own model). The tokenizer needs pieces of unknown characters, because
+SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
+vocabulary.
 """
 
 import base64
@@ -43,8 +40,7 @@ from .word_tokenizers import (
 )
 
 _FOREIGN = "\ue000"
-# The normalizer of an imported tokenizer can replace a sequence of unknown characters by `_UNKNOWN`, a
-# character from Unicode's private use area.
+# The normalizer replaces a sequence of unknown characters by this character of Unicode's private use area.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
 # The numbers of the piece types in a SentencePiece model file.
@@ -52,8 +48,6 @@ _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5
 _UNIGRAM, _BPE = 1, 2
 # The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
 _SPACES_AT_ENDS = {"Regex": "^ +| +$"}
-# The note to the user if an imported model has no SentencePiece models. The user can name SentencePiece
-# models with `--vocabularies`.
 NAME_THE_MODELS = (
     f"{SPLITS_AT_SPACES} If SentencePiece models segmented the training data, name the models with "
     "`--vocabularies`."
@@ -71,13 +65,11 @@ class SentencePieces:
         is_bpe (bool): True for a BPE model, False for a unigram model.
         charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
         adds_space (bool): True if SentencePiece adds a space at the beginning of a text.
-        removes_spaces (bool): True if SentencePiece removes repeated spaces and spaces at both ends of the
-            text.
+        removes_spaces (bool): True if SentencePiece removes repeated spaces and spaces at both ends.
         splits_words (bool): True if pieces contain spaces only at their beginning.
         has_bytes (bool): True if SentencePiece splits unknown characters into bytes.
-        ids (dict): Maps each piece, including special pieces, to its id in the SentencePiece model file.
-            Libraries with a separate vocabulary file, such as Marian, use the ids of the vocabulary file
-            instead.
+        ids (dict): Maps each piece, including special pieces, to its id in the model file. Libraries with a
+            separate vocabulary file, such as Marian, use other ids.
         end (str): The piece that ends a text, usually `</s>`.
         unknown (str): The piece for unknown characters, usually `<unk>`.
     """
@@ -95,9 +87,8 @@ class SentencePieces:
 
 
 def empty_model(user: str) -> Any:
-    """Return an empty SentencePiece model. Raise a ValueError if the library sentencepiece or protobuf is
-    missing. `user` is the name of the file or model that needs sentencepiece and protobuf, for the error
-    message.
+    """Return an empty SentencePiece model. Raise a ValueError if a library is missing. `user` names the file
+    or model that needs the library, for the error message.
     """
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -110,9 +101,7 @@ def empty_model(user: str) -> Any:
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:
-    """Read a SentencePiece model. Raise a ValueError if the file is damaged, or if a fast tokenizer cannot
-    express the model.
-    """
+    """Read a model. Raise a ValueError if the file is damaged or fast tokenizers cannot express the model."""
     model = empty_model(f"'{path.name}'")
     from google.protobuf.message import DecodeError
 
@@ -152,18 +141,14 @@ def fast_tokenizer(
     others: Collection[str] = (),
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `ids` maps each
-    piece to its id.
-
-    `others` are further special tokens. If a piece of several characters is missing in `ids`, the tokenizer
-    never uses the piece.
+    """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `others` are
+    further special tokens. The tokenizer never uses a piece of several characters that is missing in `ids`.
     """
     unsplit = {*special, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # `runs` contains two kinds of tokens that are not in `model.pieces`: single characters, and tokens whose
-    # characters occur in no piece of `model`.
+    # Tokens that are not in `model.pieces`: single characters, and tokens whose characters occur in no piece.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -200,13 +185,11 @@ def source_and_target_tokenizers(
     joiner: str | None = "@@",
     source_has_end: bool = True,
 ) -> Tokenizers:
-    """Create the source tokenizer and the target tokenizer of an imported model. `vocabularies` are the
-    source vocabulary and the target vocabulary.
+    """Create both tokenizers from the source and the target vocabulary.
 
     `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
-    source model and the target model. If `model_files` is empty, the function `word_tokenizer` creates
-    tokenizers that split texts at spaces. `joiner` is an argument for `word_tokenizer`. `source_has_end` is
-    False if the library adds no end token to source texts.
+    source model and the target model. Without `model_files`, `word_tokenizer` creates the tokenizers with
+    `joiner`. `source_has_end` is False if the library adds no end token to source texts.
     """
     tokenizers = []
     for number, ids in enumerate(vocabularies):
@@ -224,9 +207,8 @@ def source_and_target_tokenizers(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if `model` has a piece of two or more characters that is missing in the vocabulary `ids`. A
-    tokenizer that `fast_tokenizer` creates never uses a piece without an id. Therefore the tokenizer can
-    split texts differently than SentencePiece.
+    """Return True if a piece of several characters is missing in `ids`. A tokenizer of `fast_tokenizer` never
+    uses a missing piece, and so can split texts differently than SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -246,9 +228,7 @@ def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str)
 
 
 def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the merge rules of a BPE model: all pairs of pieces whose concatenation is a piece. The merge
-    rules are sorted by the score of the merged piece, highest score first.
-    """
+    """Return the merge rules: all pairs of pieces whose concatenation is a piece, highest score first."""
     merges = []
     for piece, score in model.pieces.items():
         for end in range(1, len(piece)):
@@ -260,13 +240,12 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces of `model`.
-    `runs` contains the tokens that are not in `model.pieces` and do not begin with the character `_FOREIGN`.
+    """Create the normalizer. `known` has the characters of all pieces of `model`. `runs` has the tokens that
+    are not in `model.pieces` and do not begin with `_FOREIGN`.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        # Apply the Unicode normalization NFC first, because the library `tokenizers` loses accents if a
-        # character is followed by two separate accents.
+        # NFC first: the library `tokenizers` loses accents if two separate accents follow a character.
         steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
     if model.removes_spaces:
         steps += [
@@ -298,17 +277,15 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains the one-character pieces of `model` that have no id and are not part of another
-    # piece. Split texts before and after each character in `missing`, because otherwise the tokenizer joins
-    # adjacent unknown characters to one token.
+    # Split texts before and after each piece of one character that has no id and is no part of another piece.
+    # Otherwise the tokenizer joins adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
 
 def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> bytes:
-    """Return the content of a SentencePiece model file that splits text into the same tokens as `source` and
-    can decode the tokens of `target`. Raise a ValueError if `source` was not created by `fast_tokenizer` from
-    a unigram model.
+    """Return a SentencePiece model file that splits text like `source` and can decode the tokens of `target`.
+    Raise a ValueError if `source` was not created by `fast_tokenizer` from a unigram model.
     """
     state = json.loads(source.backend_tokenizer.to_str())
     kind = state["model"]["type"]
@@ -343,9 +320,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add a piece for each character that is a piece of the original SentencePiece model and has no id in
-        # the vocabulary. The pattern of the splitter contains the characters that have no id, see
-        # `_pre_tokenizer`.
+        # Add the pieces of one character that have no id. `_pre_tokenizer` has written these characters into
+        # the pattern of the splitter.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -365,18 +341,14 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
-    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the vocabulary contains
-    # the sequence. The vocabulary contains `token`, so the normalizer does not replace a text that is equal
-    # to `token`. Therefore normalize the repeated token, `token * 2`. Because the vocabulary can also contain
-    # the token `token * 2`, normalize `token * 3` too.
+    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the sequence is in the
+    # vocabulary, as `token` is, and as `token * 2` can be.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
-    """Remove the character `_FOREIGN` (U+E000) from the beginning of each token. Keep `_FOREIGN` in a token
-    if `tokens` also contains the token without `_FOREIGN`.
-    """
+    """Remove `_FOREIGN` from the beginning of each token, unless `tokens` also contains the plain token."""
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]
     return [token if short in known else short for token, short in zip(tokens, plain, strict=True)]

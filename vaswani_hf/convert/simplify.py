@@ -18,8 +18,8 @@ from .export_formats import Limit, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The built-in score functions that can be converted to scaled dot products. Score functions that users
-# register cannot be converted, because such functions may compute arbitrary scores.
+# The score functions that can be converted to scaled dot products. A registered score function can compute
+# arbitrary scores.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 _ONLY_DOT_PRODUCTS = "the format supports only dot products as attention scores"
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
@@ -36,7 +36,7 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
-# The config fields that may have any value in these formats. A format can limit some of these fields.
+# The config fields that may have any value in such formats, except for the limits of a format.
 SCALED_DOT_FIELDS = frozenset(
     """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
@@ -49,10 +49,8 @@ SCALED_DOT_FIELDS = frozenset(
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a model that uses only scaled dot-product attention and computes the same outputs as `model`.
-    The query projection of the returned model is multiplied by the scaling factor of the score function of
-    `model`. If the score function is "general", the query projection is also multiplied by the matrix of the
-    score function.
+    """Return a model with scaled dot-product attention and the same outputs. The query projection contains
+    the scaling factor of the score function, and the matrix of the score function "general".
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -73,9 +71,7 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Return the weight and the bias of a query projection for scaled dot-product attention. For the
-    projected query `q` and the key `k`, `q k / sqrt(d_k)` equals the score that `attention` computes.
-    """
+    """Return the query projection with which `q k / sqrt(d_k)` is the score of `attention`."""
     folded = {}
     for name, value in attention.q_proj.named_parameters():
         heads = value.double().unflatten(0, (-1, attention.d_k))
@@ -87,17 +83,14 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """Return the number of rows that a position table needs for the longest input and the longest output that
-    the generation config allows.
-
-    The table has at least 1,074 rows: 1,024 for the longest source sentence, and 50 for the additional tokens
-    of its translation. A table of learned positions keeps its number of rows.
+    """Return the number of rows of a position table for the longest input and output: at least 1,074, because
+    source sentences may have 1,024 tokens, and translations 50 more. A table of learned positions keeps its
+    rows.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings
     config = model.generation_config
-    # Ignore maximum lengths of 10^6 tokens or more, because transformers sets `model_max_length` to 10^30
-    # tokens if a tokenizer has no limit.
+    # transformers sets `model_max_length` to 10^30 tokens if a tokenizer has no limit.
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
     a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))

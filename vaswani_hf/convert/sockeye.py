@@ -91,9 +91,8 @@ _NORMS_OF_DECODER = {
 
 
 def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> Names:
-    """Map the weight names of an attention layer of Sockeye to the names of this package. The attention
-    layers of Sockeye have no biases. `joint` maps each joint projection to its parts, such as "kv" for keys
-    and values.
+    """Map the weight names of an attention layer, which has no biases, to the names of this package. `joint`
+    maps each joint projection to its parts, such as "kv" for keys and values.
     """
     theirs = f"{stack}.layers.{{}}.{attention}"
     ours = f"model.{stack}.layers.{{}}.{own}"
@@ -131,7 +130,7 @@ NAMES = WeightNames(
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """A YAML loader that reads each tagged section of the file `config` as a dict, and each tuple as a list."""
+    """Reads each tagged section of the file `config` as a dict, and each tuple as a list."""
 
 
 def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
@@ -237,9 +236,8 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Ignore "traced" and "cached" weights: under these names, old versions of Sockeye write copies of other
-    # weights. Ignore the network that predicts the length of a translation, because this network has no
-    # effect on the probabilities of tokens.
+    # Old versions of Sockeye write copies of other weights with "traced" and "cached" in their names. The
+    # network that predicts the length of a translation has no effect on the probabilities of tokens.
     return {
         name: tensor
         for name, tensor in state.items()
@@ -248,9 +246,7 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Reorder the rows of each joint projection, so that the keys of all heads come before the values of all
-    heads.
-    """
+    """Reorder the rows of each joint projection: the keys of all heads before the values of all heads."""
     sorted_state = dict(state)
     for name, weight in state.items():
         if not name.endswith(("ff_in.weight", "ff_kv.weight")):
@@ -273,25 +269,21 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
 
 
 def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int) -> dict[str, torch.Tensor]:
-    """If the model has sinusoids, reorder the features of the weights. Otherwise, extend the shorter of the
-    two learned position tables.
-    """
+    """Reorder the features of a model with sinusoids, or extend the shorter table of learned positions."""
     tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
         return to_interleaved(state, d_model)
     longest = max(len(table) for table in tables)
     for name, table in zip(POSITION_TABLES, tables, strict=True):
-        # Extend the shorter position table with copies of its last row, because Sockeye uses the last
-        # position for all later tokens too.
+        # Sockeye uses the last position for all later tokens too.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
     return state
 
 
 def _search_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
-    """Return a generation config with the default search options of the command sockeye-translate.
-
-    The maximum length of a translation is the source length times a factor, plus 1 token. The factor is the
-    mean of target length / source length in the training data, plus two standard deviations.
+    """Return a generation config with the default search options of the command sockeye-translate. The
+    maximum length is 1 token plus the source length times a factor: the mean of target length / source length
+    in the training data, plus two standard deviations.
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)
@@ -311,8 +303,7 @@ def _original_logits(folder: Path) -> Logits | None:
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
-        # `source_length` [B, 2] contains two numbers per sentence: the source length, and the number of
-        # prepended tokens, which is always 0.
+        # [B, 2]: the source length, and the number of prepended tokens, here 0.
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
         output = model(
             batch["input_ids"].unsqueeze(2),

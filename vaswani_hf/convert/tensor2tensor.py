@@ -57,8 +57,8 @@ _TITLE = "tensor2tensor"
 _HPARAMS_FILE, _FLAGS_FILE = "hparams.json", "flags.txt"
 _VOCABULARIES = "vocab.*subwords"
 _POST_NORM = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
-# The keys are the supported values of the flag `hparams_set`. The values are the hyperparameters of each set.
-# Other hyperparameters have the defaults of `Tensor2TensorFacts`.
+# The supported values of the flag `hparams_set`, with the hyperparameters that differ from the defaults of
+# `Tensor2TensorFacts`.
 _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_base_v1": {
         "num_heads": 8,
@@ -78,8 +78,7 @@ _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_tiny": {"num_heads": 4},
 }
 _PAD, _END = 0, 1
-# Regular expressions for the names of variables in a checkpoint. A group in parentheses captures a name
-# without its beginning, because the beginning (the TensorFlow scope) differs between models.
+# The names of variables in a checkpoint. The beginning (the TensorFlow scope) differs between models.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
@@ -110,9 +109,7 @@ _FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2", "ffn.norm": "final_laye
 
 
 class Tensor2TensorFacts(Settings):
-    """The hyperparameters that the import uses. The defaults are the values in tensor2tensor's set
-    `transformer_base`.
-    """
+    """The used hyperparameters, with the defaults of tensor2tensor's set `transformer_base`."""
 
     num_heads: int = Field(ge=1)
     layer_preprocess_sequence: str = "n"
@@ -158,9 +155,7 @@ NAMES = WeightNames(
 
 
 def recognise_tensor2tensor(path: Path) -> bool:
-    """Return True for an `.index` file, or a folder with an `.index` file, that contains the names of
-    tensor2tensor's embeddings.
-    """
+    """Return True for an `.index` file with the names of tensor2tensor's embeddings, or for its folder."""
     files = [path] if path.suffix == ".index" else sorted(path.glob("*.index"))
     return any(b"symbol_modality_" in file.read_bytes() for file in files)
 
@@ -202,7 +197,7 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=to_interleaved(weights, config.d_model),
-        # The search options are the defaults of t2t-decoder, the command of tensor2tensor.
+        # The defaults of t2t-decoder, the command of tensor2tensor.
         generation_config=generation_config(
             config,
             num_beams=4,
@@ -221,10 +216,8 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     weights, target_spaces = _to_ours(_read_variables(path))
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
-    # Set the embeddings of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
-    # zeros. Set the output projection's row of `<pad>` to zero too, so that tied weights stay equal. The
-    # output projection's row of `<pad>` has no effect on the outputs, because this package gives `<pad>` the
-    # probability 0.
+    # The decoder starts from `<pad>`, and must start from zeros. Set the row of `<pad>` in the output
+    # projection to zero too, so that tied weights stay equal. The row has no effect on the probabilities.
     for name in (*EMBEDDINGS, "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
@@ -243,9 +236,7 @@ def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: in
 
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
-    """Create the tokenizers from the files of the option `--vocabularies`, or from the only vocabulary file
-    in the folder. Return None if the folder has no vocabulary file or several vocabulary files.
-    """
+    """Create the tokenizers from `vocabularies` or the only vocabulary file in the folder, if any."""
     files = vocabularies or tuple(folder.glob(_VOCABULARIES))
     if not files or (len(files) > 1 and not vocabularies):
         return None
@@ -254,9 +245,7 @@ def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers
 
 
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """Read the hyperparameters from hparams.json or flags.txt. The file of the option `--config` overrides
-    these hyperparameters.
-    """
+    """Read the hyperparameters from hparams.json or flags.txt. The file of `--config` overrides them."""
     if (folder / _HPARAMS_FILE).is_file():
         hparams = read_json_object(folder, _HPARAMS_FILE, folder.name)
     elif (folder / _FLAGS_FILE).is_file():
@@ -271,9 +260,7 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
 
 
 def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
-    """Read the hyperparameters from the flags of the command t2t-trainer. If the flags name an unknown set of
-    hyperparameters, the file of the option `--config` must contain the hyperparameters.
-    """
+    """Read the hyperparameters from the flags of t2t-trainer. An unknown set needs the file of `--config`."""
     flags = dict(re.findall(r"^--(\w+)=(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))
     model = flags.get("model", "transformer")
     if model != "transformer":
@@ -289,7 +276,7 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
 
 
 def _read_variables(path: Path) -> dict[str, torch.Tensor]:
-    """Read the variables of a checkpoint with TensorFlow. Leave out the variables of the optimizer."""
+    """Read the variables of a checkpoint, except for the variables of the optimizer, with TensorFlow."""
     import tensorflow
 
     prefix = str(path.with_suffix("")) if path.is_file() else tensorflow.train.latest_checkpoint(str(path))
@@ -310,19 +297,15 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
         ]
         return {name: torch.from_numpy(reader.get_tensor(name)).float() for name in names}
     except Exception as error:
-        # Catch all exceptions, because a damaged file can raise any kind of exception.
+        # A damaged file can raise any kind of exception.
         reason = first_line_of(error)
         raise DamagedFileError(f"The checkpoint '{Path(prefix).name}' cannot be read ({reason})") from None
 
 
 def _plain_name(name: str) -> str:
-    """Convert the name of a TensorFlow variable to a name in `NAMES`, such as
-    "encoder.layer.0.self_attention.norm.bias". The new name has dots instead of slashes, "norm" for each
-    LayerNorm of a sub-layer, and the ending "weight" or "bias".
-    """
+    """Convert a variable name to a name in `NAMES`, such as "encoder.layer.0.self_attention.norm.bias"."""
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
-    # The LayerNorm of a sub-layer has the name `layer_prepostprocess` or `layer_postprocess`, depending on
-    # the norm position.
+    # The name of the LayerNorm depends on the norm position.
     name = re.sub(r"/layer_(?:pre)?postprocess/layer_norm/layer_norm_(\w+)$", r"/norm/\1", name)
     name = re.sub(r"/(?:kernel|scale)$", "/weight", name)
     return name.replace("/", ".")
@@ -337,7 +320,7 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # Transpose matrices, because TensorFlow stores matrices as [in, out].
+            # TensorFlow stores matrices as [in, out].
             is_matrix = name.endswith("/kernel")
             state[_plain_name(found.group(1))] = tensor.T.contiguous() if is_matrix else tensor
         else:
@@ -365,9 +348,8 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
 def _add_target_space(
     state: dict[str, torch.Tensor], target_spaces: torch.Tensor, facts: Tensor2TensorFacts
 ) -> None:
-    """Add the learned vector of the target space (the kind of target text) to each row of the source
-    embedding. Divide the vector by the square root of the model width D first, because the model multiplies
-    embeddings by the square root of D.
+    """Add the learned vector of the target space to each row of the source embedding. Divide the vector by
+    sqrt(D) first, because the model multiplies embeddings by sqrt(D). D is the model width.
     """
     number = facts.target_space_id
     if number >= len(target_spaces):

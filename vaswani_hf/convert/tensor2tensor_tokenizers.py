@@ -26,24 +26,20 @@ from .sentencepiece_models import empty_model
 from .text_files import read_lines
 from .word_tokenizers import SpecialTokens, imported_tokenizer
 
-# The normalizer marks positions in a text with these control characters. With the control character
-# `_BETWEEN_CHARACTERS` between all characters of a text, the normalizer `Precompiled` replaces each character
-# separately.
+# Control characters with which the normalizer marks positions in a text.
 _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"
 _ESCAPING_CHARACTERS = "\\_u;0123456789"
 # tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer replaces a character
-# that is not defined in Unicode by the escape sequence of "〓": `\12307;`.
+# that is not defined in Unicode by the code of "〓".
 _UNDEFINED = 0x3013
 # The Unicode categories of characters that texts do not contain: not assigned, private use, and surrogates.
 _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")
 
 
 def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
-    """Create a fast tokenizer from a vocabulary file of tensor2tensor. The tokenizer appends the end token to
-    each text. Raise a ValueError if the file is not a vocabulary.
-    """
+    """Create a fast tokenizer from a vocabulary of tensor2tensor. Raise a ValueError for other files."""
     tokens = _read_tokens(path)
     alphabet = {*"".join(tokens), *_ESCAPING_CHARACTERS} - {"\n"}
     pad, end = tokens[:2]
@@ -67,7 +63,7 @@ def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
 
 
 def _read_tokens(path: Path) -> list[str]:
-    """Read the tokens of a vocabulary file. Each line contains one token, with or without quotes."""
+    """Read the tokens of a vocabulary file: one token per line, with or without quotes."""
     tokens = []
     for line in read_lines(path):
         token = line.rstrip()
@@ -82,9 +78,7 @@ def _read_tokens(path: Path) -> list[str]:
 
 
 def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer:
-    """Return a normalizer that does the first three steps of `SubwordTextEncoder` (see the docstring of this
-    file).
-    """
+    """Return a normalizer for steps 1 to 3 of `SubwordTextEncoder` (see the docstring of this file)."""
     is_boundary = f"(?<={_ALPHANUMERIC})(?={_OTHER})|(?<={_OTHER})(?={_ALPHANUMERIC})"
     allowed = "".join(f"\\x{{{ord(character):X}}}" for character in sorted({*alphabet, _END_OF_PART}))
     return normalizers.Sequence(
@@ -93,8 +87,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
             normalizers.Replace(f"{_END_OF_PART} {_END_OF_PART}", _END_OF_PART),
             normalizers.Replace("\\", "\\\\"),
             normalizers.Replace("_", "\\u"),
-            # Insert a control character between all characters. Otherwise, `Precompiled` could replace a
-            # character and its combining characters by a single character code.
+            # Without a separator, `Precompiled` could replace a character and its combining characters by a
+            # single code.
             normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
             normalizers.Precompiled(_character_codes(alphabet, path)),
             normalizers.Replace(_BETWEEN_CHARACTERS, ""),
@@ -106,14 +100,13 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
 
 
 def _character_codes(alphabet: Collection[str], path: Path) -> bytes:
-    """Return normalization rules in SentencePiece's binary format. The rules replace each character outside
-    the alphabet by its decimal code between a backslash and a semicolon.
+    """Return rules, in SentencePiece's binary format, that replace each character outside the alphabet by its
+    decimal code between a backslash and a semicolon.
     """
     model = empty_model(f"'{path.name}'")
     import sentencepiece
 
     if hasattr(sentencepiece, "set_min_log_level"):
-        # Let SentencePiece log only errors.
         sentencepiece.set_min_log_level(2)
     kept = {*alphabet, _BETWEEN_CHARACTERS, _END_OF_PART}
     with TemporaryDirectory() as folder:

@@ -1,6 +1,4 @@
-"""Reads the text files of a checkpoint of another library. If a file is damaged, the functions raise an error
-that names the file.
-"""
+"""Reads the text files of a checkpoint of another library. Errors about damaged files name the file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,15 +19,13 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file. Divide the text only at line feeds, because tokens may contain other
-    line separators.
-    """
+    """Return the lines between line feeds, because tokens may contain other line separators."""
     return read_text(path).removesuffix("\n").split("\n")
 
 
 def parse_yaml(text: str, what: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
     """Return the keys and values of a YAML text. `what` names the text in error messages, such as
-    "'config.yaml'". `loader` must be a loader that creates only dicts, lists and plain values.
+    "'config.yaml'". `loader` must create only dicts, lists and plain values.
     """
     try:
         values = yaml.load(text, Loader=loader)
@@ -43,8 +39,8 @@ def parse_yaml(text: str, what: str, loader: Any = yaml.SafeLoader) -> dict[str,
 def read_yaml(
     path: Path, *, loader: Any = yaml.SafeLoader, sections: Iterable[str] = (), title: str = ""
 ) -> dict[str, Any]:
-    """Return the keys and values of a YAML file. Raise a ValueError if one of the sections, such as
-    "model.encoder", is missing. `title` is the name of the library that has written the file.
+    """Return the keys and values of a YAML file. Raise a ValueError if a section, such as "model.encoder", is
+    missing. `title` is the name of the library that has written the file.
     """
     settings = parse_yaml(read_text(path), f"'{path.name}'", loader)
     for section in sections:

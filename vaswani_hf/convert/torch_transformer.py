@@ -1,9 +1,9 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
-`torch.nn.Transformer` contains only the encoder layers and decoder layers. A translation model also needs
-embeddings, positions and an output projection. The author of the model implements the embeddings, positions
-and output projection, and chooses the names of their weights. The user must write these weight names, the
-kind of positions and the number of heads into a file, and name the file with the option `--config`.
+`torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a translation model
+implements the embeddings, the positions and the output projection, and chooses the names of their weights.
+The user must write these weight names, the kind of positions and the number of heads into a file, and name
+the file with the option `--config`.
 
 Models with a `torch.nn.Transformer` differ from the paper in two points: the attention has biases; a
 LayerNorm follows the last layer of each stack, even in post-norm models. PyTorch stores the projections of
@@ -39,16 +39,14 @@ from .weights import (
 )
 
 _TITLE = "torch.nn.Transformer"
-# Matches the name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is an
-# attribute of a model, the name of the weight has a prefix, such as "transformer.".
+# A weight of every `torch.nn.Transformer`. If the `torch.nn.Transformer` is an attribute of a model, the name
+# has a prefix, such as "transformer.".
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
 
 class TorchTransformerFacts(Settings):
-    """Settings that a state dict of `torch.nn.Transformer` does not contain. Some settings give the names of
-    weights outside `torch.nn.Transformer`, such as embeddings.
-    """
+    """Settings of the file `--config`, such as the names of weights outside `torch.nn.Transformer`."""
 
     nhead: int = Field(ge=1)
     """the number of heads"""
@@ -111,7 +109,7 @@ NAMES = WeightNames(
 
 
 def recognise_torch_transformer(path: Path) -> bool:
-    """Return True for a file that contains the weight name `decoder.layers.0.multihead_attn.in_proj_weight`."""
+    """Return True for a file with the weight name `decoder.layers.0.multihead_attn.in_proj_weight`."""
     return b"decoder.layers.0.multihead_attn.in_proj_weight" in header_of(path)
 
 
@@ -178,9 +176,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
 
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Divide a state dict into the weights of `torch.nn.Transformer` and all other weights. Remove the
-    prefix, such as "transformer.", from the names of the weights of `torch.nn.Transformer`.
-    """
+    """Divide a state dict into the weights of `torch.nn.Transformer`, without their prefix, and others."""
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
     stacks: dict[str, torch.Tensor] = {}
@@ -200,9 +196,7 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return a weight of the state dict. `key` is a settings field, such as "output_bias". The value of the
-    field is the name of the weight. Return `default` if the user has given no name.
-    """
+    """Return the weight whose name is the field `key` of `facts`, or `default` if the user gave no name."""
     name = getattr(facts, key)
     if name is None and default is not None:
         return default
@@ -220,9 +214,7 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return a matrix of the state dict, without dimensions of size 1. The user gives the name of the matrix
-    in the field `key` of `facts`, such as "positions". Return `default` if the user has given no name.
-    """
+    """Return the matrix whose name is the field `key` of `facts`, without dimensions of size 1."""
     weight = _weight(others, facts, key, default)
     if weight is default:
         return weight
@@ -236,9 +228,7 @@ def _matrix(
 def _tables(
     others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the position tables [L, D] of the source and of the target. If `facts.positions` names no
-    position table, return (None, None).
-    """
+    """Return the position tables [L, D] of the source and the target, or (None, None)."""
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
             raise InvalidValueError(
@@ -272,9 +262,7 @@ def _with_positions(
     tables: tuple[torch.Tensor | None, torch.Tensor | None],
     timescales: str | None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Add the learned position tables to the dict of weights. Return the dict and the config fields that
-    describe the positions.
-    """
+    """Add the learned position tables to the weights. Return the weights and the config fields."""
     source, target = tables
     if source is None or target is None:
         return state, {"position_embedding": facts.positions, "position_timescales": timescales or "paper"}

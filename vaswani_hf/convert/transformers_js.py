@@ -53,10 +53,9 @@ from .onnx import TRACED_LENGTH, quiet, refuse_short_table
 from .simplify import num_positions
 from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, TransformersJsEngine
 
-# The block size of the int8 quantization. The weights of a block share one scale.
+# The number of weights that share one scale of the int8 quantization.
 _BLOCK_SIZE = 32
-# The numbers of sentences, of cached target tokens and of new target tokens in the example inputs with which
-# the exporter traces the graphs.
+# The sizes of the traced inputs: sentences, cached target tokens and new target tokens.
 _TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
 # The generation settings that transformers.js supports.
 _SETTINGS = """
@@ -71,9 +70,7 @@ def export_transformers_js(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the ONNX graphs, the configs and the tokenizer. Check that all graphs and the model have the same
-    outputs.
-    """
+    """Write the ONNX graphs, the configs and the tokenizer, and compare the graphs with the model."""
     assert tokenizers is not None
     tokenizer = _only_tokenizer(tokenizers)
     refuse_short_table(model.config, "transformers_js")
@@ -113,8 +110,7 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
 def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     settings = read_json_object(folder, TOKENIZER_FILES[1], folder)
-    # Replace the class name that transformers 5 writes, because transformers.js prints a warning about this
-    # class name.
+    # transformers.js prints a warning about the class name that transformers 5 writes.
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_whole(folder / TOKENIZER_FILES[1], json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
@@ -129,11 +125,9 @@ class _EncoderGraph(nn.Module):
 
 
 class _DecoderGraph(nn.Module):
-    """The decoder, with the inputs and outputs that transformers.js expects.
-
-    `decoder_states` are the keys [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens in all
-    layers. `encoder_states` are the cached keys and values of the source tokens in the cross-attention of all
-    layers.
+    """The decoder, with the inputs and outputs that transformers.js expects. `decoder_states` are the keys
+    [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens in all layers; `encoder_states` are
+    those of the source tokens.
     """
 
     def __init__(self, model: VaswaniForSeq2SeqLM):
@@ -164,9 +158,7 @@ class _DecoderGraph(nn.Module):
             (encoder_hidden_states, *encoder_states),
         )
         for states in source_states:
-            # Both branches of `torch.cond` return tensors with the sizes `batch_size` and `source_length`.
-            # Without `torch._check`, the exporter would treat the sizes of the outputs as different from
-            # `batch_size` and `source_length`.
+            # Tell the exporter that the outputs of `torch.cond` have these sizes.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -183,8 +175,7 @@ class _DecoderGraph(nn.Module):
             past_key_values=cache,
         ).last_hidden_state  # [B, T, D]
         logits = self.model.logits(states)  # [B, T, V]
-        # In the first call of the decoder graph, do not treat `</s>` in `input_ids` as an end: the decoder
-        # can start from `</s>`.
+        # In the first call, `</s>` is no end, because the decoder can start from `</s>`.
         has_ended = self.is_end[input_ids] & use_cache_branch  # [B, T]
         logits = torch.where(has_ended.unsqueeze(-1), self.only_end, logits)
         present = []
@@ -201,7 +192,7 @@ class _DecoderGraph(nn.Module):
 
 
 def _cached_states(encoder_hidden_states: torch.Tensor, *cached: torch.Tensor) -> tuple:
-    # Clone the inputs, because a branch of `torch.cond` must not return its inputs.
+    # A branch of `torch.cond` must not return its inputs.
     return tuple(tensor.clone() for tensor in cached)
 
 
@@ -224,8 +215,7 @@ def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
     ids = torch.zeros(_TRACED_SENTENCES, _TRACED_NEW, dtype=torch.int64)
     mask = torch.ones(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
     encoder_hidden_states = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, config.d_model)
-    # In the first call, the cached keys and values of the source have the length 0. Therefore the length axis
-    # of the cached source keys and values has its own dimension name in the ONNX graph.
+    # In the first call, the cached source has the length 0, so its length axis has its own dimension name.
     cached = {0: batch, 2: Dim("past_decoder_sequence_length")}
     cached_source = {0: batch, 2: Dim("past_encoder_sequence_length")}
     num_states = 2 * config.decoder_layers
@@ -279,7 +269,7 @@ def _zero_states(config: VaswaniConfig, length: int) -> list[torch.Tensor]:
 
 
 def _write_graph(program: Any, folder: Path, name: str) -> None:
-    """Write three ONNX files of a graph: with float32 weights, with float16 weights and with int8 weights."""
+    """Write three ONNX files: with float32, float16 and int8 weights."""
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -287,10 +277,9 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
     paths = {dtype: folder / GRAPHS / f"{name}{suffix}.onnx" for dtype, suffix in DTYPES.items()}
     program.save(paths["fp32"], external_data=False)
     onnx.save(convert_float_to_float16(onnx.load(paths["fp32"]), keep_io_types=True), paths["fp16"])
-    # Quantize only the weights, in blocks. With a Multi30k model, quantization in blocks changed the most
-    # probable token at 0.3 % of the positions. `quantize_dynamic` changed the most probable token at 1.0 % of
-    # the positions, because `quantize_dynamic` also quantizes the activations of a whole batch with one
-    # scale.
+    # Quantize only the weights, in blocks: with a Multi30k model, the most probable token changed at 0.3 % of
+    # the positions. With `quantize_dynamic`, it changed at 1.0 % of the positions, because `quantize_dynamic`
+    # also quantizes the activations of a whole batch with one scale.
     quantizer = MatMulNBitsQuantizer(
         _with_int8_embeddings(onnx.load(paths["fp32"])), bits=8, block_size=_BLOCK_SIZE, is_symmetric=True
     )
@@ -299,8 +288,8 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
 
 
 def _with_int8_embeddings(model: Any) -> Any:
-    """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection
-    as a separate matrix, because the quantizer quantizes only constant matrices.
+    """Store the embeddings in int8, with one scale for each token. Store a tied output projection as a
+    separate matrix, because the quantizer quantizes only constant matrices.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -339,23 +328,20 @@ def _with_int8_embeddings(model: Any) -> Any:
 
 
 def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationConfig:
-    """Return a generation config without the settings that transformers.js does not support. transformers.js
-    has only greedy search, and the same length limit for all sentences.
-    """
+    """Return the supported settings: transformers.js has only greedy search and one length limit."""
     settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
     settings["decoder_start_token_id"] = decoder_start_token_id(model.config)
     return GenerationConfig(**settings, num_beams=1, do_sample=False, max_length=longest)
 
 
 def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
-    """Return lines of text about the largest differences between the logits of the graphs and of the model.
-    The graphs process the last target tokens one by one, so that the comparison also tests the cache.
+    """Describe the differences between the logits of the graphs and of the model, one line per dtype. The
+    graphs process the last target tokens one by one, so that the comparison also tests the cache.
     """
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # Replace `</s>` in the target by an ordinary token. After `</s>`, the logits differ: the decoder graph
-    # generates only `</s>`, but the model can generate any token.
+    # After `</s>`, the decoder graph generates only `</s>`, but the model can generate any token.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

@@ -18,10 +18,8 @@ from ..model.translator_vaswani import batches_by_length
 from .export_formats import Engine
 from .onnx_engine import OnnxGraph
 
-# The name of the folder with the ONNX graphs, and the names of the graph files without the suffix of the
-# dtype.
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
-# Maps each dtype of transformers.js to the suffix of the graph files with weights in this dtype.
+# Maps each dtype of transformers.js to the suffix of the graph files.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
 # The maximum batch size: in source tokens for ONNX Runtime, and in characters for Node.js.
 _TOKENS_PER_BATCH = 16384
@@ -48,19 +46,15 @@ class TransformersJsEngine(Engine):
 
     @classmethod
     def is_available(cls) -> bool:
-        """Return True if Node.js finds the package `@huggingface/transformers`, in the current folder or in a
-        folder of the environment variable NODE_PATH.
-        """
+        """Return True if Node.js finds `@huggingface/transformers`, here or through NODE_PATH."""
         if shutil.which("node") is None:
             return False
         return subprocess.run(["node", _SCRIPT, "--check"], capture_output=True).returncode == 0
 
     def logits(self, batch: Mapping[str, torch.Tensor], num_steps: int = 0) -> torch.Tensor:
-        """Return the logits [B, T, V]. The decoder graph processes the last `num_steps` target tokens one by
-        one with the cache.
-
-        `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the
-        right.
+        """Return the logits [B, T, V]. `batch` has `input_ids` and `attention_mask` [B, S], and
+        `decoder_input_ids` [B, T], padded on the right. The last `num_steps` target tokens are processed one
+        by one with the cache.
         """
         inputs = {
             "encoder_attention_mask": batch["attention_mask"],
@@ -78,9 +72,7 @@ class TransformersJsEngine(Engine):
         return torch.cat(logits, dim=1)
 
     def _empty_cache(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Return cached keys and values of length 0, as transformers.js passes in the first call of the
-        decoder.
-        """
+        """Return keys and values of length 0, as transformers.js passes in the first call of the decoder."""
         cache = {}
         for value in self._decoder.session.get_inputs():
             if value.name.startswith("past_key_values"):
@@ -89,7 +81,6 @@ class TransformersJsEngine(Engine):
         return cache
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        """See `Engine.log_probs`."""
         rows: list[list[float]] = [[] for _ in source_ids]
         for numbers in batches_by_length(source_ids, _TOKENS_PER_BATCH, self._batch_size):
             sources = [torch.tensor(source_ids[i]) for i in numbers]
@@ -106,9 +97,7 @@ class TransformersJsEngine(Engine):
         return rows
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts in Node.js with greedy search. transformers.js has no beam search, so `num_beams`
-        has no effect.
-        """
+        """Translate texts in Node.js with greedy search. `num_beams` has no effect."""
         batches = list(batches_by_length(texts, _TOKENS_PER_BATCH, self._batch_size))
         job = {
             "folder": str(self._folder),

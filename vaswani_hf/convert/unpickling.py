@@ -21,31 +21,25 @@ from ..checkpoint.files import DamagedFileError
 
 
 class Stub:
-    """During unpickling, a `Stub` replaces an object whose class is in another library. A `Stub` has the
-    attributes of the original object, but not the code of its class.
-    """
+    """Replaces an object of another library during unpickling: the object's attributes without its code."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.arguments = args
 
     def __setstate__(self, state: Any) -> None:
-        # For classes with `__slots__`, `state` is a pair of dicts: the ordinary attributes, and the
-        # attributes in `__slots__`.
+        # For classes with `__slots__`, `state` is a pair of dicts.
         parts = state if isinstance(state, tuple) else (state,)
         for part in parts:
             if isinstance(part, dict):
                 self.__dict__.update(part)
 
 
-# Older versions of `torch.save` do not write zip files. In a file that is not a zip file, read only the first
-# `_LONGEST_HEADER` bytes, because the names of the weights are at the beginning.
+# In bytes. Older versions of `torch.save` do not write zip files, but begin with the names of the weights.
 _LONGEST_HEADER = 2**20
 
 
 def weight_file(path: Path) -> Path:
-    """Return the path of a weight file. If `path` is a folder, return the only `.pt` or `.pth` file in the
-    folder.
-    """
+    """Return the only `.pt` or `.pth` file of a folder, or else the path itself."""
     if not path.is_dir():
         return path
     files = [file for file in path.iterdir() if file.suffix in (".pt", ".pth")]
@@ -71,19 +65,17 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if `error` means that the operating system cannot read the file. Return False for the error
-    "invalid argument", because this error can mean that the file is damaged: a damaged zip file can make a
-    library seek to a negative position.
+    """Return True if the operating system cannot read the file. "Invalid argument" does not count, because a
+    damaged zip file can make a library seek to a negative position.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
-    """Load a state dict in float32 from a file of `torch.save` or safetensors.
+    """Load a float32 state dict from a file of `torch.save` or safetensors.
 
-    The file contains the state dict itself, or a dict that contains the state dict and other objects. The
-    state dict is the first dict with a key that matches the regular expression `has_name`. The returned names
-    do not have the prefix "module." of DataParallel.
+    The state dict is the file itself or a part of it: the first dict with a key that matches `has_name`. The
+    returned names do not have the prefix "module." of DataParallel.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
@@ -102,15 +94,11 @@ def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Te
 
 
 def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
-    """Load a file that `torch.save` wrote. The tensors are on the CPU.
-
-    `classes` are the full names of the classes that may occur in the file in addition to tensors and plain
-    values, such as "argparse.Namespace". Objects of the classes in `classes` become instances of `Stub`.
+    """Load a file of `torch.save` onto the CPU. `classes` are the full names of further allowed classes, such
+    as "argparse.Namespace". Their objects become instances of `Stub`.
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # Each pair in `stubs` contains a stub class and a full class name. torch loads an object of the class
-        # with the full name as an instance of the stub class.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -127,14 +115,13 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
             f"because such objects can execute code ({_refused(str(error))})."
         ) from None
     except Exception as error:
-        # Catch all exceptions, because reading a damaged file can raise any exception. The option `-v` shows
-        # the cause.
+        # Reading a damaged file can raise any exception. The option `-v` shows the cause.
         if _is_unreadable(error):
             raise
         raise DamagedFileError(f"'{path.name}' was not written by `torch.save`, or is incomplete") from error
 
 
 def _refused(message: str) -> str:
-    """From an error message of torch, return the line with the name of the class that torch refuses to load."""
+    """Return the line of torch's error message with the name of the class that torch refuses to load."""
     lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
     return (lines or ["an unknown object"])[0].rstrip(".")[:200]

@@ -1,7 +1,7 @@
 """Converts weights between this package and other libraries: renames weights, and reorders features.
 
 Each format has one table of weight names. If a format can be imported and exported, the import and the export
-use the same table.
+use the same table. The argument `state` of the functions maps weight names of this package to weights.
 
 In shapes, D is the model width.
 """
@@ -18,10 +18,8 @@ from .import_formats import require
 
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-# Modules whose weights have one column for each of the D features of the model. If the format orders the D
-# features differently, the conversion reorders the columns in the modules of `_READS_MODEL_FEATURES`. Modules
-# outside `_READS_MODEL_FEATURES`, such as LayerNorm, `out_proj` and `fc2`, have one row for each of the D
-# features, so the conversion reorders their rows.
+# Modules whose weights have one column for each of the D features of the model. Other modules, such as
+# LayerNorm, `out_proj` and `fc2`, have one row for each feature.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -36,13 +34,13 @@ _READS_MODEL_FEATURES = {
 
 @dataclass(frozen=True)
 class WeightNames:
-    """Maps the weight names of a format to the weight names of this package. `{}` in a name stands for the
-    number of a layer, counted from 0.
+    """Maps the weight names of a format to the weight names of this package. `{}` stands for the number of a
+    layer, counted from 0.
 
     Attributes:
-        names (Mapping): Maps each weight name of the format to the weight name in `VaswaniForSeq2SeqLM`. If a
-            tensor of the format contains several weights, concatenated along the first dimension, its name
-            maps to a tuple of weight names. The weights in a tuple must have the same shape.
+        names (Mapping): Maps each name of the format to the name in `VaswaniForSeq2SeqLM`. A tensor that
+            contains several weights of the same shape, concatenated along the first dimension, maps to a
+            tuple of names.
         ignored (tuple): The names of tensors that an import ignores, such as a table of sinusoids.
     """
 
@@ -50,9 +48,7 @@ class WeightNames:
     ignored: tuple[str, ...] = ()
 
     def to_ours(self, state: Mapping[str, torch.Tensor], title: str) -> dict[str, torch.Tensor]:
-        """Return the weights in float32, with the names that this package uses. Raise a ValueError for an
-        unknown name.
-        """
+        """Return float32 weights with the names of this package. Raise a ValueError for an unknown name."""
         ours: dict[str, torch.Tensor] = {}
         for name, tensor in state.items():
             layer, pattern = _without_number(name)
@@ -75,9 +71,7 @@ class WeightNames:
         return ours
 
     def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights with the names that the format uses. Leave out weights that the format does not
-        have.
-        """
+        """Return the weights with the names of the format, without weights that the format does not have."""
         theirs = {}
         numbers = {_without_number(name)[0] for name in state}
         for name, target in self.names.items():
@@ -90,8 +84,7 @@ class WeightNames:
         return theirs
 
 
-# Some entries of the mapping `WeightNames.names`: the keys are weight names of a format, and the values are
-# the names of the same weights in this package.
+# Entries of `WeightNames.names`.
 Names = dict[str, str | tuple[str, ...]]
 
 
@@ -106,20 +99,12 @@ def stack_names(
     weight: str = "weight",
     bias: str = "bias",
 ) -> Names:
-    """Map a format's weight names of the encoder or the decoder to the names that this package uses.
+    """Map the weight names of the encoder or the decoder to the names of this package.
 
-    Args:
-        stack (str): "encoder" or "decoder".
-        layer (str): The name of a layer in the format, such as "encoder.layers.{}".
-        modules (Mapping): Maps the name that the format gives each module in a layer, such as a LayerNorm, to
-            the name in this package.
-        attentions (Mapping, optional): Maps the name that the format gives each attention module in a layer
-            to the name in this package.
-        projections (Mapping, optional): Maps the name that the format gives each projection in an attention
-            module to the name in this package.
-        norm (str, optional): The name that the format gives the LayerNorm at the end of the stack.
-        weight (str): The last part of a weight's name in the format, such as "weight" or "scale".
-        bias (str): The last part of a bias's name in the format, such as "bias".
+    `layer` is the name of a layer in the format, such as "encoder.layers.{}", and `norm` the name of the
+    LayerNorm at the end of the stack. `modules`, `attentions` and `projections` map the format's names of the
+    modules and attentions of a layer, and of the projections of an attention, to the names of this package.
+    `weight` and `bias` are the last parts of the format's names.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -136,10 +121,7 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map a format's weight names of the encoder or the decoder to the names of this package. The format's
-    names differ from the names of this package only in `prefix`, the name that the format gives the encoder
-    or decoder, such as "model.encoder".
-    """
+    """Map the names of a format that differ only in `prefix`, the stack's name, such as "model.encoder"."""
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
     modules = ["fc1", "fc2", "final_layer_norm", *(f"{attention}_layer_norm" for attention in attentions)]
@@ -154,9 +136,8 @@ def same_names(stack: str, prefix: str) -> Names:
 
 
 def joint_names(stack: str, attention: str, own: str) -> Names:
-    """Map the joint projection of queries, keys and values of `torch.nn.MultiheadAttention` to the three
-    projections of this package. `attention` is the format's name of the attention module, and `own` is the
-    attention module's name in this package.
+    """Map the joint projection of `torch.nn.MultiheadAttention` to the three projections of this package.
+    `attention` and `own` name the attention module in the format and in this package.
     """
     names: Names = {}
     for kind in ("weight", "bias"):
@@ -166,9 +147,7 @@ def joint_names(stack: str, attention: str, own: str) -> Names:
 
 
 def _without_number(name: str) -> tuple[str, str]:
-    """Return the layer number in a weight name, such as "3" in "layers.3.fc1", and the name with `{}` in
-    place of the number.
-    """
+    """Return the layer number in a weight name (or ""), and the name with `{}` in its place."""
     found = re.search(r"(?<=\.)\d+(?=\.)", name)
     if found is None:
         return "", name
@@ -176,11 +155,7 @@ def _without_number(name: str) -> tuple[str, str]:
 
 
 def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
-    """Return the config fields that follow from the shapes of the weights, such as `d_model`. `state`
-    contains weights under the names of this package.
-
-    Raise a ValueError if a weight is missing.
-    """
+    """Return the config fields that follow from shapes. Raise a ValueError if a weight is missing."""
     for stack in ("encoder", "decoder"):
         for part in ("embed_tokens", "layers.0.fc1"):
             name = f"model.{stack}.{part}.weight"
@@ -207,9 +182,8 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 
 def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
-    """Return two bools: whether the source embedding equals the target embedding, and whether the output
-    projection equals the target embedding. Compare the values of the weights, because a checkpoint can
-    contain tied weights as separate tensors. `state` contains weights under the names of this package.
+    """Return whether the source embedding, and whether the output projection, equals the target embedding.
+    Compare the values, because a checkpoint can contain tied weights as separate tensors.
     """
     target = state["model.decoder.embed_tokens.weight"]
     is_shared = torch.equal(state["model.encoder.embed_tokens.weight"], target)
@@ -219,19 +193,14 @@ def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
 def require_vocabulary_sizes(
     files: Iterable[str], vocabularies: Iterable[Sized], config: VaswaniConfig
 ) -> None:
-    """Raise an `UnsupportedError` if a vocabulary file does not have as many tokens as the model. `files` are
-    the names of the source and the target vocabulary file.
-    """
+    """Raise an `UnsupportedError` if a vocabulary file does not have as many tokens as the model."""
     num_tokens = (config.vocab_size, config.decoder_vocab_size)
     for file, tokens, size in zip(files, vocabularies, num_tokens, strict=True):
         require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
 
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
-    """Return the config fields that say which embeddings are shared, and whether the output projection and
-    the attention have biases. Add shared weights to `state` under all their names. `state` contains weights
-    under the names of this package.
-    """
+    """Return the config fields about sharing and biases. Add shared weights to `state` under all names."""
     if is_shared:
         joint = state["model.encoder.embed_tokens.weight"]
         state["model.shared.weight"] = joint
@@ -247,10 +216,7 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 
 
 def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> dict[str, str | int]:
-    """Return the config fields about the positions. Positions are learned if `state` contains position
-    tables. Otherwise, positions are sinusoids if `has_positions` is True. `state` contains weights under the
-    names of this package.
-    """
+    """Return the config fields about the positions. Position tables in `state` are learned positions."""
     table = state.get(POSITION_TABLES[0])
     if table is not None:
         return {"position_embedding": "learned", "max_position_embeddings": len(table)}
@@ -260,10 +226,8 @@ def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> d
 def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
-    """Return the config fields about the LayerNorms. `state` contains weights under the names of this
-    package. The norm positions `of_encoder` and `of_decoder` are "pre" or "post". The error message contains
-    `field`: the format's name of the LayerNorm at the end of the decoder, or of a setting for final
-    LayerNorms.
+    """Return the config fields about the LayerNorms. `of_encoder` and `of_decoder` are "pre" or "post".
+    `field` is the format's name of the final LayerNorm or of a setting for it, for the error message.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -281,11 +245,8 @@ def norm_fields(
 
 
 def add_biases(state: dict[str, torch.Tensor]) -> None:
-    """Add missing biases to `state`, with the value 0. `state` contains weights under the names of this
-    package.
-
-    The LayerNorms and the feed-forward networks of this package always have biases. In a model, either all
-    projections of the attention layers have biases, or none.
+    """Add missing biases with the value 0. LayerNorms and feed-forward networks always have biases. Either
+    all projections of the attention layers have biases, or none.
     """
     has_attention_bias = any(name.endswith("_proj.bias") for name in state)
     for name, weight in list(state.items()):
@@ -298,27 +259,21 @@ def add_biases(state: dict[str, torch.Tensor]) -> None:
 
 
 def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
-    second half.
-
-    After the reordering, sines and cosines alternate, as in Section 3.5 of the paper. The order of the D
-    features does not matter if all weights use the same order. `state` contains weights under the names of
-    this package.
+    """Reorder the features from all sines before all cosines to alternating sines and cosines, as in Section
+    3.5 of the paper. The order of the D features does not matter if all weights use the same order.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# A position table is recognised as sinusoids if it differs from the formula by at most `_TABLE_TOLERANCE`.
-# `_TABLE_TOLERANCE` is larger than the rounding errors of libraries that compute the angles of the sinusoids
-# in float32. At position 5,000, the rounding error of the angle of a sinusoid is about 1e-3 radians.
+# Larger than the rounding errors of libraries that compute the angles of the sinusoids in float32: about 1e-3
+# radians at position 5,000.
 _TABLE_TOLERANCE = 2e-3
 
 
 def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
     """Recognise the sinusoids in a position table [L, D]. Return the config field `position_timescales`, and
-    True if all sines are in the first half of the features. Return None if the table does not contain
-    sinusoids.
+    True if all sines come before all cosines. Return None for other tables.
     """
     length, d_model = table.shape
     if d_model % 2:
@@ -333,9 +288,7 @@ def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
 
 
 def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features of a model of this package, so that all sines are in the first half of the
-    features and all cosines in the second half. `to_halves` is the inverse of `to_interleaved`.
-    """
+    """Reorder the features to all sines before all cosines: the inverse of `to_interleaved`."""
     order = torch.arange(d_model).view(-1, 2).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 

@@ -22,13 +22,8 @@ SPLITS_AT_SPACES = (
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens of an imported tokenizer. The defaults are the special tokens of many libraries.
-
-    Attributes:
-        pad (str): The token for padding.
-        start (str): The start token of the decoder. Tokenizers do not add `start` to texts.
-        end (str): The token that ends each text.
-        unknown (str): The token for unknown words or characters.
+    """The special tokens of an imported tokenizer. Tokenizers add `end` to each text, but not `start`, the
+    token from which the decoder starts. The defaults are the special tokens of many libraries.
     """
 
     pad: str = "<pad>"
@@ -47,14 +42,11 @@ def word_tokenizer(
     joiner: str | None = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces. In decoding, a token that ends with `joiner` (if not
-    None) is joined to the next token without a space.
-    """
+    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `joiner` to the next."""
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # Use the WordPiece decoder to join tokens with spaces. The decoder adds a space before each token that
-    # does not begin with `prefix`. No token begins with `prefix`, because `prefix` is a character in
-    # Unicode's private use area.
+    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. No token begins
+    # with the private-use character U+E000, so the decoder writes spaces between all tokens.
     steps = [decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()]
     if joiner is not None:
         steps.append(decoders.Replace(Regex(f"{joiner}( |$)"), ""))
@@ -67,10 +59,8 @@ def merging_tokenizer(
     merges: Sequence[tuple[str, str]],
     special: SpecialTokens = USUAL_TOKENS,
 ) -> PreTrainedTokenizerFast | None:
-    """Create a tokenizer that splits texts at spaces, and segments words with the merges of subword-nmt or
-    fastBPE.
-
-    The last token of each word ends with `END_OF_WORD`. Return None if the vocabulary lacks a token of the
+    """Create a tokenizer that splits texts at spaces, and words with the merges of subword-nmt or fastBPE.
+    The last token of a word ends with `END_OF_WORD`. Return None if the vocabulary lacks a token of the
     merges, because the library `tokenizers` does not support tokens without an id.
     """
     needed = {token for left, right in merges for token in (left, right, left + right)}
@@ -90,9 +80,7 @@ def imported_tokenizer(
     *,
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a `PreTrainedTokenizerFast` from a tokenizer of the library `tokenizers`. The created tokenizer
-    appends `special.end` to each text.
-    """
+    """Create a fast tokenizer that appends `special.end` to each text."""
     backend.post_processor = processors.TemplateProcessing(
         single=["$A", special.end],
         pair=["$A", "$B", special.end],
@@ -114,14 +102,10 @@ def imported_tokenizer(
 def tokenizer_pair(
     tokenizers: Iterable[PreTrainedTokenizerFast], vocabularies: Sequence[Collection[str]]
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Return the source tokenizer and the target tokenizer, or the source tokenizer twice if both tokenizers
-    split texts in the same way. `vocabularies` are the vocabularies of the two tokenizers in the checkpoint.
-    """
+    """Return the source and the target tokenizer, or one tokenizer twice if both split texts equally."""
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # Record whether the source and the target tokenizer have the same token ids. `SHARED_IDS_MARK` tells
-    # training and the export to transformers.js whether two separate tokenizer objects have the same token
-    # ids.
+    # For training and the export to transformers.js: two tokenizer objects can have the same token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     return source, target

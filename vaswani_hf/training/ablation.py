@@ -2,9 +2,9 @@
 
 A YAML file lists the runs (`AblationList`). `vaswani ablate` trains each run once for each seed, in the
 folder OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues from its
-newest checkpoint. The scores of the runs are scores of the validation split, because a test split must not
-influence the choice of a model. After each training, `vaswani ablate` writes the table OUTPUT/LIST.md, the
-picture OUTPUT/LIST.png and the numbers OUTPUT/LIST.json.
+newest checkpoint. The scores are scores of the validation split, because a test split must not influence the
+choice of a model. After each training, `vaswani ablate` writes OUTPUT/LIST.md, OUTPUT/LIST.png and
+OUTPUT/LIST.json.
 """
 
 import json
@@ -56,24 +56,11 @@ class AblationList(Settings):
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Validate the YAML file of `vaswani ablate`, and return one recipe for each run and each seed. In the
-    returned recipes, the validation split is also the test split, so that the final scores are scores of the
-    validation split.
+    """Return the recipes of each run, one for each seed. In the recipes, the validation split is also the
+    test split, so that the final scores are scores of the validation split.
 
-    Args:
-        path (Path): The YAML file that lists the runs.
-        output (Path): The output folder. Each run has its own folder in the output folder.
-        overrides (list): Command-line arguments such as "--max_steps", "100". The arguments override keys in
-            the section `all` of the YAML file.
-        seeds (int, optional): The number of seeds with which each run is trained; by default the value of
-            `seeds` in the YAML file.
-
-    Returns:
-        dict: Maps the name of each run to its recipes. A run has one training, with its own recipe, for each
-            seed.
-
-    Raises:
-        ValueError: If the YAML file or the recipe of a run is invalid, or if a folder contains another run.
+    `overrides` are command-line arguments, such as "--max_steps", "100", that override keys in the section
+    `all`. Raise a ValueError if the file or a recipe is invalid, or if a folder contains another run.
     """
     content = _read_list(path)
     if output.exists() and not output.is_dir():
@@ -132,14 +119,11 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe of a run for one of its seeds. A run is trained once for each seed, in a separate
-    output folder. `number` is the index of the seed, counted from 0. `folder` is the folder of the run.
-    """
+    """Return the recipe of a run for the seed with the index `number`. `folder` is the folder of the run."""
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
     if bases:
-        # In `init_from`, replace the name of an earlier run by the output folder of the earlier run.
         init_from: Any = recipe.model.init_from
         if isinstance(init_from, InitFrom):
             stacks = {part: bases[base] for part, base in init_from.by_stack().items()}
@@ -147,16 +131,15 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         else:
             init_from = bases[init_from]
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
-    # If the output folder already contains a run, the run must have the same recipe. Recipes with `init_from`
-    # are not checked here, because the model in `init_from` may not exist yet.
+    # Recipes with `init_from` are not checked here, because the model in `init_from` may not exist yet.
     found = earlier_recipe(Path(recipe.output_dir))
     refuse_another_run(resolve(recipe, found) if found else recipe, found)
     return recipe
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """Return the folder of one training of the run `base`. `number` is the index (from 0) of the training's
-    seed. If `base` is a checkpoint folder or a repository on the Hub, return `base`.
+    """If `base` is an earlier run, return the folder of its training with the seed index `number`, else
+    `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir
@@ -173,19 +156,8 @@ def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
 
 
 def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
-    """Train all runs that are not finished. After each training, write the table, the picture and the JSON
-    file that compare the runs.
-
-    Args:
-        runs (dict): The result of `plan_runs`.
-        output (Path): The output folder. Each run has its own folder in the output folder.
-        stem (str): The name of the table, the picture and the JSON file, without the file extension.
-
-    Returns:
-        dict: Maps the `output_dir` of each training to its outcome (see `Outcomes`).
-
-    Raises:
-        InterruptedRunError: If a signal ended a training.
+    """Train all unfinished runs, and write the comparison (the files `stem`.md, .png and .json) after each
+    training. Raise an InterruptedRunError if a signal ended a training.
     """
     output.mkdir(parents=True, exist_ok=True)
     trainings = [(name, recipe) for name, recipes in runs.items() for recipe in recipes]
@@ -203,15 +175,13 @@ def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
         text = f"{progress}: {name}, seed {recipe.seed}{_time_left(started, number, len(remaining))}"
         print(text, file=sys.stderr, flush=True)
         try:
-            # Redirect the output of the training to stderr, because the standard output of `vaswani ablate`
-            # must contain only the table.
+            # The standard output of `vaswani ablate` must contain only the table.
             with redirect_stdout(sys.stderr):
                 outcomes[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
             raise InterruptedRunError(f"{error} To continue the trainings, repeat the command.") from None
         except Exception as error:
-            # Store the error message as the result of the training, because a failed training must not stop
-            # the other trainings.
+            # A failed training must not stop the other trainings.
             message = " ".join(str(error).split())
             outcomes[recipe.output_dir] = message
             print(f"{name}, seed {recipe.seed}: {message}", file=sys.stderr, flush=True)
@@ -222,8 +192,8 @@ def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
 
 
 def _time_left(started: float, num_done: int, num_trainings: int) -> str:
-    """Describe the estimated time for the remaining trainings. Return an empty string until the first
-    training has ended.
+    """Describe the estimated time for the remaining trainings, or return "" before the first training has
+    ended.
     """
     if num_done == 0:
         return ""
@@ -243,7 +213,7 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """Return True if the output folder of the recipe has the results of a finished run with this recipe."""
+    """Return True if the output folder has the results of a finished run with this recipe."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:

@@ -12,18 +12,14 @@ from ..checkpoint.files import METRICS_FILE, finite, read_metrics
 from ..model.configuration_vaswani import VaswaniConfig
 from ..recipe import Recipe
 
-# Maps the name of each run of an ablation to the recipes of the run. For each seed, the run has one recipe
-# and one training.
+# Maps the name of each run to its recipes, one for each seed.
 Runs = dict[str, list[Recipe]]
-# Maps the `output_dir` of each training that has ended to its outcome: the content of results.json, or the
-# message of the error that ended the training.
+# Maps the `output_dir` of each ended training to the content of results.json, or to an error message.
 Outcomes = dict[str, dict[str, Any] | str]
 
-# The prefixes of the recipe keys that `changes` does not compare, because `vaswani ablate` itself sets these
-# keys.
+# `vaswani ablate` itself sets the recipe keys with these prefixes.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# Stands for the value of a config field that comes from the model in `init_from`. The function `changes` does
-# not list a config field that a run takes from the model in `init_from`.
+# Stands for the value of a config field that comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -31,22 +27,7 @@ _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedTraining:
-    """The cost and the scores of a finished training.
-
-    Attributes:
-        seed: The seed of the training.
-        folder: The output folder of the training.
-        parameters: The number of parameters of the model.
-        steps: The number of optimizer steps.
-        epochs: The number of passes over the corpus.
-        seconds: The duration of the training in seconds.
-        hardware: The name of the hardware.
-        perplexity: The perplexity per token.
-        bleu: The BLEU score, from 0 to 100.
-        chrf: The chrF score, from 0 to 100.
-        bleu_signature: The settings of sacreBLEU.
-        num_beams: The number of beams of the search.
-    """
+    """The cost and the scores of a finished training. The perplexity is per token."""
 
     seed: int
     folder: str
@@ -64,7 +45,7 @@ class FinishedTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedTraining:
-    """A training that an error has ended. `folder` is the output folder, and `error` is the error message."""
+    """A training that an error has ended."""
 
     seed: int
     folder: str
@@ -81,8 +62,7 @@ class RunComparison:
         num_seeds: The number of trainings of the run, including trainings that have not ended.
         seeds: One entry for each training that has finished or failed.
         mean: Maps each score to its mean over the seeds, or to None if no training has finished.
-        std: Maps each score to its sample standard deviation, with N - 1 in the denominator. The value is
-            None if there are fewer than two seeds.
+        std: Maps each score to its sample standard deviation (N - 1), or to None for fewer than two seeds.
     """
 
     name: str
@@ -99,15 +79,7 @@ class RunComparison:
 
 
 def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
-    """Compare the runs of an ablation. Leave out a run if none of its trainings has finished or failed.
-
-    Args:
-        runs (dict): The result of `plan_runs`.
-        outcomes (dict): Maps the `output_dir` of each training that has ended to its outcome (see `Outcomes`).
-
-    Returns:
-        list: One entry for each run.
-    """
+    """Compare the runs of an ablation. Leave out a run if none of its trainings has finished or failed."""
     (first, *_), *_ = runs.values()
     compared: list[RunComparison] = []
     for name, recipes in runs.items():
@@ -167,24 +139,18 @@ def as_json(compared: list[RunComparison]) -> str:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """Return the recipe keys whose values in `recipe` differ from the first recipe of the ablation (`first`),
-    and the values in `recipe`.
-    """
+    """Return the recipe keys that differ from the first recipe of the list, and the values in `recipe`."""
     keys = {**recipe.values(), **first.values()}
-    # If the encoder and the decoder start from different models, `init_from` is a dict with the keys
-    # "encoder" and "decoder".
+    # `init_from` can have the keys "encoder" and "decoder".
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
-        # If `init_from` is the folder OUTPUT/NAME/seed_N of an earlier run, replace the path by NAME, the
-        # name of the run.
         key: _name_of_base(value) if value and key.startswith("model.init_from") else value
         for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # If two changed keys in different sections have the same name, write the name of the section before each
-    # key.
+    # Name the section if keys of two sections have the same name.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
@@ -252,10 +218,8 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
 
 
 def draw(compared: list[RunComparison], path: Path) -> None:
-    """Draw a bar with the mean BLEU of each run, and a curve with the validation loss of each training over
-    time.
-    """
-    # Import matplotlib inside the function, because only the picture needs matplotlib.
+    """Draw a bar with the mean BLEU of each run, and the validation loss of each training over time."""
+    # Only the picture needs matplotlib.
     from matplotlib.figure import Figure
 
     ended = [run for run in compared if run.mean["bleu"] is not None]
@@ -275,11 +239,10 @@ def draw(compared: list[RunComparison], path: Path) -> None:
             minutes = [row["seconds"] / 60 for row in rows]
             losses = [row["eval_loss"] for row in rows]
             right.plot(minutes, losses, label=label, color=color, linestyle=style)
-            # Name each run only once in the legend. matplotlib leaves labels that begin with "_" out of the
-            # legend.
+            # matplotlib leaves labels that begin with "_" out of the legend.
             label = "_"
     scores = [score for run in ended if (score := run.mean["bleu"]) is not None]
-    # Start the BLEU axis near the lowest score, so that small differences are visible.
+    # An axis from 0 would hide small differences.
     margin = max(max(scores) - min(scores), 0.5)
     left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
     left.invert_yaxis()
@@ -287,6 +250,6 @@ def draw(compared: list[RunComparison], path: Path) -> None:
     right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
     for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         axis_format("{x:.3g}")
-    # Put the legend beside the right panel, because many curves leave no room inside the panel.
+    # Many curves leave no room for the legend inside the panel.
     right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)

@@ -40,7 +40,7 @@ from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """Average the weights of checkpoints in float32. To save memory, load only one checkpoint at a time."""
+    """Average the weights of checkpoints in float32. Only one checkpoint at a time is in memory."""
     if not folders:
         raise InvalidValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
@@ -62,9 +62,9 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """Return the last or the best checkpoints of a run. Leave out a checkpoint that the run saved only
-    because a signal arrived. The best checkpoints are the checkpoints with the best validation scores. If
-    `raw` is true, compare the scores of the trained weights instead of the scores of the moving averages.
+    """Return the last checkpoints of a run, or the `best` checkpoints by validation scores. Leave out
+    checkpoints that were saved only because of a signal. If `raw` is true, use the scores of the trained
+    weights, not of the moving averages.
     """
     if not run.is_dir():
         raise InvalidValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
@@ -94,11 +94,8 @@ def numbered_checkpoints(
 
 
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
-    """Write a checkpoint with the average of the weights of several checkpoints of one model.
-
-    If all checkpoints have the same recipe, the new folder contains this recipe. If the recipes differ, the
-    new folder contains the first recipe, and a results.json that names all checkpoints. If `raw` is true,
-    average the trained weights instead of their moving averages.
+    """Write a checkpoint with the average of the weights of several checkpoints of one model. If `raw` is
+    true, average the trained weights instead of their moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -122,11 +119,9 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """Return the name of the weights file to average for each checkpoint: the file of moving averages if the
-    checkpoint has one.
-
-    The final checkpoint of a run has only one weights file. If the run computes moving averages, the weights
-    file of the final checkpoint contains the moving averages.
+    """Return the weights file to average for each checkpoint: the moving averages if the checkpoint has such
+    a file. The final checkpoint has only one weights file, with the moving averages if the run computes
+    moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
@@ -140,9 +135,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the recipe of the checkpoints into the new folder. If the recipes differ, write the first recipe
-    and the names of all checkpoints.
-    """
+    """Write the recipe. If the recipes differ, write the first recipe and the names of all checkpoints."""
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
@@ -155,9 +148,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """Shorten the path of a checkpoint to the name of its folder, or to RUN/checkpoint-STEP, because
-    results.json must not contain the paths of private folders.
-    """
+    """Shorten the path of a checkpoint, because results.json must not contain private paths."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))
@@ -167,8 +158,7 @@ def _shown(name: str | Path) -> str:
 def _refuse_another_model(
     folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
-    # Verify only the files of `checkpoint-N` folders. Do not verify the folder of a finished run, because a
-    # user may have changed its files on purpose.
+    # Do not verify the folder of a finished run, because a user may have changed its files on purpose.
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:

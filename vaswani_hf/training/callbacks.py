@@ -22,35 +22,29 @@ from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# `DivergenceDetector` computes mean losses over `NUM_STEPS` steps. The run ends if the loss is above the
-# loose limit of `DivergenceDetector` for `NUM_STEPS` consecutive steps.
+# The number of steps in a mean loss, and the number of consecutive steps above the loose limit of
+# `DivergenceDetector` that end a run.
 NUM_STEPS = 10
-# If the loss stays above the strict limit of `DivergenceDetector`, the run ends at the latest after
-# `MOST_STEPS` consecutive steps.
+# The largest number of consecutive steps above the strict limit of `DivergenceDetector` that end a run.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
 LEARNED = 1.0
 
-# A run prints an estimate of its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. The
-# estimate does not include the first step, because the first step is slower.
+# A run estimates its duration after at least these seconds and steps, without the slower first step.
 LEAST_SECONDS = 10.0
 LEAST_STEPS = 3
 
 
 class RunLogCallback(TrainerCallback):
-    """At each log step, write a row to metrics.jsonl and print a line with the speed and the remaining time.
-
-    After the first steps, print an estimate of the duration of the run in hours.
-    """
+    """Writes metrics.jsonl and log lines, and prints an estimate of the duration after the first steps."""
 
     def __init__(self, trainer: VaswaniTrainer):
         self.trainer = trainer
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Remove the rows of steps after the checkpoint from metrics.jsonl, because the resumed run logs these
-        # steps again.
+        # A resumed run logs the steps after the checkpoint again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
@@ -64,7 +58,7 @@ class RunLogCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         if state.global_step >= state.max_steps:
-            # Log the loss of the last step, because the final message of a run contains this loss.
+            # The final message of a run contains the loss of the last step.
             control.should_log = True
         if not state.is_world_process_zero or self.has_estimated:
             return
@@ -106,8 +100,7 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left, self.trainer.loss_name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # Write a row to metrics.jsonl for each checkpoint, because a resumed run reads the training time so
-        # far (seconds) from the last row.
+        # A resumed run reads the training time so far (seconds) from the last row.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -145,41 +138,36 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
 
 
 class DivergenceDetector:
-    """Reads the loss of each step, and decides whether the training has diverged (the loss has exploded). All
-    processes of a run make the same decision.
+    """Decides from the loss of each step whether the training has diverged.
 
-    A uniform guess gives each of the V tokens in the vocabulary the probability 1 / V. The loss of a uniform
-    guess is log V nats per token, with and without label smoothing.
+    The loss of a uniform guess over the V tokens of the vocabulary is log V nats per token, with and without
+    label smoothing.
 
-    - The strict limit of the loss applies after the model has learned something (see `LEARNED`). The strict
-      limit is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and the loss of a
-      uniform guess. The loss has exploded if the losses of N consecutive steps are all above the strict
-      limit. The patience N is a tenth of the number of steps of the run, but at least 10 and at most 100.
+    - The strict limit applies after the model has learned something (see `LEARNED`). The strict limit is the
+      mean of two losses: the lowest mean loss of 10 consecutive steps so far, and the loss of a uniform
+      guess. The loss has exploded if it is above the strict limit for N consecutive steps. N is a tenth of
+      the number of steps of the run, but at least 10 and at most 100.
 
-    - The loose limit of the loss applies to all models. The loose limit is twice the larger of two losses:
-      the first loss of the run, and the loss of a uniform guess. After a bad initialization, the first loss
-      may be larger than the loss of a uniform guess. The loss has exploded if it is above the loose limit for
-      10 consecutive steps.
+    - The loose limit applies to all models. The loose limit is twice the larger of two losses: the first loss
+      of the run, because a bad initialization can make the first loss large, and the loss of a uniform guess.
+      The loss has exploded if it is above the loose limit for 10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
-    `uniform` is the loss of a uniform guess. In a resumed run, `earlier` lists the mean losses that the run
-    logged before the interruption, oldest first. In a new run, the list `earlier` is empty.
+    `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before
+    the interruption, oldest first.
     """
 
     def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
         self.uniform = uniform
         self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
         self.first = earlier[0] if earlier else None
-        # The lowest mean loss of 10 consecutive steps so far.
         self.lowest = min(earlier, default=math.inf)
-        # The first step of the latest series of steps with too high a loss; None if the latest loss is not
-        # too high. After the model has learned something, a loss above the strict limit is too high. Before,
-        # only a loss above the loose limit is too high.
+        # The first step of the latest series of steps above the limit; None if the latest loss is not above.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
     def update(self, step: int, loss: float) -> bool:
-        """Record the loss of the step `step` (nats per token). Return True if the loss has exploded."""
+        """Record the loss of a step (nats per token). Return True if the loss has exploded."""
         if self.first is None:
             self.first = loss
         self._recent.append(loss)
@@ -212,27 +200,23 @@ class NoStepsLeftError(Exception):
 
 
 class StopCallback(TrainerCallback):
-    """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
+    """Ends the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes end the training at the same step, because they all read the same sums over all processes:
-    the sum of the losses, and the sum of the numbers of received signals (0 without a signal). On a GPU, the
-    callback reads the sums of a step one step later, because an earlier read would make the CPU wait for the
-    GPU. Before a save, a validation or a log line, the callback immediately reads all sums that it has not
-    read yet.
+    All processes end the training at the same step, because all processes read the same sums over all
+    processes: of the losses, and of the numbers of received signals. On a GPU, the callback reads the sums of
+    a step one step later, because an earlier read would make the CPU wait for the GPU. Before a save, a
+    validation or a log line, the callback reads all pending sums.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The steps for which the callback has not read the sums yet. Each entry contains a step, the tensor
-        # [3] with the three sums that `_send` computes for the step, and a CUDA event. The CUDA event occurs
-        # when the three sums have been copied to the CPU. Without CUDA, the event is None.
+        # The steps whose sums have not been read: the step, the sums [3] of `_send`, and a CUDA event (or
+        # None) that occurs when the sums have been copied to the CPU.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Create the `DivergenceDetector`. If a signal prevented the validation at the step of the
-        checkpoint, validate now.
-        """
+        """Create the detector. If a signal prevented the validation of the checkpoint, validate now."""
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(
             self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size
@@ -277,7 +261,7 @@ class StopCallback(TrainerCallback):
         raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
-        """Return True if the oldest pending sums of losses can be read without waiting for the device."""
+        """Return True if the oldest pending sums can be read without waiting for the device."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 
@@ -290,10 +274,9 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum three numbers over all processes. `take_losses` returns the first two: a flag for losses or
-        gradients that are not finite, and the sum of the losses. The third is the number of the signal that
-        the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU, start the copy of the
-        three sums to the CPU.
+        """Sum three numbers over all processes: a flag for losses or gradients that are not finite, the loss,
+        and the number of the received signal (0 without a signal). On a GPU, start the copy of the sums to
+        the CPU.
         """
         losses = self.trainer.take_losses()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)
@@ -309,9 +292,9 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """Early stopping: end the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The
-    callback of transformers counts validations in an attribute. `EarlyStoppingCallback` counts the
-    validations in the log, so that a resumed run continues the count.
+    """Ends the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The callback of
+    transformers counts validations in an attribute. This callback counts the validations in the log, so that
+    a resumed run continues the count.
     """
 
     def __init__(self, training: AnyTraining):

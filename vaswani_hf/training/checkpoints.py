@@ -1,7 +1,7 @@
 """Writes, selects and deletes the numbered checkpoints of a run.
 
-A run writes a checkpoint into the staging folder `.saving` of the output folder. When the checkpoint is
-complete, the run moves the checkpoint into the output folder.
+A run writes a checkpoint into the staging folder `.saving`, and moves the complete checkpoint into the output
+folder.
 """
 
 import contextlib
@@ -35,9 +35,8 @@ _REPLACED = ".replaced"
 
 
 def refuse_vanished_folder(folder: Path) -> None:
-    """Raise a WriteError if a user or a program has deleted or replaced the output folder of a run.
-
-    Without this check, a run would write into a new empty folder or into the folder of another run.
+    """Raise a WriteError if the output folder of a run has been deleted or replaced. Otherwise, a run would
+    write into a new empty folder or into the folder of another run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
@@ -50,9 +49,7 @@ def refuse_vanished_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
-    """Context manager that raises a WriteError if writing fails because the output folder has been deleted or
-    replaced.
-    """
+    """Raise a WriteError if writing fails because the output folder has been deleted or replaced."""
     try:
         yield
     except Exception as error:
@@ -67,17 +64,15 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # Replace an existing checkpoint of the same step. A run saves a second checkpoint of a step if the
-        # first is damaged, or if a signal interrupted the validation of the first.
+        # A run saves a step again if the first checkpoint is damaged, or if a signal interrupted its
+        # validation.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 def put_back_replaced(folder: Path) -> None:
-    """If a run was killed while it replaced a checkpoint, move the old checkpoint back into the output
-    folder.
-    """
+    """Move back a checkpoint that a killed run was replacing."""
     for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
         place = folder / replaced.name.removesuffix(_REPLACED)
         if not place.exists():
@@ -85,9 +80,9 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint. Also
-    keep a checkpoint that was saved because of a signal, until the next checkpoint is saved. `state` is the
-    TrainerState in the newest checkpoint.
+    """Delete old checkpoints. Keep `save_total_limit` checkpoints: the newest and the best. Also keep a
+    checkpoint that was saved because of a signal, until the next save. `state` is the state of the newest
+    checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -96,9 +91,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # In the list `kept`, replace the oldest checkpoint by the best checkpoint, so that the number of kept
-        # checkpoints stays the same. If `kept` contains only the newest checkpoint, keep the best checkpoint
-        # in addition.
+        # The best checkpoint replaces the oldest, but never the newest checkpoint.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -106,8 +99,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
-            # Keep the damaged checkpoint, because the message at the end of the run names the damaged
-            # checkpoint.
+            # The message at the end of the run names the damaged checkpoint.
             continue
         if fault:
             say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
@@ -116,9 +108,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
 
 
 def delete_between(folder: Path, first: int, last: int) -> None:
-    """Delete the checkpoints of the steps `first` to `last`. A run calls `delete_between` if the training
-    diverged in the steps from `first` to `last`.
-    """
+    """Delete the checkpoints of the steps `first` to `last`, in which the training diverged."""
     _delete(
         folder,
         [checkpoint for checkpoint in checkpoints_until(folder, last) if step_in_name(checkpoint) >= first],
@@ -128,8 +118,7 @@ def delete_between(folder: Path, first: int, last: int) -> None:
 def _delete(folder: Path, checkpoints: list[Path]) -> None:
     staging = folder / STAGING_FOLDER
     for checkpoint in checkpoints:
-        # Move the checkpoint into the staging folder before the deletion, so that a killed run never leaves
-        # an incomplete checkpoint in the output folder.
+        # A killed run must never leave an incomplete checkpoint in the output folder.
         staging.mkdir(exist_ok=True)
         os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
     shutil.rmtree(staging, ignore_errors=True)
@@ -138,16 +127,14 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """Return the checkpoint with the best validation score, or the earliest checkpoint if several checkpoints
-    have the best score. Return None if the run has no early stopping or no validation.
-    """
+    """Return the earliest checkpoint with the best score, or None without early stopping or validation."""
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
     return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
 
 
 def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
-    """Return a text that says why early stopping ends the run, or an empty string if the run continues.
+    """Return why early stopping ends the run, or an empty string if the run continues.
 
     The run ends if none of the last `early_stopping_patience` validations was better than the best earlier
     validation, or if a validation has reached `early_stopping_score`.
@@ -168,18 +155,14 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """Return a dict that maps steps to validation scores. The dict is empty if the run has no early stopping.
-    The sign of a loss is changed, so that a higher score is always better.
-    """
+    """Map steps to validation scores; higher is better, also for losses. Empty without early stopping."""
     if not training.stops_early:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints whose manifests say that `save_steps` scheduled them. A run may also save other
-    checkpoints, for example after a signal.
-    """
+    """Return the checkpoints that `save_steps` scheduled. A run saves others, for example after a signal."""
     found = []
     for checkpoint in checkpoints:
         try:
@@ -191,16 +174,14 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 
 
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
-    """Return the checkpoints from which the run computes the final weights.
+    """Return the undamaged checkpoints from which the run computes the final weights.
 
-    `average_checkpoints` selects the last checkpoints, and early stopping selects the best checkpoint. If the
-    recipe has neither `average_checkpoints` nor early stopping, the final weights come from the last
-    checkpoint. `step` is the last step of the run. `final_checkpoints` leaves out damaged checkpoints, and
-    prints a line for each damaged checkpoint.
+    `average_checkpoints` selects the last checkpoints, early stopping the best checkpoint, and otherwise the
+    last checkpoint is selected. `step` is the last step of the run. A line is printed for each damaged
+    checkpoint.
     """
     last = folder / f"checkpoint-{step}"
-    # Leave out checkpoints with a damaged manifest, because only the manifest says if `save_steps` scheduled
-    # a checkpoint.
+    # Only the manifest says if `save_steps` scheduled a checkpoint.
     until = [
         checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])
     ]
@@ -227,9 +208,7 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the file in each checkpoint from which the run computes the final weights. If the
-    run or its optimizer averages the weights, the file contains the averages.
-    """
+    """Return the file of a checkpoint for the final weights: the averages if the run computes averages."""
     has_averages = training.ema_decay is not None or training.optimizer_averages_weights
     return AVERAGED_WEIGHTS_FILE if has_averages else WEIGHTS_FILE
 

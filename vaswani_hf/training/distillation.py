@@ -1,10 +1,10 @@
 """Sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): a student model is
 trained on the translations that the search of a teacher model finds.
 
-`vaswani distill` writes the training pairs of the student to a file of JSON lines. Each line is one sentence
-pair. The key `pair` of a line is the number of the training pair from which the source sentence comes. The
-key `distillation` of the first line contains the teachers, the search settings, the languages that the user
-gives, and the commit of the dataset.
+`vaswani distill` writes the training pairs of the student to a file of JSON lines. The key `pair` of a line
+is the number of the training pair from which the source sentence comes. The key `distillation` of the first
+line contains the teachers, the search settings, the languages that the user gives, and the commit of the
+dataset.
 """
 
 import fnmatch
@@ -28,15 +28,12 @@ from ..tasks import TASKS
 from ..tasks.translation import TranslationData
 from ..translation.ctranslate2_files import CTranslate2Files
 
-# The output file of `vaswani distill` begins with the bytes `_BEGINNING`. `--resume` refuses a file that does
-# not begin with `_BEGINNING`.
+# The output file begins with these bytes. `--resume` refuses other files.
 _BEGINNING = b'{"distillation": '
 
 
 def languages_of(task: str, data: Any) -> tuple[str, str]:
-    """Return the source language and the target language of a translation recipe. `data` is the section
-    `data` of the recipe.
-    """
+    """Return the source and the target language. `data` is the section `data` of a translation recipe."""
     if not isinstance(data, TranslationData):
         raise InvalidValueError(
             f"`vaswani distill` is for recipes of `task: translation`, but `task` is {task}; give another "
@@ -62,9 +59,7 @@ def check_is_no_input(output: str, data: TranslationData) -> None:
 
 
 def tag_for_teachers(teachers: Sequence[str], engine: str, languages: tuple[str, str]) -> str:
-    """Return the prefix that the teachers need before each source sentence: a direction tag and a space, or
-    an empty text if the teachers need no tag.
-    """
+    """Return the direction tag and a space that the teachers need before a source text, or an empty text."""
     tags = {_tag_for_teacher(teacher, engine, languages) for teacher in teachers}
     if len(tags) > 1:
         raise ValueError(
@@ -75,9 +70,7 @@ def tag_for_teachers(teachers: Sequence[str], engine: str, languages: tuple[str,
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """Return the direction tag that the teacher needs before each source sentence, or an empty text. Raise an
-    error if the languages of the teacher differ from the languages of the recipe.
-    """
+    """Return the tag for a teacher. Raise an error if the teacher and the recipe have different languages."""
     if engine == "ctranslate2":
         folder = Path(teacher)
         CTranslate2Files.read(folder)
@@ -107,13 +100,11 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
 
 def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | None) -> tuple[Any, str | None]:
     """Return the training pairs of a recipe, and the commit of the dataset. `record` is the value of the key
-    `distillation` in the output file of an earlier, interrupted run. `record` is None if no run was
-    interrupted.
+    `distillation` in the output file of an interrupted run, or None.
     """
     earlier = None
     if record is not None:
-        # Read the same commit of the dataset as the earlier run, because each training pair must have the
-        # same index (key `pair`) in both runs.
+        # Each training pair must have the same index (key `pair`) in both runs.
         earlier = data.replace(dataset_revision=record.get("dataset_revision"))
     task = TASKS["translation"]
     pinned = task.pin_data(data, earlier)
@@ -121,21 +112,17 @@ def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | No
     with naming_split("train"):
         pairs: Any = task.load_split(used, "train", seed)
     if pinned.held_out_sizes:
-        # Leave out the validation and test pairs, because the student must not be trained on sentences that
-        # are used to score the student.
+        # The student must not be trained on sentences that are used to score the student.
         pairs = hold_out(pairs, pinned.held_out_sizes)["train"]
     return pairs, pinned.dataset_revision
 
 
 def _without_unused_corpora(data: Any) -> Any:
-    """Return the section `data` of the recipe without the training corpora of weight 0, because training
-    never uses these corpora.
-    """
+    """Return the section `data` without the training corpora of weight 0."""
     if not data.train_weights:
         return data
     if data.held_out_sizes:
-        # With held-out splits, do not leave out the corpora of weight 0, because the choice of the held-out
-        # pairs depends on all corpora.
+        # The choice of the held-out pairs depends on all corpora.
         keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
         raise InvalidValueError(
             f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
@@ -149,10 +136,8 @@ def _without_unused_corpora(data: Any) -> Any:
 
 
 class FinishedPart(NamedTuple):
-    """The part of an output file that a resumed run keeps.
-
-    The finished part ends before the last training pair in the file, because the lines of the last pair are
-    perhaps incomplete.
+    """The part of an output file that a resumed run keeps. The part ends before the last training pair in the
+    file, because the lines of the last pair are perhaps incomplete.
     """
 
     num_pairs: int
@@ -189,12 +174,7 @@ def read_finished_part(path: str) -> FinishedPart:
 def record_of_distillation(
     teachers: Sequence[str], chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """Return the value of the key `distillation` in the first line of the output: the teachers, the search
-    settings, the languages that the user gives, and the commit of the dataset.
-
-    If a teacher is a local folder, record only the name of the folder, because the user can publish the
-    output file.
-    """
+    """Return the value of the key `distillation`, without paths, because the user can publish the output."""
     names = []
     for teacher in teachers:
         names.append(os.path.basename(os.path.abspath(teacher)) if Path(teacher).is_dir() else teacher)
@@ -205,9 +185,7 @@ def record_of_distillation(
 
 
 def targets_of(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """Return the target sentences for the source of a training pair, without duplicates and empty sentences.
-    If the translation was skipped because of an error, return no target.
-    """
+    """Return the different, non-empty target sentences of a pair. A failed translation has no targets."""
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []
     if isinstance(translation, str):

@@ -37,7 +37,7 @@ from .checkpoints import refuse_vanished_folder
 from .processes import say
 from .run_results import draw_curve
 
-# A run first writes the final checkpoint into this folder inside the output folder.
+# The staging folder, inside the output folder, of the final checkpoint.
 FINAL_STAGING_FOLDER = ".staging"
 
 
@@ -56,23 +56,16 @@ class FinalRecord:
 
 
 def _outputs_files() -> list[str]:
-    """Return the names of the files (`Task.outputs_file`) that contain the outputs of the model on the test
-    split.
-    """
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 
 def _final_files() -> list[str]:
-    """Return patterns for the names of the files that a run writes at its end. Other files in the output
-    folder belong to the user.
-    """
+    """Return patterns for the files that a run writes at its end. Other files belong to the user."""
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
-    """Write the manifest of a finished run, and then recipe.yaml and results.json. The manifest contains
-    copies of the texts of recipe.yaml and results.json.
-    """
+    """Write the manifest with the texts of recipe.yaml and results.json, and then these two files."""
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
@@ -82,9 +75,7 @@ def write_final_record(folder: Path, recipe: str, results: str, training_pairs: 
 
 
 def read_final_record(folder: Path) -> FinalRecord | None:
-    """Read the `FinalRecord` of a finished run from the manifest of the output folder. Return None if the
-    manifest is missing or damaged, or if the run has not finished.
-    """
+    """Return None if the manifest is missing or damaged, or if the run has not finished."""
     try:
         recorded = read_manifest(folder)
     except (OSError, ValueError):
@@ -100,9 +91,7 @@ def read_final_record(folder: Path) -> FinalRecord | None:
 
 
 def restore_records(folder: Path) -> None:
-    """Restore a damaged or missing recipe.yaml, results.json or training curve of a finished run from the
-    manifest.
-    """
+    """Restore a damaged recipe.yaml, results.json or training curve of a finished run from the manifest."""
     recorded = read_final_record(folder)
     if recorded is None:
         return
@@ -118,8 +107,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Return a text that names the damaged and missing files of a finished run, or an empty string if no file
-    is damaged or missing.
+    """Name the damaged and missing files of a finished run. Raise an error if no checkpoint is left for a
+    repair.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
@@ -134,7 +123,7 @@ def find_damage(folder: Path) -> str:
 
 
 def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
-    """Write the model and the tokenizers of a run into a staging folder inside the output folder."""
+    """Write the model and the tokenizers into a staging folder inside the output folder."""
     staging = folder / FINAL_STAGING_FOLDER
     refuse_vanished_folder(folder)
     shutil.rmtree(staging, ignore_errors=True)
@@ -145,10 +134,7 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
 
 
 def move_into_place(staging: Path, folder: Path) -> None:
-    """Move the files of a staging folder (see `stage_model`) into the output folder `folder`.
-
-    Each file is moved completely or not at all.
-    """
+    """Move the files of a staging folder into the output folder. Each move is atomic."""
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -157,23 +143,18 @@ def move_into_place(staging: Path, folder: Path) -> None:
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: TrainingRecord | None) -> None:
-    """Write the model and the tokenizers of a run into a folder. Each file is written completely or not at
-    all.
-
-    `recorded` is the training record from an earlier results.json. The record contains, for example, the
-    duration of the training. The function writes the record into results.json now, so that the record is not
-    lost if the scoring is interrupted.
+    """Write the model and the tokenizers into the output folder. `recorded`, the training record of an
+    earlier results.json, is written now, so that the record is not lost if the scoring is interrupted.
     """
     staging = stage_model(model, corpus, folder)
-    # Remove the scores from results.json, because the scores belong to the weights that the folder contained
-    # before.
+    # The scores in results.json belong to the weights that the folder contained before.
     if recorded is not None:
         training = recorded.model_copy(update={"averaged_steps": None})
         write_results(folder, Results(training=training, asked=None))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):
-        # Delete the calibration, because the calibration belongs to earlier final weights.
+        # The calibration belongs to earlier final weights.
         for path in (folder / CALIBRATION_FILE, folder / CALIBRATION_PICTURE):
             path.unlink(missing_ok=True)
     move_into_place(staging, folder)
@@ -186,9 +167,7 @@ def _is_same_file(path: Path, other: Path) -> bool:
 def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: FinalRecord, score: Callable[[], Any]
 ) -> None:
-    """Write the damaged and missing files of a finished run again, with the same weights and results as
-    before.
-    """
+    """Write the damaged and missing files of a finished run again, with the same weights and results."""
     staging = stage_model(model, corpus, folder)
     faults = faults_of(folder)
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded.files[WEIGHTS_FILE]:

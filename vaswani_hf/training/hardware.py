@@ -12,22 +12,17 @@ from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .trainer import MAX_PART_SIZE
 
-# The default number of data workers (processes that prepare batches) for a run on an accelerator. A run on a
-# CPU starts no data workers, because data workers would use the cores that the training needs.
+# The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# The largest permitted number of data workers per CPU core. More data workers than `WORKERS_OF_A_CORE` for
-# each core are probably a mistake, and would fill the memory.
+# The largest number of data workers per CPU core. More are probably a mistake, and would fill the memory.
 WORKERS_OF_A_CORE = 16
 
 
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """Return the section `training` of a recipe with the values of `bf16` and `dataloader_num_workers` for
-    this machine.
-    """
-    # Call `is_available` first. Without an accelerator, `current_accelerator` of a PyTorch build for GPUs
-    # still returns a device.
+    """Return the section `training` with `bf16` and `dataloader_num_workers` for this machine."""
+    # Without an accelerator, `current_accelerator` of a PyTorch build for GPUs still returns a device.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
@@ -46,17 +41,16 @@ def resolve_defaults(
 
 
 def _uses_deepspeed() -> bool:
-    # Do not choose bfloat16 with DeepSpeed, because DeepSpeed would keep the weights in bfloat16 (see
-    # sharding.py).
+    # DeepSpeed would keep the weights in bfloat16 (see sharding.py).
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """Return the FLOPs of the matrix products in the forward and backward pass of one batch. If the trainer
-    divides the batch into parts on a CPU, return the FLOPs of the largest part.
+    """Return the FLOPs of the matrix products in the forward and backward pass of one batch, or of its
+    largest part.
 
-    Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, the same
-    for the gradient of the input, and the same for the gradient of the weight.
+    Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, for the
+    gradient of the input, and for the gradient of the weight.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
@@ -64,9 +58,7 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
 
 
 def describe_computation(training: AnyTraining, device: torch.device) -> str:
-    """Describe the precision, the compilation and the data workers of a run, for the first line that the run
-    prints.
-    """
+    """Describe the precision, the compilation and the data workers, for the first line that a run prints."""
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
     elif not has_bfloat16(device):
@@ -83,9 +75,7 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """Return the name of the hardware of a run, such as "8 x NVIDIA H100". The name of a CPU contains the
-    number of its cores and the number of used threads.
-    """
+    """Return the name of the hardware, such as "8 x NVIDIA H100", for a CPU with its cores and threads."""
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":

@@ -35,13 +35,12 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# A run copies the config fields in `_OF_WHOLE_MODELS` from the models in `init_from` only if the encoder and
-# the decoder of the run both start from encoder-decoder models.
+# The config fields that a run copies only if both stacks start from encoder-decoder models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
 class Base(NamedTuple):
-    """A model that the recipe key `model.init_from` names. The run starts from the weights of this model."""
+    """A model that the recipe key `model.init_from` names."""
 
     name: str
     folder: Path
@@ -49,11 +48,7 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """Return a dict that maps "encoder" and "decoder" to the models from which the stacks of a run start. The
-    dict is empty if the recipe has no `init_from`.
-
-    `find_bases` downloads the models in `init_from` that are on the Hub.
-    """
+    """Map "encoder" and "decoder" to the models from which the stacks start. Download models from the Hub."""
     given = model.init_from
     if given is None:
         return {}
@@ -95,9 +90,7 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if `name` and `recorded` name the same model, even if the folder of the model has been
-    moved. `recorded` is the name of a model in `model.init_from` of a saved recipe.
-    """
+    """Return True if both names mean one model, even if its folder was moved since `recorded` was saved."""
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
     repo_id, _, revision = name.partition("@")
@@ -107,18 +100,14 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of the recipe for a resumed run. `recorded` is the section `model` in the
-    recipe that the interrupted run has saved. Take `init_from`, and the config fields that are missing in the
-    argument `model`, from `recorded`.
-    """
+    """Return the section `model` of a resumed run: `init_from` and missing config fields as `recorded`."""
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """Add the config fields of the models in `init_from` to the section `model` of a recipe, and return the
-    section. In the returned `init_from`, the name of a model on the Hub includes its commit
-    (user/name@commit).
+    """Return the section `model` with the config fields of the models in `init_from`. The returned
+    `init_from` names models on the Hub with their commits (user/name@commit).
     """
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
@@ -159,9 +148,7 @@ def _pinned(name: str, folder: Path) -> str:
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """Return the model in `init_from` whose tokenizers the run uses. Raise an error if the models in
-    `init_from` have different vocabularies.
-    """
+    """Return the model whose tokenizers the run uses. Raise an error for different vocabularies."""
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
@@ -175,18 +162,14 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the vocabulary of a tokenizer, and leave out `<mask>`. Two vocabularies that differ only in
-    `<mask>` count as equal, because only masked language models use `<mask>`.
-    """
+    """Return the vocabulary without `<mask>`, because only masked language models use `<mask>`."""
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """Return the section `tokenizer` of a recipe, changed to describe the tokenizers of the model in
-    `init_from`.
-    """
+    """Return the section `tokenizer`, changed to describe the tokenizers of the model in `init_from`."""
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
@@ -200,9 +183,8 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`. If an imported model has fewer
-        # than `SMALLEST_VOCABULARY` tokens, set `vocab_size` to `SMALLEST_VOCABULARY`. In a recipe,
-        # `vocab_size` is only the maximum size of the vocabulary.
+        # A recipe does not permit a `vocab_size` below `SMALLEST_VOCABULARY`, but an imported model can have
+        # fewer tokens. In a recipe, `vocab_size` is only the maximum size of the vocabulary.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
@@ -211,10 +193,9 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # The recipe of the run can extend the recipe of the model in `init_from`. Therefore raise no error if
-    # both recipes have the same `vocab_size`. As `vocab_size`, also accept the number of tokens in the
-    # vocabulary of the model, counted with or without `<mask>`. The vocabulary has fewer tokens than
-    # `vocab_size` if the corpus was small.
+    # The recipe of the run can extend the recipe of the model, so accept equal values. As `vocab_size`, also
+    # accept the number of tokens in the vocabulary, with or without `<mask>`. The vocabulary has fewer tokens
+    # than `vocab_size` if the corpus was small.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -251,11 +232,8 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the models in `init_from` into an untrained model. Return a message that names the
-    models in `init_from`.
-
-    If a token is missing in the vocabulary of the model in `init_from`, the embedding of the token keeps its
-    random values.
+    """Copy the weights of the models in `init_from` into a model, and return a message about the models. The
+    embedding of a token that is missing in their vocabularies keeps its random values.
     """
     loaded: dict[str, Any] = {}
     num_known = num_pieces = 0
@@ -293,17 +271,12 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """Return the encoder or the decoder of a model.
-
-    If the model is not an encoder-decoder model, return its only stack of layers.
-    """
+    """Return the encoder or the decoder of a model, or the only stack of other models."""
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 
 def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
-    """Return the weights with one row per token: the embedding [V, D] and, if present, the output projection
-    [V, D] and the bias [V] of the output projection.
-    """
+    """Return the weights with one row per token: embedding [V, D], output projection [V, D], its bias [V]."""
     found = [get_stack(model, stack).embed_tokens.weight]
     if stack == "decoder" or not model.config.is_encoder_decoder:
         found.append(model.lm_head.weight)
@@ -313,7 +286,7 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
 
 
 def freeze(model: nn.Module, names: list[str]) -> None:
-    """Freeze the modules and parameters in `names`: exclude their weights from the training."""
+    """Exclude the weights of the modules and parameters in `names` from the training."""
     for weight in frozen_weights(model, names):
         weight.requires_grad_(False)
 

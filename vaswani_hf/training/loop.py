@@ -37,7 +37,7 @@ def is_trained(trainer: VaswaniTrainer, checkpoint: Path | None) -> bool:
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
-    """Train from the checkpoint, or from the initial weights, until the last step or until a signal arrives."""
+    """Train from the checkpoint, or from the initial weights, until the last step or a signal."""
     folder = Path(trainer.args.output_dir)
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
@@ -56,11 +56,11 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     except DivergedRunError:
         if trainer.processes.is_first:
             raise
-        # All processes end if the loss diverges. Only the first process prints the error.
+        # Only the first process prints the error.
         sys.exit(FAILURE)
-    # All processes wait at `gather`, because the first process is perhaps still pushing a checkpoint. A
-    # launcher such as torchrun ends all processes if one process ends with an error code. A signal may also
-    # have arrived after the last step.
+    # Wait at `gather`, because the first process is perhaps still pushing a checkpoint, and a launcher such
+    # as torchrun ends all processes if one process ends with an error code. A signal may also have arrived
+    # after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)

@@ -28,10 +28,9 @@ def measure_speed(
     """Measure training steps for `seconds` seconds. Return the speed in target tokens per second, and the
     name of the hardware.
 
-    All sentences have `length` random tokens, so batches have no padding. The function repeats the forward
-    and backward passes for `seconds` seconds, and measures the optimizer once. The time of a training step
-    has two parts: the number of passes in the step times the mean time of a forward and backward pass, and
-    the time of the optimizer.
+    All sentences have `length` random tokens, so batches have no padding. The time of a training step is the
+    mean time of a forward and backward pass times the number of passes, plus the time of the optimizer, which
+    is measured once.
     """
     device = (
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
@@ -51,7 +50,7 @@ def measure_speed(
         loss(batch).backward()
         _synchronize(device)
 
-    # Compute one step that is not measured, because the first step creates the state of the optimizer.
+    # The first step creates the state of the optimizer.
     compute_part()
     optimizer.step()
     optimizer.zero_grad()
@@ -90,12 +89,10 @@ def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
 def _random_batch(
     config: VaswaniConfig, training: AnyTraining, length: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return a batch of random token ids without padding. On a CPU, the function returns a smaller batch,
-    because the trainer divides a large batch into smaller batches.
-    """
+    """Return a batch of random token ids without padding: on a CPU only a part, as in the trainer."""
     part = largest_part(training, config.d_model) if device.type == "cpu" else None
     shape = batch_shape(training, length, part)
-    # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
+    # The ids below 4 are special tokens.
     source = torch.randint(4, config.vocab_size, (shape.rows, shape.source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (shape.rows, shape.target_length), device=device)
     return full_batch(source, labels)

@@ -1,5 +1,5 @@
-"""Averages of the weights over the steps of a run. If the recipe or the optimizer averages the weights, the
-run validates the average, and uses the average as the final weights.
+"""Averages of the weights over the steps of a run. A run with averages validates the averages, and uses the
+averages as the final weights.
 """
 
 import contextlib
@@ -24,9 +24,7 @@ class WeightAverage(ABC):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager in which the model has the averaged weights. At the end of the `with` block, the
-        trained weights of the model are restored.
-        """
+        """Give the model the averaged weights in the `with` block, and then the trained weights again."""
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._put_average_in_place()
         try:
@@ -53,8 +51,7 @@ class WeightAverage(ABC):
 
 
 class MovingAverage(WeightAverage, TrainerCallback):
-    """Keeps an exponential moving average of the weights of a model. In step `t` = 1, 2, …, the new average
-    is `d * average + (1 - d) * weights`.
+    """An exponential moving average of the weights: `d * average + (1 - d) * weights` in step `t` = 1, 2, …
 
     The decay `d` of step `t` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in
     tf.train.ExponentialMovingAverage. In the first steps, `d` is small, so that the random initial weights
@@ -72,7 +69,6 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Update the moving average with the current weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
             average.lerp_(weight.float(), 1 - decay)
@@ -82,13 +78,11 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
 
 class OptimizerAverage(WeightAverage):
-    """Uses the averaged weights of an optimizer that averages the weights itself, for example Schedule-Free
-    AdamW.
+    """Uses the averages of an optimizer that averages the weights itself, for example Schedule-Free AdamW.
 
     `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the trained
-    weights again, but with rounding errors. Therefore this class copies the trained weights before
-    `optimizer.eval()`, and restores the copies after `optimizer.train()`. Without the copies, each validation
-    and each checkpoint would change the trained weights by rounding errors.
+    weights again, but with rounding errors. Therefore this class copies the trained weights before, and
+    restores the copies afterwards.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

@@ -23,16 +23,14 @@ from .measure import measure_speed
 from .plan import step_seconds
 from .recipe_model import planned_config
 
-# `vaswani init` estimates the numbers of tokens in a corpus from at most `SAMPLE_SIZE` sentence pairs.
+# The largest number of sentence pairs from which `vaswani init` estimates the numbers of tokens.
 SAMPLE_SIZE = 20_000
-# Refuse a corpus with fewer than `FEWEST_PAIRS` pairs, because the corpus must be divided into a training, a
-# validation and a test split.
+# The smallest corpus, because the pairs are divided into a training, a validation and a test split.
 FEWEST_PAIRS = 100
-# `vaswani init` chooses a vocabulary with one entry for each 320 bytes of the corpus, within limits. With the
-# recipe for Multi30k, the training text has 80 tokens for each entry of the vocabulary, and a token has about
-# 4 bytes.
+# The vocabulary has one entry for each 320 bytes of the corpus, within limits. With the recipe for Multi30k,
+# the training text has 80 tokens for each entry of the vocabulary, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# Comments in the new recipe begin in the column `_COLUMN`.
+# The column in which the comments in the new recipe begin.
 _COLUMN = 38
 
 
@@ -177,9 +175,9 @@ class _Corpus:
 
 
 def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[str, str]:
-    """Return a new recipe as YAML, and a summary in one sentence. `data` is the section `data` of the recipe,
-    with the languages and the training files. To estimate the hours of a run, the function measures training
-    steps on this machine for `seconds` seconds.
+    """Return a new recipe as YAML, and a summary in one sentence. `data` is the section `data` with the
+    languages and the training files. To estimate the hours of a run, training steps are measured for
+    `seconds` seconds.
     """
     section = TASKS["translation"].data_settings.load(data, "data.")
     print("reading the training data", file=sys.stderr, flush=True)
@@ -219,9 +217,7 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
 
 
 def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
-    """Estimate the statistics of a corpus from a sample of its pairs, with a tokenizer that is trained on the
-    sample.
-    """
+    """Estimate the statistics of a corpus from a sample, with a tokenizer that is trained on the sample."""
     step = -(-len(pairs) // SAMPLE_SIZE)
     sample = pairs.select(range(0, len(pairs), step))
     sources = [text.strip() for text in sample["source"]]
@@ -310,14 +306,14 @@ evaluation:
 
 
 def _learning_rate(size: _Size, tokens_per_batch: int) -> str:
-    """Return the line of the new recipe about the learning rate, or an empty string for the paper's schedule."""
+    """Return the line about the learning rate, or an empty string for the paper's schedule."""
     if size.learning_rate is None:
         return ""
     comment = "the highest learning rate, at the end of the warm-up"
     if tokens_per_batch < size.tokens_per_batch:
         comment = "the highest learning rate; lower than in the recipe of the model, because the batches are smaller"
-    # Multiply the learning rate by sqrt(tokens_per_batch / size.tokens_per_batch), because smaller batches
-    # have noisier gradients. `size.learning_rate` is for batches of `size.tokens_per_batch` tokens.
+    # Smaller batches have noisier gradients. `size.learning_rate` is for batches of `size.tokens_per_batch`
+    # tokens.
     rate = float(f"{size.learning_rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
     return f"  learning_rate: {rate}\t# {comment}\n"
 

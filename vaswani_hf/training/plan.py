@@ -1,11 +1,9 @@
-"""Estimates the cost of a run: parameters, FLOPs, memory, tokens and hours. The estimate does not read the
-training data.
+"""Estimates the cost of a run without the training data: parameters, FLOPs, memory, tokens and hours.
 
 step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper
-estimates FLOPs instead of counting FLOPs (Section 6.1, Table 2). The paper multiplies the training time by
-the number of GPUs and by "an estimate of the sustained single-precision floating-point capacity of each GPU"
-(footnote 5). The paper's numbers are larger than the counted FLOPs, because the paper assumes that each GPU
-computes at its full sustained capacity. In a real training, the GPUs compute below this capacity.
+estimates FLOPs (Section 6.1, Table 2): the training time times the number of GPUs times "an estimate of the
+sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are larger
+than the counted FLOPs, because in a real training, the GPUs compute below their sustained capacity.
 """
 
 import dataclasses
@@ -38,11 +36,9 @@ from .step_cost import StepCost, StepMemory, step_cost
 from .trainer import largest_part
 from .training_step import batch_shape
 
-# The assumed mean length of a sentence (tokens). `vaswani plan` also prints the FLOPs for sentences of
-# `data.max_length` tokens.
+# The assumed mean length of a sentence (tokens).
 MEAN_LENGTH = 32
-# Limit the number of layers, because `vaswani plan` runs each layer. An encoder layer and a decoder layer
-# take about 50 ms together.
+# `vaswani plan` runs each layer. An encoder layer and a decoder layer take about 50 ms together.
 MAX_LAYERS = 200
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False,
@@ -54,9 +50,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """The assumptions of a plan: the speed and the price of the hardware, and the mean sentence length.
-
-    The caller must set at most one of `hardware`, `tokens_per_second` and `measure`.
+    """The assumptions of a plan. At most one of `hardware`, `tokens_per_second` and `measure` may be set.
 
     Attributes:
         hardware: The name of a GPU in settings/gpus.py.
@@ -75,12 +69,7 @@ class PlanSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """The counted FLOPs of the matrix products of a run.
-
-    Attributes:
-        step: The FLOPs of an optimizer step.
-        run: The FLOPs of all steps; None if the number of steps is unknown.
-    """
+    """The counted FLOPs of the matrix products of a step and of all steps, if their number is known."""
 
     step: int
     run: int | None
@@ -88,13 +77,7 @@ class Flops:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFlops:
-    """The FLOPs of a run by the paper's method of estimation.
-
-    Attributes:
-        seconds_of_a_step: The seconds of an optimizer step on the paper's eight P100 GPUs.
-        step: The FLOPs of an optimizer step.
-        run: The FLOPs of all steps; None if the number of steps is unknown.
-    """
+    """The FLOPs by the paper's method. `seconds_of_a_step` is the time on the paper's eight P100 GPUs."""
 
     seconds_of_a_step: float
     step: float
@@ -103,15 +86,10 @@ class PaperFlops:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlops:
-    """Two estimates of the FLOPs of a run: the counted FLOPs, and the FLOPs by the paper's method (training
-    time times capacity of the GPUs).
+    """The counted FLOPs, and the FLOPs by the paper's method (training time times capacity of the GPUs).
 
-    Attributes:
-        mean_length: The assumed mean length of a sentence (tokens).
-        counted: The counted FLOPs for sentences of `mean_length` tokens.
-        paper: The FLOPs by the paper's method for sentences of `mean_length` tokens.
-        max_length: The value of `data.max_length` (tokens).
-        counted_at_max_length: The counted FLOPs if all sentences have `max_length` tokens.
+    `counted` and `paper` are for sentences of `mean_length` tokens (assumed), and `counted_at_max_length` is
+    for sentences of `max_length` tokens (`data.max_length`).
     """
 
     mean_length: int
@@ -123,12 +101,8 @@ class PlannedFlops:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
-    """The memory of a training step.
-
-    Attributes:
-        accelerator: The memory that a training step needs on a GPU.
-        processor: The memory that a training step needs on a CPU. If the trainer divides a batch into parts,
-            the memory for one part.
+    """The memory of a training step on a GPU and on a CPU. On a CPU, the trainer can divide a batch into
+    parts; then `processor` is the memory for one part.
     """
 
     accelerator: StepMemory
@@ -137,13 +111,7 @@ class PlannedMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """The price of a run.
-
-    Attributes:
-        total: The price of the run, in the currency of `per_hour`.
-        per_hour: The price of one hour of the hardware.
-        source: A text that says where the price per hour comes from.
-    """
+    """The price of a run. `source` says where the price per hour comes from."""
 
     total: float
     per_hour: float
@@ -179,10 +147,10 @@ class Plan:
         parameters: The numbers of parameters of the model and of its parts.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
-        source_tokens: The maximum total number of source tokens (with padding) in all batches of the run;
+        source_tokens: The largest number of source positions (tokens and padding) in all batches of the run;
             None if the number of steps is unknown, or for a language model.
-        target_tokens: The maximum total number of target tokens (with padding) in all batches of the run;
-            None if the number of steps is unknown.
+        target_tokens: The largest number of target positions in all batches of the run; None if the number of
+            steps is unknown.
         flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
@@ -211,9 +179,7 @@ class Plan:
     jobs: list[Job]
 
     def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON. The value of "parameters" has no key for a stack (encoder or decoder) that
-        the model does not have.
-        """
+        """Return a dict for JSON. "parameters" has no key for a stack that the model does not have."""
         plan = dataclasses.asdict(self)
         plan["parameters"] = {name: part for name, part in plan["parameters"].items() if part is not None}
         return plan
@@ -221,12 +187,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Speed:
-    """The speed of a run.
-
-    Attributes:
-        seconds: The seconds of an optimizer step; None if the speed is unknown.
-        text: A text for the user that describes the speed.
-        tokens_per_second: The given or measured speed in target tokens per second; None for an estimate.
+    """The speed of a run: `seconds` of a step, if known, and a text for the user. `tokens_per_second` (target
+    tokens) is None for an estimate.
     """
 
     seconds: float | None
@@ -235,11 +197,7 @@ class _Speed:
 
 
 def plan_run(recipe: Recipe, settings: PlanSettings) -> Plan:
-    """Plan a run of one process.
-
-    If the recipe gives `num_train_epochs` instead of `max_steps`, values that depend on the number of steps
-    are None.
-    """
+    """Plan a run of one process. If the number of steps is unknown, values that depend on it are None."""
     training = recipe.training
     model_class = TASKS[recipe.task].model_class
     config = planned_config(recipe.model, recipe.tokenizer)
@@ -304,19 +262,16 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the cost of a batch on a CPU. If the trainer divides the batch into smaller batches, return the
-    cost of one smaller batch.
-    """
+    """Return the cost on a CPU of a batch, or of one part if the trainer divides the batch."""
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # The trainer divides a batch only between sentences. Therefore each part of a batch has room for the
-        # longest sentence.
+        # The trainer divides a batch only between sentences, so each part has room for the longest sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
 
 def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
-    """Return the seconds of a training step for a speed of `tokens_per_second` target tokens per second."""
+    """Return the seconds of a training step for a speed in target tokens per second."""
     return training.gradient_accumulation_steps * training.target_tokens_per_batch / tokens_per_second
 
 
@@ -331,7 +286,6 @@ def _speed_by_tokens(tokens_per_second: float, training: AnyTraining, machine: s
 
 
 def _speed_on(name: str | None, flops: PlannedFlops, training: AnyTraining) -> _Speed:
-    """Return the estimated speed on a GPU."""
     if name is None:
         return _Speed(None, "give `--hardware`, `--measure` or a measured `--tokens_per_second`")
     if name in PAPER_GPUS:
@@ -347,10 +301,8 @@ def _speed_on(name: str | None, flops: PlannedFlops, training: AnyTraining) -> _
 
 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[Job]:
-    """Return the cost of the run on each one-GPU machine that Hugging Face Jobs offers.
-
-    `flops` is the number of FLOPs of the run, or None. If `flops` is None, the list is empty. `peak_memory`
-    is the number of bytes that a training step needs on a GPU.
+    """Return the cost on each one-GPU machine of Hugging Face Jobs, the cheapest first. `flops` is the number
+    of FLOPs of the run, if known. `peak_memory` is the memory of a step in bytes.
     """
     if flops is None:
         return []
@@ -398,9 +350,7 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """Return the cost of a training step with a full batch of sentences of `length` tokens, or with a part of
-    this batch (see `batch_shape`).
-    """
+    """Return the cost of a step with a full batch of sentences of `length` tokens, or with a part of it."""
     return step_cost(
         config,
         training,
@@ -412,7 +362,7 @@ def batch_cost(
 
 
 def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
-    """Return the counted FLOPs of an optimizer step and of the whole run. `cost` is the cost of a batch."""
+    """Return the counted FLOPs of a step and of the run. `cost` is the cost of a batch."""
     step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
     return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
 
@@ -424,12 +374,9 @@ def paper_flops(
     length: int,
     cost: StepCost,
 ) -> PaperFlops:
-    """Return the FLOPs by the paper's method of estimation for sentences of `length` tokens. `cost` is the
-    cost of a batch of such sentences.
-    """
+    """Return the FLOPs by the paper's method. `cost` is for a batch of sentences of `length` tokens."""
     if training.gradient_checkpointing:
-        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
-        # checkpointing.
+        # The paper does not use gradient checkpointing.
         cost = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
     seconds = paper_seconds(counted_flops(cost, training).step, length)
     step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
@@ -441,9 +388,8 @@ def paper_seconds(flops: float, length: int) -> float:
     """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
     s).
 
-    The estimate assumes the FLOPs per second that the paper reached with its base model or with its big
-    model. The function chooses the model (base or big) whose FLOPs per step are nearer to `flops`. `flops`
-    must be counted for sentences of `length` tokens.
+    The estimate assumes the FLOPs per second that the paper reached with its base or its big model: the model
+    whose FLOPs per step are nearer to `flops`. `flops` must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference
@@ -451,9 +397,7 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """Return two numbers for the paper's base model and for its big model (Table 3): the FLOPs of a step,
-    counted by this package, and the seconds of a step in the paper (Section 5.2).
-    """
+    """Return the counted FLOPs and the paper's seconds of a step for the base and the big model."""
     base = VaswaniConfig()
     big = VaswaniConfig(
         d_model=1024,

@@ -26,17 +26,12 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 LONGEST_WAIT = timedelta(days=7)
-# If stderr is no terminal, `said_at_intervals` prints a line after every `SECONDS_BETWEEN_LINES` seconds in
-# place of a progress bar.
 SECONDS_BETWEEN_LINES = 30.0
 
 
 def say(line: str, *, is_result: bool = False) -> None:
-    """Print a line immediately. If the output goes to a program that has ended, such as `head`, continue
-    without output.
-
-    With the option `--quiet` (log level ERROR), `say` prints the line only if the caller passes
-    `is_result=True`.
+    """Print a line immediately. With `--quiet` (log level ERROR), print only lines with `is_result=True`. If
+    the output goes to a program that has ended, such as `head`, continue without output.
     """
     if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
         return
@@ -56,9 +51,7 @@ def hide_progress_bars_without_terminal() -> None:
 
 @contextlib.contextmanager
 def said_at_intervals(work: str) -> Iterator[None]:
-    """Context manager that reports the progress of long work. If stderr is no terminal, print a line every 30
-    seconds in place of a progress bar.
-    """
+    """Print a line every 30 seconds in place of a progress bar if stderr is no terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         yield
         return
@@ -79,14 +72,14 @@ def said_at_intervals(work: str) -> Iterator[None]:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send all later output of a stream to the null device, also the output of threads and child processes."""
+    """Send all later output of a stream to the null device, also of threads and child processes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class PipeSafeStream:
-    """Wraps stdout or stderr, and ignores the error if the reader of the stream has closed the pipe. `vaswani
-    train` wraps stderr in `PipeSafeStream`, because the progress bars of other libraries write to stderr, and
-    a closed pipe must not end the training.
+    """Wraps stdout or stderr, and ignores the error if the reader has closed the pipe. `vaswani train` wraps
+    stderr, because the progress bars of other libraries write to stderr, and a closed pipe must not end the
+    training.
     """
 
     def __init__(self, stream: TextIO):
@@ -104,7 +97,7 @@ class PipeSafeStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flush the stream. If the reader has closed the pipe, ignore the error."""
+        """Flush the stream if the pipe is open."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -112,13 +105,10 @@ class PipeSafeStream:
 
 
 class Processes:
-    """Communicates with all processes of a run. Every process must create a `Processes` object, and all
-    processes must call its methods in the same order.
-    """
+    """Communicates with all processes of a run. All processes must call the methods in the same order."""
 
     def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
-        # Pass `cpu=True` on a machine without an accelerator, because otherwise PartialState starts no
-        # process group.
+        # Without an accelerator and without `cpu=True`, PartialState starts no process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process
@@ -128,10 +118,7 @@ class Processes:
             self._group = dist.new_group(backend="gloo", timeout=longest_wait)
 
     def gather(self, item: _T) -> list[_T]:
-        """Collect an item from each process.
-
-        Return the items of all processes, in the order of the process ranks. Items must be picklable.
-        """
+        """Return the (picklable) items of all processes, in the order of the ranks."""
         if self._group is None:
             return [item]
         items = [item] * self.count
@@ -139,19 +126,15 @@ class Processes:
         return items
 
     def run_on_main(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function in the first process only, and return its picklable result in all processes.
-
-        If the function fails, all processes of the run end, and the first process raises the error.
+        """Call a function in the first process, and return its picklable result in all processes. If the
+        function fails, all processes end, and the first process raises the error.
         """
         return self._after_first(partial(function, *args, **kwargs), share=True)[0]
 
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function in the first process, and then in all other processes.
-
-        When another process calls the function, the files that the function writes in the first process
-        already exist. If a run uses several machines, one process of each machine finishes the function
-        before the remaining processes of the machine call it. A machine perhaps has no access to the files of
-        the first process.
+        """Call a function in the first process, and then in all other processes, so that the files of the
+        first call exist. On another machine, which perhaps cannot read these files, one process finishes the
+        function before the remaining processes of the machine call it.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -162,24 +145,20 @@ class Processes:
         return results[0] if results else call()
 
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
-        """Call a function in all processes at the same time.
-
-        If the function fails in one process, all processes of the run end.
-        """
+        """Call a function in all processes. If the function fails in one process, all processes end."""
         try:
             result = function()
         except Exception:
             self.gather(True)
             raise
         if any(self.gather(False)):
-            # End without a message, because the process in which the function failed prints the error.
+            # The process in which the function failed prints the error.
             sys.exit(FAILURE)
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. In the first process, return a list with one element, the
-        result of the function. In all other processes, return an empty list, or, if `share` is true, the same
-        list as in the first process.
+        """Call a function in the first process. Return its result, in a list, in the first process, or in all
+        processes if `share` is true. Otherwise return an empty list.
         """
         results: list[_T] = []
         error = None
@@ -193,7 +172,7 @@ class Processes:
             dist.broadcast_object_list(message, src=0, group=self._group)
             has_failed, shared = message
             if has_failed and error is None:
-                # End without a message, because the first process prints the error.
+                # The first process prints the error.
                 sys.exit(FAILURE)
             results = results or shared
         if error is not None:

@@ -1,6 +1,5 @@
-"""Creates the model that a recipe describes: on the meta device without memory for the weights, or on the CPU
-for a training. Also counts the parameters of a model, and warns if the model or its vocabulary is too large
-for the corpus.
+"""Creates the model that a recipe describes, counts its parameters, and warns if the model or its vocabulary
+is too large for the corpus.
 """
 
 from collections import Counter
@@ -18,26 +17,20 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.sections import ModelSettings, TokenizerSettings
 
-# A run warns if the number of tokens in the training data is below `LEAST_TOKENS_PER_ENTRY` times the size of
-# the vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each entry of the
-# vocabulary.
+# A run warns if the training data has fewer tokens for each entry of the vocabulary. With the recipe for
+# Multi30k, the training data has about 80.
 LEAST_TOKENS_PER_ENTRY = 25
-# A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
-# training data. With the recipe for Multi30k, the layers have 1.6 parameters for each token of the training
-# data. The layers of the paper's parser for the Wall Street Journal (Section 6.3) have about 30 parameters
-# for each token of the training data.
+# A run warns if the layers have more parameters for each token of the training data. The recipe for Multi30k
+# has 1.6, and the paper's parser for the Wall Street Journal (Section 6.3) about 30.
 MOST_PARAMETERS_PER_TOKEN = 40
-# `size_warnings` does not warn about a vocabulary with at most `SMALL_VOCABULARY` tokens, because each
-# vocabulary needs 256 tokens for the single bytes.
+# A vocabulary of this size gets no warning, because each vocabulary needs 256 tokens for the single bytes.
 SMALL_VOCABULARY = 1000
 # Maps a text that occurs in parameter names to the part of a layer to which the parameters belong.
 PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """Return the config of a recipe's model. The function assumes that each vocabulary has the size in the
-    section `tokenizer`.
-    """
+    """Return the config of a recipe's model, with vocabularies of the sizes in the section `tokenizer`."""
     return model.make_config(
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.planned_target_size,
@@ -46,7 +39,7 @@ def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> Vaswan
 
 
 def planned_model(config: VaswaniConfig, model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM) -> Any:
-    """Return a model with tied weights on the meta device, because weights on the meta device take no memory."""
+    """Return a model with tied weights on the meta device, where weights take no memory."""
     with torch.device("meta"):
         return model_class(config)
 
@@ -58,13 +51,10 @@ def build_model(
     search: dict[str, Any],
     seed: int,
 ) -> Any:
-    """Build the untrained model of a run on the CPU. `search` contains the search settings of the recipe for
-    the generation config.
-    """
+    """Build the untrained model of a run on the CPU. `search` has the search settings of the recipe."""
     set_seed(seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # Two tokenizers can share one vocabulary even if they are separate objects, for example the tokenizers of
-    # an imported model.
+    # The tokenizers of an imported model can be separate objects with one vocabulary.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     config = model.make_config(
         vocab_size=len(source),
@@ -78,22 +68,14 @@ def build_model(
     if not search:
         return built
     built.generation_config = GenerationConfig.from_model_config(config)
-    # Pass `allow_custom_entries`, because otherwise transformers ignores search settings that transformers
-    # does not define.
+    # Without `allow_custom_entries`, transformers ignores search settings that it does not define.
     built.generation_config.update(allow_custom_entries=True, **search)
     return built
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackParameters:
-    """The numbers of parameters in the layers of an encoder or decoder.
-
-    Attributes:
-        total: The number of parameters in all layers.
-        attention: The number of parameters in the attention modules.
-        feed_forward: The number of parameters in the feed-forward networks.
-        norms: The number of parameters in the layer normalizations.
-    """
+    """The numbers of parameters in the layers of an encoder or decoder."""
 
     total: int
     attention: int
@@ -103,14 +85,7 @@ class StackParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The numbers of parameters of a model. A tied parameter counts once.
-
-    Attributes:
-        total: The number of parameters in the model.
-        embeddings: The number of parameters in the embeddings and in the output projection.
-        encoder: The numbers of parameters in the encoder's layers; None if the model has no encoder.
-        decoder: The numbers of parameters in the decoder's layers; None if the model has no decoder.
-    """
+    """The numbers of parameters. A tied parameter counts once. `embeddings` has the output projection too."""
 
     total: int
     embeddings: int
@@ -144,9 +119,8 @@ def parameters_by_part(model: PreTrainedModel) -> Parameters:
 def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Return a warning if the vocabulary is far too large for the corpus, and a warning if the model is far
-    too large. The limits are `LEAST_TOKENS_PER_ENTRY` and `MOST_PARAMETERS_PER_TOKEN`. Return no warnings for
-    a run that starts from another model, and for a run on a stream.
+    """Return warnings about a vocabulary or a model that is far too large for the corpus. A run that starts
+    from another model, and a run on a stream, have no warnings.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []
@@ -154,8 +128,7 @@ def size_warnings(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = corpus.count_train_tokens()
-    # Map the recipe key of each vocabulary to the size of the vocabulary and to the number of training tokens
-    # that use the vocabulary.
+    # Maps a recipe key to the size of the vocabulary and to the number of its tokens in the training data.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)

@@ -26,12 +26,11 @@ from .processes import say
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
-    new scores.
+    """Return True if a folder contains a finished run, and the new recipe needs neither more training nor new
+    scores.
 
-    `asked` maps each key with the `OnResume` value "continue" to the value of the key in the new recipe.
-    `recorded` maps the same keys to the values in the saved recipe. Values in results.json take precedence
-    over values in the saved recipe.
+    `asked` and `recorded` map the keys that a resumed run may change ("continue") to the values in the new
+    and in the saved recipe. Values in results.json take precedence over `recorded`.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -39,16 +38,14 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     try:
         results = read_results(folder)
     except ValueError:
-        # If results.json is damaged, the run computes the results again from the checkpoints.
+        # The run computes damaged results again from the checkpoints.
         return False
-    # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
-    # finished run. A run writes its settings to the key `asked` of results.json after the scoring. If the key
-    # `asked` is null, the run was interrupted before the end of the scoring, and is not finished.
+    # `vaswani average` writes `average_of` into a folder that is no run. A run writes `asked` after the
+    # scoring, so a run without `asked` was interrupted.
     if results.average_of is not None or results.asked is None:
         return False
     before = recorded | results.asked
-    # Ignore a `data.test_*` key that is null in the new recipe, because a recipe without a test split needs
-    # no new scores.
+    # A recipe without a test split needs no new scores.
     wanted = {
         key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
     }
@@ -63,9 +60,8 @@ def check_earlier_run(
     fixed: set[str],
 ) -> None:
     """Raise an error if the output folder contains an earlier run that the new recipe does not continue.
-
-    `values` maps the keys of the new recipe to their values, and `earlier` maps the keys of the saved recipe
-    to their values. `fixed` contains the keys that a resumed run must not change.
+    `values` and `earlier` map the keys of the new and the saved recipe to values. A resumed run must not
+    change the keys in `fixed`.
     """
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
@@ -82,8 +78,7 @@ def check_earlier_run(
     lengths = {"training.max_steps", "training.num_train_epochs"}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         fixed = fixed | lengths
-    # Check `task` and `model.init_from` first, so that the error message names the key that the user changed.
-    # A change of `task` or `init_from` also changes many other keys.
+    # Check `task` and `model.init_from` first, because a change of these keys also changes many other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
@@ -100,9 +95,8 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run. Return None for a new run, whose folder has neither
-    checkpoints nor a finished model. Print a line for each damaged checkpoint that is newer than the returned
-    checkpoint. Raise an error if all checkpoints are damaged, or if the folder has a finished model and no
+    """Return the newest undamaged checkpoint of a run, or None for a new run. Print a line for each newer,
+    damaged checkpoint. Raise an error if all checkpoints are damaged, or if a finished model has no
     checkpoints.
     """
     faults: list[str] = []
@@ -128,11 +122,8 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 
 def keep_number_of_threads(checkpoint: Path) -> None:
-    """Use the number of threads of the earlier run, because another number of threads changes the last bits
-    of sums.
-
-    If the environment variable OMP_NUM_THREADS is set, the number of threads stays the number in
-    OMP_NUM_THREADS.
+    """Use the number of threads of the earlier run, because another number changes the last bits of sums. The
+    environment variable OMP_NUM_THREADS takes precedence.
     """
     threads = metadata_of(checkpoint).get("threads")
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:
@@ -147,9 +138,7 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Raise an error if the training pairs differ from the training pairs of the earlier run in `folder`.
-    `pairs` is the digest of the training pairs that the resumed run has loaded.
-    """
+    """Raise an error if `pairs`, the digest of the training pairs, differs from that of the earlier run."""
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(

@@ -36,23 +36,19 @@ from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
-# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. Each of these texts has
-# at most `LONGEST_EXAMPLE` characters.
+# The limits for the examples of the model card: the number of texts, and the length of a text (characters).
 NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print the numbers of kept and removed sentence pairs. If the training corpora
-    have weights, also print the number of pairs from each corpus in an epoch.
-    """
+    """Write recipe.yaml, and print the numbers of pairs: kept, removed, and from each weighted corpus."""
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print the name "validation loss" for the validation split, because the run leaves out the
-            # removed pairs only in the validation loss. The validation BLEU includes the removed pairs too.
+            # The run leaves out the removed pairs only in the validation loss, not in the validation BLEU.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:
@@ -64,9 +60,7 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
-    """Return the record of the training, such as its time, from results.json. Return None if results.json has
-    no valid training record, or if the training record has another number of steps than the run.
-    """
+    """Return the valid training record of results.json, if its number of steps is that of the run."""
     try:
         training = read_results(folder).training
     except ValueError:
@@ -82,10 +76,8 @@ def training_record(
     averaged_steps: list[int],
     recorded: TrainingRecord | None,
 ) -> TrainingRecord:
-    """Return the record of the training.
-
-    `model` has the final weights. `averaged_steps` are the steps of the checkpoints whose average is the
-    final weights. `recorded` is the result of `recorded_training`.
+    """Return the record of the training. `model` has the final weights, the average of the checkpoints of
+    `averaged_steps`. `recorded` is the result of `recorded_training`.
     """
     record = recorded or _new_training_record(trainer)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -117,9 +109,7 @@ def _new_training_record(trainer: VaswaniTrainer) -> TrainingRecord:
 
 
 def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecord | None:
-    """Score the saved checkpoint on the test split, write the outputs, and print the scores. Return the
-    scores, or None if the corpus has no test split.
-    """
+    """Score the saved checkpoint on the test split, if any. Write the outputs, and print the scores."""
     folder = Path(trainer.args.output_dir)
     test = trainer.corpus.texts["test"]
     if test is None:
@@ -147,9 +137,7 @@ def card_examples(
 
 
 def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
-    """Return the first short texts of the test split. Return no texts if the licence of the data is unknown
-    or does not permit to publish the texts.
-    """
+    """Return the first short texts of the test split, if the licence of the data permits to publish them."""
     test = trainer.corpus.texts["test"]
     if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
         return []
@@ -158,18 +146,14 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
 
 
 def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
-    """Draw the cross-attention of the saved checkpoint while the checkpoint translates the first example.
-    Before, delete an existing picture, because it shows earlier weights. Without an example, draw no picture.
-    """
+    """Delete the earlier picture. Draw the cross-attention while the model translates the first example."""
     (folder / ATTENTION_FILE).unlink(missing_ok=True)
     if examples:
         attention_picture(str(folder), examples[0].source, folder / ATTENTION_FILE)
 
 
 def say_counts_of_stream(corpus: Corpus) -> None:
-    """Print the numbers of kept and removed pairs of a streamed corpus. The numbers of pairs are sums over
-    all epochs, because the run counts the pairs while the run reads the stream.
-    """
+    """Print the numbers of kept and removed pairs of a stream, summed over all epochs."""
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
         say(f"train, as far as the stream was read: {corpus.reports['train']}")
 
@@ -188,7 +172,7 @@ def say_end(trainer: VaswaniTrainer) -> None:
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the training curve of a run up to a step, and save the picture in the folder of the run."""
+    """Draw the training curve of a run up to a step into the folder of the run."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 
@@ -197,7 +181,7 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Save the training curve as a PNG file. Write no file if the metrics contain neither losses nor scores."""
+    """Save the training curve as a PNG file, if the metrics contain losses or scores."""
     figure = draw_training_curve(metrics)
     if figure is not None:
         figure.savefig(path, dpi=120)

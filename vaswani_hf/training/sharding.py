@@ -1,6 +1,6 @@
-"""Configures training with FSDP2 or DeepSpeed ZeRO-2. To turn on FSDP2 or ZeRO-2, use a file in
-configuration/accelerate. With FSDP2, each process stores a part of each weight. With ZeRO-2, each process
-stores all weights, but only a part of the gradients and a part of the optimizer state.
+"""Configures training with FSDP2 or DeepSpeed ZeRO-2, which a file in configuration/accelerate turns on. With
+FSDP2, each process stores a part of each weight. With ZeRO-2, each process stores all weights, but only a
+part of the gradients and a part of the optimizer state.
 """
 
 import os
@@ -18,14 +18,13 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
-# DeepSpeed stores its state in a subfolder of the checkpoint. The file `latest` contains the name of the
-# subfolder with the state of DeepSpeed.
+# The file with the name of the subfolder in which DeepSpeed stores its state.
 ZERO_STEP_FILE = "latest"
 
 
 def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: AnyTraining) -> None:
-    """Configure FSDP2 or DeepSpeed to keep float32 weights and to save unsharded checkpoints. Raise an error
-    for settings that FSDP2 or DeepSpeed does not support.
+    """Make FSDP2 or DeepSpeed keep float32 weights and save unsharded checkpoints. Refuse unsupported
+    settings.
     """
     plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
     if checkpoint is not None:
@@ -44,14 +43,12 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         return
     if plugin.fsdp_version != 2:
         raise InvalidValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. First set
-    # `state_dict_config` and `optim_state_dict_config` to None, because `set_state_dict_type` changes the two
-    # configs only if they are None.
+    # Averaging and the Hub need unsharded weights. `set_state_dict_type` changes the two configs only if they
+    # are None.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
-    # Remove accelerate's mixed-precision policy for FSDP2, because the policy would also round LayerNorm
-    # weights and sums of gradients to bfloat16. Without accelerate's mixed-precision policy, a run with
-    # `training.bf16` uses autocast. The weights and gradients stay in float32, as in a run with one process.
+    # The mixed-precision policy would also round LayerNorm weights and sums of gradients to bfloat16. Without
+    # the policy, a run with `training.bf16` uses autocast, as a run with one process does.
     plugin.mixed_precision_policy = None
 
 
@@ -103,21 +100,16 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
 
 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
-    """Return an autocast context for a model that FSDP2 has sharded, and an empty context for other models.
-
-    Models without FSDP2 need no autocast context, because accelerate already wraps their `forward` in
-    autocast.
-    """
+    """Return an autocast context for a model of FSDP2. accelerate handles the autocast of other models."""
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
 
 def unsharded_model(model: Any) -> Any:
-    """Return the model. If FSDP2 has sharded the model, return an unsharded copy in each process."""
+    """Return the model, or an unsharded copy in each process if FSDP2 has sharded the model."""
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-    # Create the unsharded model on the meta device, because random initial weights would change all later
-    # random numbers of the run.
+    # Use the meta device, because random initial weights would change all later random numbers of the run.
     with torch.device("meta"):
         whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)

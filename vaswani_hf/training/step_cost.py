@@ -1,11 +1,9 @@
-"""Counts the FLOPs and the memory of a training step. To count FLOPs and memory, this file runs the real
-training step on fake tensors.
+"""Counts the FLOPs and the memory of a training step by running the real step on fake tensors.
 
-A training step consists of forward pass, loss, backward pass and optimizer step. The counted step includes
-the regulariser, gradient checkpointing, autocast and the moving average of the recipe. Fake tensors have
-shapes, dtypes and devices but no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html).
-The fake tensors have the device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA
-tensors.
+The step has forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
+checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
+no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
+device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
 """
 
 import contextlib
@@ -39,9 +37,8 @@ class StepMemory:
     """The memory of a training step with one batch, in bytes.
 
     Attributes:
-        source_positions: The number of source positions in the batch (tokens and padding); 0 for a language
-            model.
-        target_positions: The number of target positions in the batch (tokens and padding).
+        source_positions: The number of source positions (tokens and padding); 0 for a language model.
+        target_positions: The number of target positions (tokens and padding).
         dtype: The dtype of the computation: "bfloat16" or "float32".
         weights: Bytes of the weights and of their moving average.
         gradients: Bytes of the gradients.
@@ -49,8 +46,7 @@ class StepMemory:
         activations: Bytes of the tensors that the layers keep for the backward pass, including bfloat16
             copies of weights.
         loss: Bytes that the computation of the loss needs in addition to the activations.
-        peak: The peak memory of the training step in bytes, without the memory of PyTorch itself and without
-            unused memory of PyTorch's allocator.
+        peak: The peak in bytes, without PyTorch itself and without unused memory of PyTorch's allocator.
     """
 
     source_positions: int
@@ -66,12 +62,8 @@ class StepMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """The cost of a training step with one batch.
-
-    Attributes:
-        batch_flops: FLOPs of the forward and the backward pass.
-        optimizer_flops: FLOPs of the matrix products of the optimizer; 0 for Adam.
-        memory: The memory that the step needs, and its parts.
+    """The cost of a training step with one batch. `batch_flops` are the FLOPs of the forward and backward
+    pass. `optimizer_flops` are the FLOPs of the optimizer's matrix products: 0 for Adam.
     """
 
     batch_flops: int
@@ -88,11 +80,8 @@ def step_cost(
     on_accelerator: bool,
     accumulates: bool = False,
 ) -> StepCost:
-    """Run a training step on fake tensors and count its cost.
-
-    The function computes the loss at all target positions, because the batch has no padding. `on_accelerator`
-    selects the kernels of a GPU instead of the kernels of a CPU. `accumulates` is True if the gradients of
-    earlier batches already exist before the batch.
+    """Run a training step without padding on fake tensors, and count its cost. `on_accelerator` selects the
+    kernels of a GPU. `accumulates` is True if the gradients of earlier batches already exist.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class)
@@ -108,8 +97,7 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # Run one optimizer step before the batch whose FLOPs and memory are counted, because the first
-        # optimizer step creates the optimizer state.
+        # The first optimizer step creates the optimizer state.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in model.parameters():
             if weight.requires_grad:
@@ -133,8 +121,7 @@ def step_cost(
         loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only after the training step, because in a real run the moving average
-        # exists during the whole step.
+        # In a real run, the moving average exists during the whole step.
         del average
     activations = after_layers[-1] - before
     memory = StepMemory(
@@ -151,8 +138,7 @@ def step_cost(
     return StepCost(batch_flops=batch_flops, optimizer_flops=optimizer_flops, memory=memory)
 
 
-# PyTorch's FLOP formulas, and additional formulas for `addmm_` and for the attention kernels of a CPU,
-# because PyTorch has no formulas for these operators.
+# PyTorch has no FLOP formulas for `addmm_` and for the attention kernels of a CPU.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -163,10 +149,8 @@ _FORMULAS = flop_registry | {
 
 
 class _Counter(TorchDispatchMode):
-    """Counts FLOPs and the bytes of all existing storages. A storage that several tensors share counts once.
-
-    `_Counter` replaces PyTorch's `FlopCounterMode`, because the hooks of `FlopCounterMode` keep tensors that
-    gradient checkpointing discards.
+    """Counts FLOPs and the bytes of all existing storages, each storage once. The hooks of PyTorch's
+    `FlopCounterMode` would keep tensors that gradient checkpointing discards.
     """
 
     def __init__(self) -> None:
@@ -182,7 +166,6 @@ class _Counter(TorchDispatchMode):
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=results)
-        # Convert a single result to a tuple, because an operator may return one tensor or several tensors.
         for result in results if isinstance(results, tuple | list) else (results,):
             if isinstance(result, torch.Tensor) and result.device.type != "meta":
                 self._add(result.untyped_storage())
@@ -205,15 +188,14 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Context manager in which a training step on fake CPU tensors uses the attention, the dropout and the
-    loss chunk size of a GPU.
+    """Use the attention, the dropout and the loss chunk size of a GPU on fake CPU tensors.
 
-    The context manager patches functions of PyTorch. A `TorchFunctionMode` would not be active while the
-    backward pass computes checkpointed layers again.
+    The context manager patches functions of PyTorch, because a `TorchFunctionMode` would not be active while
+    the backward pass computes checkpointed layers again.
     """
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
-        # Convert the attention inputs to `dtype`, because autocast on a CPU leaves attention in float32.
+        # Autocast on a CPU leaves attention in float32.
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         bias = attn_mask
         if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -224,8 +206,7 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # Use `native_dropout`, because `native_dropout` and the dropout of a GPU both keep a mask of one byte
-        # per element.
+        # `native_dropout` keeps a mask of one byte per element, as the dropout of a GPU does.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

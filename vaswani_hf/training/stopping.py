@@ -1,5 +1,5 @@
-"""Graceful shutdown of a run: if a process of the run receives SIGINT or SIGTERM, the process forwards the
-signal to all processes of the run on the machine.
+"""Graceful shutdown of a run: a process that receives SIGINT or SIGTERM forwards the signal to all processes
+of the run on the machine.
 
 During the training, the trainer saves a checkpoint after a signal, and then ends (see callbacks.py). Before
 and after the training, a signal ends the run immediately, because there is nothing to save. After a signal, a
@@ -26,25 +26,20 @@ from ..exit_codes import FAILURE, INTERRUPTED
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one signal, because a process may
-# receive the same signal from a scheduler and from a launcher.
+# Signals within these seconds count as one signal, because a scheduler and a launcher may both send a signal.
 SECONDS_OF_ONE_SIGNAL = 2.0
-# To end a process, the package raises `ShutdownRequested` in the process. If the process still runs
-# `SECONDS_TO_END` seconds later, the process is killed, because Python cannot raise an exception while C code
-# runs or while the process waits for another process.
+# The seconds from `ShutdownRequested` until the process is killed. Python cannot raise an exception while C
+# code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If a process still runs `SECONDS_TO_SAVE` seconds after a signal, the process is killed.
-# `GracefulShutdown` never kills a process while the process saves a checkpoint.
+# The seconds from a signal until the process is killed. A process that saves a checkpoint is never killed.
 SECONDS_TO_SAVE = 22.0
 # Matches the error messages of gloo and NCCL if another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
 class ShutdownRequested(BaseException):
-    """Raised if SIGINT or SIGTERM arrives while a run has nothing to save.
-
-    `ShutdownRequested` does not inherit from Exception, because an `except Exception` in a library must not
-    catch it.
+    """Raised if a signal arrives while a run has nothing to save. Not an Exception, because an `except
+    Exception` in a library must not catch `ShutdownRequested`.
     """
 
 
@@ -65,16 +60,16 @@ class LostProcessError(RunError):
 
 
 class GracefulShutdown:
-    """Receives SIGINT and SIGTERM in a process of a run, and forwards the signal to the other processes of
-    the run. If the process has not ended some seconds after the signal, `GracefulShutdown` kills the process.
+    """Receives SIGINT and SIGTERM in a process of a run, and forwards the signal to the other processes. Some
+    seconds after the signal, `GracefulShutdown` kills the process if the process has not ended.
     """
 
     def __init__(self) -> None:
-        # The number of the received signal; 0 if no signal has arrived.
+        # The number of the signal; 0 if no signal has arrived.
         self.received = 0
-        # True while the process writes a checkpoint. The process is not killed while `is_saving` is True.
+        # True while the process writes a checkpoint, and must not be killed.
         self.is_saving = False
-        # A function that returns the message to print before the process kills itself.
+        # Returns the message to print before the process kills itself.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
@@ -84,9 +79,7 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Context manager that receives signals. Outside the main thread, the context manager receives no
-        signals, because Python allows signal handlers only in the main thread.
-        """
+        """Receive signals, but only in the main thread, because Python allows signal handlers only there."""
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
         for other_machine, pid in processes.gather((machine, own_pid)):
@@ -100,30 +93,29 @@ class GracefulShutdown:
         writer.setblocking(False)
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # If the process already ignores a signal, continue to ignore the signal. For example, if a script
-            # runs `vaswani train … &`, the shell makes the process ignore SIGINT.
+            # Keep ignoring a signal: if a script runs `vaswani train … &`, the shell makes the process ignore
+            # SIGINT.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
         try:
-            # Wait until all processes have their signal handlers. Without a signal handler, a forwarded signal
-            # would end a process without a message.
+            # Wait for the signal handlers of all processes. Without a handler, a forwarded signal would end a
+            # process without a message.
             processes.gather(None)
             watcher.start()
             yield
         finally:
             self._raises = False
-            # After a signal, another process may still forward the signal to this process. Therefore keep the
-            # signal handler of this process, so that the forwarded signal does not end the process before the
-            # process has printed its message. The signal handler restores the earlier handlers when the next
-            # signal arrives.
+            # After a signal, another process may still forward the signal. Keep the handler, so that the
+            # forwarded signal does not end this process before its message. The handler restores the earlier
+            # handlers when the next signal arrives.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # Call `shutdown` to end the thread `watcher`. `close` does not end `watcher` if a child process,
-            # such as a data worker, has an open copy of the socket `writer`.
+            # `close` does not end the thread `watcher` if a child process, such as a data worker, has an open
+            # copy of the socket.
             writer.shutdown(socket.SHUT_RDWR)
             if watcher.is_alive():
                 watcher.join()
@@ -132,11 +124,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def ending_at_once(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Context manager that raises ShutdownRequested in the main thread if a signal arrives or has already
-        arrived.
-
-        `sentence` is a function that returns the message to print before `GracefulShutdown` kills the
-        process.
+        """Raise ShutdownRequested in the main thread if a signal arrives or has already arrived. `sentence`
+        returns the message to print before `GracefulShutdown` kills the process.
         """
         earlier_sentence, earlier_raises = self.sentence, self._raises
         self.sentence = sentence
@@ -151,9 +140,7 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def saving_first(self) -> Iterator[None]:
-        """Context manager for the training. While the context manager is active, a signal does not raise
-        ShutdownRequested, because the trainer first saves a checkpoint.
-        """
+        """Raise no ShutdownRequested during the training, because the trainer first saves a checkpoint."""
         earlier = self._raises
         self._raises = False
         try:
@@ -178,8 +165,7 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # Python raises a RuntimeError if the signal arrived while the process was printing a line. Ignore
-            # this RuntimeError.
+            # Python raises a RuntimeError if the signal arrived while the process was printing a line.
             with contextlib.suppress(RuntimeError):
                 say(
                     f"{name}: saving a checkpoint after this step … (a second signal ends the run "
@@ -187,9 +173,7 @@ class GracefulShutdown:
                 )
 
     def _watch(self, reader: socket.socket) -> None:
-        """Wait for the first signal, and forward it to the other processes of the run. If the main thread
-        does not end the process in time, kill the process.
-        """
+        """Forward the first signal. Kill the process if the main thread does not end the process in time."""
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass
         if not numbers:
@@ -198,8 +182,7 @@ class GracefulShutdown:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
         if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
-            # Do not kill the process of a notebook or an interactive prompt, because there Ctrl-C must end
-            # only the run.
+            # In a notebook or an interactive prompt, Ctrl-C must end only the run.
             return
         arrival = time.monotonic()
         interrupt_raised_at = None
@@ -226,17 +209,14 @@ class GracefulShutdown:
 
 @contextlib.contextmanager
 def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Context manager that replaces the error that gloo or NCCL raises after another process of the run has
-    ended. The message of the new error says how to continue the run.
-    """
+    """Replace the error of gloo or NCCL about a lost process by a message that says how to continue."""
     try:
         yield
     except RuntimeError as error:
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # If this process has received SIGINT or SIGTERM, the same signal has probably ended the other
-            # process of the run.
+            # The same signal has probably ended the other process of the run.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "
@@ -252,9 +232,7 @@ def interruption_message(folder: Path) -> str:
 
 
 def _machine() -> str:
-    """Return an id of the machine or container in which this process runs. The host name is not enough,
-    because two machines can have equal host names.
-    """
+    """Return an id of the machine or container. Two machines can have equal host names."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -266,9 +244,7 @@ _LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:
-    """In a forked process, set the signal handlers to the default, because libraries end their worker
-    processes with signals.
-    """
+    """Reset the signal handlers of a forked process, because libraries end their workers with signals."""
     for stop in _LISTENING:
         signal.set_wakeup_fd(-1)
         for number in stop._handlers:

@@ -1,6 +1,4 @@
-"""Defines functions for a training step without the Trainer and without a corpus. step_cost.py counts the
-cost of the training step, and measure.py measures the time of the training step.
-"""
+"""A training step without the Trainer and without a corpus, for step_cost.py (cost) and measure.py (time)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +14,7 @@ from .initialization import freeze
 
 
 def set_up_training(model: PreTrainedModel, training: AnyTraining) -> None:
-    """Prepare a model for training: turn the key-value cache off, freeze the weights in `training.frozen`,
-    and turn on gradient checkpointing if the recipe asks for it.
-    """
+    """Prepare a model for training: no key-value cache, frozen weights, gradient checkpointing."""
     model.train()
     model.config.use_cache = False
     freeze(model, training.frozen)
@@ -27,11 +23,8 @@ def set_up_training(model: PreTrainedModel, training: AnyTraining) -> None:
 
 
 def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
-    """Turn on gradient checkpointing: the backward pass computes the activations of the layers again instead
-    of reading stored activations.
-    """
-    # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`. Call
-    # the method by the name that exists in the installed version of transformers.
+    """Turn on gradient checkpointing: the backward pass computes the activations of the layers again."""
+    # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)()
 
@@ -39,9 +32,7 @@ def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
 def loss_function(
     model: PreTrainedModel, training: AnyTraining, device_type: str
 ) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
-    """Return a function that computes the loss of a batch, with the autocast and the regulariser of the
-    recipe.
-    """
+    """Return a function that computes the loss of a batch, with autocast and regulariser of the recipe."""
     autocast = partial(torch.autocast, device_type, torch.bfloat16, enabled=training.bf16 is True)
     regularizer = regularizer_of(training)
     compute: Callable[..., Any] = model
@@ -57,14 +48,7 @@ def loss_function(
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The shape of a batch without padding: all sources have the same length, and all targets have the same
-    length.
-
-    Attributes:
-        rows: The number of sentence pairs.
-        source_length: The length of each source (tokens).
-        target_length: The length of each target (tokens).
-    """
+    """The shape of a batch without padding: the number of pairs, and the lengths of their sides in tokens."""
 
     rows: int
     source_length: int
@@ -74,13 +58,10 @@ class BatchShape:
 def batch_shape(training: AnyTraining, length: int, largest_part: int | None = None) -> BatchShape:
     """Return the shape of a full batch of sentences of `length` tokens.
 
-    If `source_tokens_per_batch` and `target_tokens_per_batch` differ, the sentences have `length` tokens only
-    on the side (source or target) with the larger number. On the other side, the sentences are shorter by the
-    ratio of the two numbers.
-
-    If the trainer divides a batch into parts, `largest_part` is the largest number of source positions (and
-    of target positions) in a part. Then the function returns the shape of a part. The sentences in a part
-    have the same lengths as the sentences in the whole batch.
+    If `source_tokens_per_batch` and `target_tokens_per_batch` differ, the sentences on the side with the
+    smaller number are shorter by the ratio of the two numbers. `largest_part` is the largest number of
+    positions per side in a part, if the trainer divides a batch into parts. Then the shape of a part is
+    returned, with sentences of the same lengths.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -94,9 +75,7 @@ def batch_shape(training: AnyTraining, length: int, largest_part: int | None = N
 
 
 def full_batch(source: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a batch without padding for `model.forward`. `source` [B, S] and `labels` [B, T] are token ids
-    (int64).
-    """
+    """Return a batch without padding of `source` [B, S] and `labels` [B, T] (int64) for `model.forward`."""
     return {
         "input_ids": source,
         "attention_mask": torch.ones_like(source),
