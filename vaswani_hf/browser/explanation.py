@@ -279,7 +279,7 @@ class Explanation:
         return _json_of(self)
 
     def too_large(self, page_size: int) -> str:
-        """Return the error message for a page of `page_size` bytes: give a shorter text, fewer beams or both."""
+        """Return the error message for `page_size` bytes: too long a text, too many beams or both."""
         num_source = len(self.source.tokens)
         num_target = len(self.target.tokens)
         num_beams = 1 if self.search is None else self.search.num_beams

@@ -1,13 +1,7 @@
 """Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
 `Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a nested
-object, such as `TrainingRecord`, and set the field. Four parts of the package create a `Results` object:
-
-- `vaswani train` sets the other fields in the function `_results_of_run` (training/run.py).
-- `vaswani import` sets `origin` and `data`.
-- `vaswani average` sets `average_of` if the averaged checkpoints have different recipes.
-- `push_to_hub` of a translation pipeline sets `weights_changed` if the weights differ from the weights of the
-  training run.
+object, such as `TrainingRecord`, and set the field, for example in `_results_of_run` (training/run.py).
 """
 
 import json

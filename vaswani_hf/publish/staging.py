@@ -119,7 +119,7 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # The Hub refuses all other values.
+        # The Hub refuses a licence that is no text.
         if isinstance(license, str):
             check_license(license, data.license, "license")
 
