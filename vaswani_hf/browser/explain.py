@@ -71,7 +71,7 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise an error if a text is too long for the model, or if its self-attention weights fill a page."""
+    """Raise an error if a text is too long for the model, or its self-attention weights for a page."""
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
     longest = max(num_source, num_target or 0)
@@ -254,7 +254,7 @@ class _Explainer:
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """Return the best translation after each change: it begins with the changed token sequence."""
+        """Return, for each change, the best translation that begins with the changed tokens."""
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         goes_on = [prefix[-1] not in self.end_ids for prefix in prefixes]
         segments = [replace(self.segment, prefix=prefix) for prefix in prefixes]

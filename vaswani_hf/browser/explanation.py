@@ -207,11 +207,11 @@ class RunnerUp:
 
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
-        probability (float): The product of the probabilities of its tokens, after the same preceding tokens
-            as in the translation. If `token` begins the next word, also its probability is a factor.
+        probability (float): The product of the probabilities of the tokens of `text`, after the same
+            preceding tokens as in the translation, and of `token` if `token` begins the next word.
         position (int): The index in `Explanation.target` of the first token that differs.
         token (int): The id of the token that replaces the token of the translation at `position`.
-        translation (str): The best translation that begins with the tokens before `position` and `token`.
+        translation (str): The best translation that begins with the tokens before `position`, then `token`.
         score (float): The score of `translation`.
     """
 

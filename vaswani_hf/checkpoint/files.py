@@ -183,7 +183,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Give weight files the permissions of config.json. safetensors lets only their owner read them."""
+    """Give weight files the permissions of config.json, because safetensors lets only the owner read."""
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
 

@@ -175,7 +175,7 @@ def _own_error(error: BaseException) -> str | None:
 
 
 def _connection_error(error: BaseException) -> str | None:
-    """Explain that the server cannot be reached, that the connection was lost, or that it is no Hub."""
+    """Explain an unreachable server, a lost connection, or a server that is not a Hub."""
     if isinstance(error, json.JSONDecodeError) and _comes_from(error, "huggingface_hub", "httpx"):
         return (
             f"The answer of {constants.ENDPOINT} is not JSON, so it may come from a proxy or another "

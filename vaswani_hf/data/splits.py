@@ -58,7 +58,7 @@ def split_name(data: DataSettings, split: str) -> str:
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
     """Raise an error with the text `fault` if every pair has an empty side.
 
-    Except in a test split, also raise an error if every other pair has too many characters.
+    Except in a test split, also raise an error if all pairs with text have too many characters.
     """
     name = split_name(data, split)
     max_length = data.max_length

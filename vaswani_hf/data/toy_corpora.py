@@ -350,7 +350,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """Yield the numbers `1000 * t + r`, `t` from `thousands` and `r` from `rests`, in random order.
 
-    The Fisher-Yates shuffle stores only moved numbers, so that the first of 810,000 numbers comes at once.
+    The Fisher-Yates shuffle stores only moved numbers. Therefore it yields the first number immediately, even
+    if there are 810,000 numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):

@@ -250,7 +250,7 @@ def _cleaned_label(label: str) -> str:
 
 
 def treebank_files(names: list[str]) -> list[str]:
-    """Return the files of files, patterns, and folders with `.mrg` files, sorted by name within each."""
+    """Return the files of a treebank. `names` are files, patterns, and folders with `.mrg` files."""
     files: list[str] = []
     for name in names:
         is_pattern = has_magic(name) and not os.path.exists(name)

@@ -393,7 +393,7 @@ class Job {
     };
   }
 
-  // Return the translations of the text, best first. Number i joins number i of all segments.
+  // Return the translations of the text, best first. Translation i joins translation i of each segment.
   result() {
     const { textRules } = this.translator;
     if (this.results.length === 0) {

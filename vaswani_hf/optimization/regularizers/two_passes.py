@@ -65,8 +65,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The divergence needs `last_hidden_state` of the decoder, but the output of the model does not
-        # contain it.
+        # The output of the model lacks `last_hidden_state` of the decoder, but the divergence needs these
+        # states.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
