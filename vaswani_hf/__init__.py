@@ -113,10 +113,7 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Return True if this process runs the command `vaswani`. The command imports registration.py only after
-    checking its options, because registration.py imports torch, and the import of torch takes seconds.
-    Therefore the command prints its help and messages about invalid options immediately.
-    """
+    """Return True in the command `vaswani`, which checks its options before the slow import of torch."""
     if sys.argv[:1] == ["-m"]:
         # With `python -m NAME ARGUMENTS`, `sys.argv` is still `["-m", *ARGUMENTS]` while Python runs this
         # file. `sys.orig_argv` ends with `[NAME, *ARGUMENTS]`, so `sys.orig_argv[-len(sys.argv)]` is NAME.

@@ -16,19 +16,13 @@ _OTHER_FOLDERS = ("ablations", "accelerate")
 
 
 def packaged_folder(name: str) -> Path:
-    """Return the path of the folder `configuration` or `model_cards`.
-
-    In an installed package, the folder `name` is inside the package. In a clone of the repository, the folder
-    `name` is next to the package folder `vaswani_hf`.
-    """
+    """Return the folder `configuration` or `model_cards` of an installed package or of a clone."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
 def packaged_recipes() -> dict[str, Path]:
-    """Return a dict that maps the name of each recipe of the package to its path. Names are, for example,
-    "numbers" and "wmt14/base_en_de".
-    """
+    """Return the path of each recipe of the package, by a name such as "numbers" or "wmt14/base_en_de"."""
     folder = packaged_folder("configuration")
     names = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml")]
     names = [name for name in names if name.parts[0] not in _OTHER_FOLDERS]
@@ -37,11 +31,7 @@ def packaged_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
-    """Return the path of a recipe. `name` is a path relative to `folder`, or the name of a recipe of the
-    package.
-
-    A file in `folder` has priority over a recipe of the package with the same name.
-    """
+    """Return the path of a file in `folder`, or of the recipe of the package with this name."""
     path = folder / name
     if path.is_file():
         return path
@@ -75,9 +65,7 @@ def _description(text: str, path: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the content of a recipe of the package. If the recipe extends another recipe, the section `data`
-    contains the keys of the two recipes.
-    """
+    """Return a recipe of the package. The section `data` includes the keys of the extended recipe."""
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "extends" in content:
         base = _content(path.parent / content["extends"])

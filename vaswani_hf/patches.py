@@ -29,9 +29,7 @@ _INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "
 
 
 def hide_warnings_of_torchao() -> None:
-    """Hide the log lines about CUDA parts that torchao cannot load, and the warnings about invalid escape
-    sequences in torchao. Python shows these warnings at each import if Python cannot write bytecode files.
-    """
+    """Hide messages about CUDA parts that torchao cannot load and about its invalid escape sequences."""
     logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
     logging.getLogger("torch.utils._pytree").addFilter(
         lambda record: "register_constant" not in record.getMessage()
@@ -42,15 +40,14 @@ def hide_warnings_of_torchao() -> None:
 def import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports torchao for one function of one quantizer. The import of
-    torchao takes a second and prints warnings. This package needs torchao only for int8 weights.
+    If torchao is installed, transformers imports torchao for one function of one quantizer. The import takes
+    a second and prints warnings, but this package needs torchao only for int8 weights.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
     from transformers.utils import is_torchao_available
 
-    # Set the entry of torchao to None, because a module whose entry in `sys.modules` is None counts as not
-    # installed.
+    # A module whose entry in `sys.modules` is None counts as not installed.
     sys.modules["torchao"] = None  # type: ignore[assignment]
     try:
         import transformers.quantizers.quantizer_torchao as quantizer
@@ -62,7 +59,7 @@ def import_quantizers_without_torchao() -> None:
 
 
 def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """Call the function `flatten_tensor_state_dict` of torchao. torchao is imported only at this call."""
+    """Call the function `flatten_tensor_state_dict` of torchao. Only this call imports torchao."""
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
     return flatten_tensor_state_dict(*args)
@@ -70,16 +67,11 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import transformers faster in the body of the `with` statement, for commands that neither train nor
-    compile a model.
+    """Import transformers faster in the `with` block, for commands that neither train nor compile a model.
 
-    transformers is imported without two slow modules of PyTorch: `torch.distributed.tensor`, for training on
-    several devices, and `torch._dynamo`, whose decorators control `torch.compile`. Both modules import SymPy.
-    Importing `torch.distributed.tensor` and `torch._dynamo` takes a large part of the time of
-    `import transformers`.
-
-    After the `with` statement, `torch.distributed.is_available()` returns False until the process ends,
-    because transformers was imported without `torch.distributed.tensor`.
+    transformers is imported without `torch.distributed.tensor` and `torch._dynamo`, because both modules
+    import SymPy, which takes a large part of the time. After the block, `torch.distributed.is_available()`
+    returns False until the process ends.
     """
     import torch
 
@@ -100,10 +92,7 @@ def quick_imports() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces the module `torch._dynamo`. The decorators return the decorated function unchanged. Reading an
-    attribute other than a decorator imports the real `torch._dynamo`. Reading a name such as `__path__`
-    imports nothing.
-    """
+    """Replaces `torch._dynamo`. Its decorators do nothing. Other attributes import the real module."""
 
     @staticmethod
     def _decorator(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -113,8 +102,7 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Do not import the real `torch._dynamo` for a name such as `__path__`, because Python's import
-            # system reads such names during imports of other modules.
+            # Python's import system reads names such as `__path__` during imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo
@@ -123,10 +111,7 @@ class _DeferredDynamo(ModuleType):
 
 
 class _DeferredIndexMode:
-    """Replaces PyTorch's class `TransformGetItemToIndex`. A call of the replacement imports the real class,
-    and returns an object of the real class. transformers uses the class for the attention masks of some
-    models.
-    """
+    """Replaces `TransformGetItemToIndex` of PyTorch, which transformers uses for some attention masks."""
 
     def __new__(cls) -> Any:
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -142,10 +127,10 @@ def _remove(module: ModuleType) -> None:
 
 @contextmanager
 def without_initial_values() -> Iterator[None]:
-    """Prevent PyTorch from initializing the weights of new layers in the body of the `with` statement.
+    """Prevent PyTorch from initializing the weights of new layers in the `with` block.
 
-    transformers creates the layers on the meta device, initializes missing weights itself, and loads all other
-    weights. On the meta device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
+    transformers initializes missing weights itself, and loads all other weights. On the meta device, the
+    functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
     """
     from torch.nn import init
 

@@ -83,10 +83,7 @@ INSIDES = {
 
 
 def missing_names(library: str) -> list[str]:
-    """Return the listed names that the installed version of a library lacks, as `module.name`.
-
-    `missing_names` searches the source files of the library, because the import of all modules takes seconds.
-    """
+    """Return the listed names that the source files of the installed library lack, as `module.name`."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return []

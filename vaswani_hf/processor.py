@@ -21,17 +21,15 @@ _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """Return the value of a processor property, such as "avx512_bf16", or None if PyTorch does not report the
-    property.
-    """
-    # Use `getattr`, because older versions of PyTorch do not have `get_capabilities`.
+    """Return a processor property, such as "avx512_bf16", or None if PyTorch does not report the property."""
+    # Older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 
 
 def processor_name() -> str:
     """Return the name of the processor of this machine."""
-    # Read /proc/cpuinfo, because on Linux the module `platform` gives only the architecture.
+    # On Linux, the module `platform` gives only the architecture.
     path = Path("/proc/cpuinfo")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         key, _, value = line.partition(":")
@@ -48,11 +46,9 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def bfloat16_pays(device: torch.device, flops: float) -> bool:
-    """Return True if a training step in bfloat16 is expected to be faster than in float32.
+    """Return True if a training step is expected to be faster in bfloat16 than in float32.
 
-    `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, the function returns True if
-    the CPU has bfloat16 instructions and `flops` reaches their threshold in `_LEAST_FLOPS`. On a GPU, the
-    function returns True if the GPU has bfloat16 instructions.
+    `flops` is the number of FLOPs of the matrix products of a batch.
     """
     if device.type == "cpu":
         return any(capability(name) and flops >= least for name, least in _LEAST_FLOPS.items())

@@ -9,8 +9,7 @@ from typing import Any
 from .patches import hide_warnings_of_torchao, import_quantizers_without_torchao
 from .private_names import warn_of_missing_names
 
-# Warn of missing private names of transformers before the imports below, because a missing name can make an
-# import fail.
+# A missing private name can make one of the imports below fail.
 warn_of_missing_names()
 hide_warnings_of_torchao()
 import_quantizers_without_torchao()
@@ -69,9 +68,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
 
 class _NoDefault(dict):
-    """Raises an error if transformers looks up the default model of the task "translation", because the task
-    has no default model.
-    """
+    """Raises an error if transformers looks up the default model of the task, because there is none."""
 
     def __getitem__(self, key: Any) -> Any:
         raise InvalidValueError(
@@ -81,19 +78,16 @@ class _NoDefault(dict):
 
 
 def register_translation_pipeline() -> None:
-    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline` if transformers lacks these
-    tasks.
-    """
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline` if transformers lacks them."""
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # Remove the task from REMOVED_TASKS, because `pipeline` refuses the tasks in REMOVED_TASKS. Older
-    # versions of transformers have no REMOVED_TASKS.
+    # `pipeline` refuses the tasks in REMOVED_TASKS, which older versions of transformers do not have.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
-    # Remove `_registered_impl`, because `Pipeline.save_pretrained` would otherwise write `custom_pipelines`
-    # into the config of each translation model, for example T5. `pipeline` would then require
-    # `trust_remote_code` for the saved checkpoint.
+    # With `_registered_impl`, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of
+    # each translation model, for example T5. `pipeline` would then require `trust_remote_code` for the saved
+    # checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

@@ -13,16 +13,11 @@ _executed: dict[Path, None] = {}
 
 
 def run_user_code(file: str | Path, option: str) -> None:
-    """Execute the Python file of a user. `option` is the recipe key or command-line option that names the
-    file, for error messages.
-
-    Call `run_user_code` only for a file that the user names in a recipe or on the command line, never for a
-    file of a checkpoint.
-    """
+    """Execute the Python file that the recipe key or option `option` names, never a file of a checkpoint."""
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise InvalidValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
-    # Add a hash of the path to the name of the module, because two files may have the same name.
+    # Two files may have the same name.
     name = f"user_code_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec: Any = spec_from_file_location(name, path)
     module = module_from_spec(spec)

@@ -21,10 +21,10 @@ def are_installed(libraries: Iterable[str]) -> bool:
 def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
-    The install command names the libraries instead of `vaswani_hf[extra]`, because the package is not on
-    PyPI. Each library is in quotes, because zsh would treat `>` and `[` as special characters.
+    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. Each
+    library is in quotes, because zsh would treat `>` and `[` as special characters.
     """
-    # Import the functions late, because `vaswani --help` imports this file and must be fast.
+    # `vaswani --help` imports this file and must be fast.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

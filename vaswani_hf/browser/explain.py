@@ -50,22 +50,10 @@ LEAST_PROBABILITY = 0.001
 def explain(
     translator: BaseTranslator, text: str, target: str | None = None, *, name: str = "", **settings: Any
 ) -> Explanation:
-    """Translate a text with beam search, and explain the translation.
+    """Translate a text, as one sentence, with beam search. Explain this translation or the given `target`.
 
-    Args:
-        translator (BaseTranslator): The translator. The translator must not be an ensemble of models.
-        text (str): The text. The text is translated as one sentence.
-        target (str, optional): The translation to explain. By default, explain the translation that the beam
-            search finds.
-        name (str): The name of the model, as the page shows it.
-        **settings: Arguments of `generate`, such as `num_beams`. `do_sample` must be False.
-
-    Returns:
-        Explanation: The explanation.
-
-    Raises:
-        ValueError: If the text contains neither a letter nor a digit or is too long for a page, or if the
-            model returns no attention weights.
+    The translator must not be an ensemble of models. `name` is the name of the model on the page. `settings`
+    are arguments of `generate`, such as `num_beams`.
     """
     source_ids = translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"]
     target_ids = None
@@ -83,10 +71,7 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise a ValueError if a text is too long for the page or for the model. A text is too long for the page
-    if the self-attention weights of the encoder or of the decoder need more bytes than the maximum size of a
-    page.
-    """
+    """Raise an error if a text is too long for the model, or its self-attention weights for a page."""
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
     longest = max(num_source, num_target or 0)
@@ -101,9 +86,7 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
 
 
 class _Explainer:
-    """Explains the translation of one text. The text must be short enough for one input of the model (one
-    `Segment`).
-    """
+    """Explains the translation of one text that is short enough for one input of the model."""
 
     def __init__(self, translator: BaseTranslator, segment: Segment, options: TranslationOptions):
         self.translator = translator
@@ -153,9 +136,7 @@ class _Explainer:
         return self._in_batches(hypotheses, [hypothesis.token_ids for hypothesis in hypotheses], score_batch)
 
     def _in_batches(self, inputs: list[Any], token_ids: list[list[int]], find: Any) -> list[Any]:
-        """Call `find` for batches of inputs with similar numbers of tokens. Return the results in the order
-        of the inputs.
-        """
+        """Return the results of `find` for `inputs`, in batches of similar numbers of tokens."""
         num_source = len(self.segment.token_ids)
         sizes = [range(num_source + len(ids)) for ids in token_ids]
         results: list[Any] = [None] * len(inputs)
@@ -221,21 +202,17 @@ class _Explainer:
     def _word_choices(
         self, best: Hypothesis, target: Tokens, own: list[float], log_probs: torch.Tensor
     ) -> list[WordChoice]:
-        """Return the probability of each target word, and its runners-up: the most probable other words in
-        its place.
+        """Return the probability of each target word, and its runners-up.
 
         `own` [T] are the log-probabilities of the target tokens. `log_probs` [T, V] are the log-probabilities
         of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
-        # For each target word, `found` has a dictionary. The keys are the texts of the runners-up, and the
-        # values are the `RunnerUp` objects.
+        # Maps the text of each runner-up of a target word to the runner-up.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
-        # A token change replaces one token of a target word. Different token changes can lead to the same
-        # other word (runner-up). First run a beam search for each of the `NUM_RUNNERS_UP` most probable token
-        # changes of each target word. Run beam searches for the remaining token changes of a target word only
-        # if the first searches found fewer than `NUM_RUNNERS_UP` other words. Beam searches take most of the
-        # time of an explanation.
+        # Different token changes can lead to the same runner-up. Beam searches take most of the time of an
+        # explanation. Therefore first search for the `NUM_RUNNERS_UP` most probable token changes of each
+        # target word, and for the other changes only if the first searches found fewer runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -248,8 +225,7 @@ class _Explainer:
                 runner_up = self._runner_up(word.start, change, translation, best)
                 if runner_up.text == ("" if is_end else word.text):
                     continue
-                # Different token sequences can have the same text. If several runners-up have the same text,
-                # keep only the most probable token sequence.
+                # Keep only the most probable of the token sequences with the same text.
                 known = found[number].setdefault(runner_up.text, runner_up)
                 if known.probability < runner_up.probability:
                     found[number][runner_up.text] = runner_up
@@ -263,10 +239,7 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable token changes of a target word. Each token change replaces one token of
-        the word by another token, and is a pair: the position of the replaced token, and the id of the new
-        token.
-        """
+        """Return the most probable token changes of a word: (position of the token, id of the new token)."""
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []
         for position in range(max(word.start, best.num_forced), word.stop):
@@ -276,15 +249,12 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Return up to two more token changes than `NUM_RUNNERS_UP`, because several token changes can give
-        # the same runner-up.
+        # Several token changes can give the same runner-up.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """Return a translation for each change: the best translation that begins with the tokens before the
-        change, followed by the new token.
-        """
+        """Return, for each change, the best translation that begins with the changed tokens."""
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         goes_on = [prefix[-1] not in self.end_ids for prefix in prefixes]
         segments = [replace(self.segment, prefix=prefix) for prefix in prefixes]
@@ -293,8 +263,8 @@ class _Explainer:
         )
         hypotheses = []
         for prefix, is_open in zip(prefixes, goes_on, strict=True):
-            # The score of a translation includes the tokens of `prefix`, because the page compares the scores
-            # of whole translations.
+            # The page compares the scores of whole translations, so the score includes the tokens of
+            # `prefix`.
             token_ids = next(found).token_ids if is_open else [*best.token_ids[: best.num_forced], *prefix]
             hypothesis = Hypothesis(token_ids, best.num_forced, best.num_counted)
             hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)
@@ -304,17 +274,14 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return the runner-up: the word of `translation` that contains the token with the index `start`.
-        `translation` is the best translation after the token change `change`.
-        """
+        """Return the word of `translation`, the best one after `change`, that contains the token `start`."""
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the new token of `change` begins the next word, also multiply the probability of the runner-up by
-        # the probability of the new token. Only the beginning of the next word shows that the word of the
-        # runner-up has ended.
+        # If the new token begins the next word, only the new token shows that the word of the runner-up has
+        # ended. Therefore its probability is a factor of the runner-up's probability.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,
@@ -345,9 +312,7 @@ def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
 
 
 def _weights(layers: Sequence[torch.Tensor]) -> Weights:
-    """Convert the attention weights of all layers to `Weights`. Each layer is a tensor [1, heads, rows,
-    columns].
-    """
+    """Convert the attention weights of all layers, each [1, heads, rows, columns]."""
     return Weights.of(torch.cat([layer.detach() for layer in layers]))
 
 

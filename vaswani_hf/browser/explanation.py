@@ -31,21 +31,14 @@ _OTHER_BYTES = 400_000
 LARGEST_WEIGHT = 65535
 # The size of a stored attention weight in bytes: the 2 bytes of an integer, multiplied by 4/3 for base64.
 BYTES_PER_WEIGHT = 8 / 3
-# The temperatures that a user of the page can choose with a slider. The record of the search has a normalizer
-# (`Node.normalizers`) for each temperature, because the page needs the normalizers to compute exact
-# log-probabilities.
+# The temperatures that a user of the page can choose with a slider. The page needs a normalizer
+# (`Node.normalizers`) for each temperature to compute exact log-probabilities.
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token of the source or of the translation.
-
-    Attributes:
-        text (str): The text of the token. `text` can begin with a space if the token is the first token of a
-            word.
-        id (int): The id of the token in the vocabulary.
-    """
+    """A token of the source or of the translation. The first token of a word can begin with a space."""
 
     text: str
     id: int
@@ -53,13 +46,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Word:
-    """A word, which consists of one token or of several consecutive tokens.
-
-    Attributes:
-        text (str): The text of the word, without spaces.
-        start (int): The index of the first token of the word.
-        stop (int): The index of the last token of the word plus 1.
-    """
+    """A word of one or several consecutive tokens. `stop` is the index of the last token plus 1."""
 
     text: str
     start: int
@@ -68,13 +55,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A sequence of tokens, divided into words.
-
-    Attributes:
-        tokens (sequence): The tokens, each a `Token`.
-        words (sequence): The words in their order, each a `Word`. Each token belongs to exactly one word. A
-            special token such as `</s>` is a word of its own.
-    """
+    """A sequence of tokens, divided into words. A special token such as `</s>` is a word of its own."""
 
     tokens: Sequence[Token]
     words: Sequence[Word]
@@ -107,12 +88,10 @@ class Attention:
     """The attention weights of one forward pass of the model over the source and the whole translation.
 
     Attributes:
-        encoder (Weights): The weights of the encoder's self-attention. The rows and the columns are the S
-            source tokens.
-        decoder (Weights): The weights of the decoder's self-attention. The rows and the columns are the T
-            tokens that the decoder reads (`Explanation.decoder_input`).
-        cross (Weights): The weights of the decoder's cross-attention to the source. The rows are the T tokens
-            that the decoder reads, and the columns are the S source tokens.
+        encoder (Weights): The encoder's self-attention. Rows and columns are the S source tokens.
+        decoder (Weights): The decoder's self-attention. Rows and columns are the T tokens that the decoder
+            reads (`Explanation.decoder_input`).
+        cross (Weights): The cross-attention, from the T tokens that the decoder reads to the S source tokens.
     """
 
     encoder: Weights
@@ -122,33 +101,27 @@ class Attention:
 
 @dataclass
 class Node:
-    """A token that the beam search has considered as the continuation of a hypothesis. The nodes form a tree:
-    a node and its ancestors are the tokens of one hypothesis.
+    """A token that the beam search has considered. A node and its ancestors are the tokens of a hypothesis.
 
     Attributes:
-        parent (int): The index of the node before this node in the hypothesis; -1 for the root of the tree.
-            The root of the tree represents all tokens that the translation must begin with, such as the start
-            token.
+        parent (int): The index of the node before this node; -1 for the root. The root represents all tokens
+            that the translation must begin with, such as the start token.
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
-        step (int): The number of the search step that considered this node. The first step is 1. The root has
-            the step number 0.
+        step (int): The number of the search step that considered this node, from 1; 0 for the root.
         state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
             this node, with an end token or at the length limit, and was among the K best candidates of its
-            step. "dropped" if the hypothesis neither became a beam nor finished.
+            step. Otherwise "dropped".
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            If `state` is "dropped", `left` is equal to `step`. `left` is None if the search did not drop all
-            hypotheses with this node. At least one hypothesis with this node has finished, or was one of the
-            K beams when the search ended.
+            None if a hypothesis with this node has finished, or was one of the K beams at the end.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
-            child node is its `log_prob` / t, minus the normalizer for t. The softmax normalizers are None if
-            the search did not extend the hypothesis that ends with this node.
+            child node is its `log_prob` / t, minus the normalizer for t. None if the search did not extend
+            the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. The coverage term includes the attention weights with which the model
-            predicts the children of this node. The score of a hypothesis uses the coverage term of the parent
-            of its last node. `coverage` is None if the search did not extend the hypothesis that ends with
-            this node, or if the search has no coverage penalty.
+            by `coverage_penalty`. The term includes the attention weights with which the model predicts the
+            children of this node, so the score of a hypothesis uses the term of the parent of its last node.
+            None without a coverage penalty, or if the search did not extend the hypothesis.
     """
 
     parent: int
@@ -199,23 +172,16 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The number of finished hypotheses, best first, that the decision to stop uses. The
-            search compares the score of the best unfinished beam with the lowest score of the `num_counted`
-            best finished hypotheses.
-        considers_all_lengths (bool): True if the decision to stop considers all lengths that the best
-            unfinished beam can still reach, up to `limit`. If `considers_all_lengths` is False, the decision
-            to stop uses only the current length of this beam.
+        num_counted (int): The number of finished hypotheses that the decision to stop uses, see above.
+        considers_all_lengths (bool): True if the decision to stop uses the length `limit`, see above.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
-        num_candidates (int): The number of candidates of each step: the search considers only this number of
-            the best continuations of all beams. `num_candidates` is at least `2 * num_beams`.
+        num_candidates (int): The number of best continuations that each step considers, at least
+            `2 * num_beams`.
         end_ids (sequence): The ids of the tokens that end a hypothesis.
-        temperatures (sequence): The softmax temperatures for which the nodes store normalizers:
-            `Node.normalizers[i]` is the normalizer at the temperature `temperatures[i]`.
-        nodes (sequence): The nodes of the tree, each a `Node`. The root is first, and each parent is before
-            its children. The children of a beam are its `num_candidates` most probable next tokens, most
-            probable first.
-        finished (sequence): The finished hypotheses, each a `Finished`, best first. The search keeps only the
-            first K hypotheses of `finished`.
+        temperatures (sequence): The softmax temperatures of the entries of `Node.normalizers`.
+        nodes (sequence): The nodes of the tree, each a `Node`. Each parent is before its children. The
+            children of a beam are its `num_candidates` most probable next tokens, most probable first.
+        finished (sequence): The finished hypotheses, best first. The search keeps only the first K.
         texts (mapping): A mapping from token ids (as str) to texts, for all tokens of the tree.
     """
 
@@ -241,14 +207,11 @@ class RunnerUp:
 
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
-        probability (float): The probability of the word `text`: the product of the probabilities of its
-            tokens, after the same preceding tokens as in the translation. If `token` begins the next word, so
-            that the word `text` ends before `token`, the product also contains the probability of `token`.
-        position (int): The index in `Explanation.target` of the first token that differs from the
-            translation.
+        probability (float): The product of the probabilities of the tokens of `text`, after the same
+            preceding tokens as in the translation, and of `token` if `token` begins the next word.
+        position (int): The index in `Explanation.target` of the first token that differs.
         token (int): The id of the token that replaces the token of the translation at `position`.
-        translation (str): The best translation with a given beginning: first the tokens of
-            `Explanation.target` before `position`, then `token`. Beam search finds `translation`.
+        translation (str): The best translation that begins with the tokens before `position`, then `token`.
         score (float): The score of `translation`.
     """
 
@@ -284,11 +247,9 @@ class Explanation:
         is_given (bool): True if the user gave the translation, False if the beam search found the
             translation.
         source (Tokens): The S tokens that the encoder reads.
-        target (Tokens): The T tokens of the translation. If the translation is complete, the last
-            token is `</s>`.
-        decoder_input (Tokens): The T tokens that the decoder reads: the start token, and all tokens of the
-            translation except the last. At position t the decoder reads `decoder_input.tokens[t]` and predicts
-            `target.tokens[t]`.
+        target (Tokens): The T tokens of the translation, with `</s>` if the translation is complete.
+        decoder_input (Tokens): The T tokens that the decoder reads: the start token, and the translation
+            without its last token. At position t the decoder predicts `target.tokens[t]`.
         log_probs (sequence): The T log-probabilities of the target tokens; 0 for the tokens of a given
             prefix.
         score (float): The score of the translation: the sum of the log-probabilities divided by the length
@@ -318,10 +279,7 @@ class Explanation:
         return _json_of(self)
 
     def too_large(self, page_size: int) -> str:
-        """Return the error message for a page of `page_size` bytes, if this size is larger than the maximum
-        size of a page. The message says whether the text is too long, the number of beams is too large, or
-        both.
-        """
+        """Return the error message for `page_size` bytes: too long a text, too many beams or both."""
         num_source = len(self.source.tokens)
         num_target = len(self.target.tokens)
         num_beams = 1 if self.search is None else self.search.num_beams
@@ -352,9 +310,7 @@ class Explanation:
 
 
 def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
-    """Return the error message for a text that is too long for a page. `num_heads` is the total number of
-    heads of all layers in the encoder's self-attention, the decoder's self-attention and the cross-attention.
-    """
+    """Return the error message for a text that is too long. `num_heads` are all heads of all layers."""
     fitting = math.isqrt(int((MAX_PAGE_SIZE - _OTHER_BYTES) / (BYTES_PER_WEIGHT * num_heads)))
     translation = "" if num_target is None else f" and its translation has {num_target:,} tokens"
     return (

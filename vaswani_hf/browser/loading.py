@@ -17,20 +17,7 @@ _OTHER_FILES = ("*.json", "*.safetensors", "pytorch_model.bin", "*.spm", "*.mode
 
 
 def load_translator(name: str, device: str | None = None) -> BaseTranslator:
-    """Load a checkpoint of this package, or any encoder-decoder model of transformers.
-
-    Args:
-        name (str): A folder, or a repository on the Hub as user/name or user/name@revision.
-        device (str, optional): The device, as in `Translator.from_pretrained`.
-
-    Returns:
-        BaseTranslator: The translator.
-
-    Raises:
-        ValueError: If the checkpoint is damaged, if the model is not an encoder-decoder model, or if the
-            model cannot return attention weights.
-        HubError: If a repository cannot be downloaded.
-    """
+    """Load a checkpoint of this package, or any encoder-decoder model of transformers."""
     folder = checkpoint_folder(name, files=(*CHECKPOINT_FILES, *_OTHER_FILES))
     has_config = (folder / CONFIG_FILE).is_file()
     config = read_json_object(folder, CONFIG_FILE, name) if has_config else {}

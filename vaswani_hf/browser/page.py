@@ -1,8 +1,8 @@
 """Writes an explanation into a page: one HTML file that needs no network.
 
 `vaswani look` writes a page with one explanation. `vaswani export --format html` writes a page that
-translates, and that also draws an explanation of each translated sentence. The exported page contains the CSS
-of `view_style` and the JavaScript of `view_script`.
+translates, and that draws an explanation of a sentence on request. The exported page contains the CSS of
+`view_style` and the JavaScript of `view_script`.
 """
 
 import html
@@ -32,17 +32,7 @@ _PUBLIC = (
 
 
 def page_of(explanation: Explanation) -> str:
-    """Return an HTML page that shows an explanation.
-
-    Args:
-        explanation (Explanation): The explanation.
-
-    Returns:
-        str: The HTML of the page. The page does not need any other file.
-
-    Raises:
-        ValueError: If the page is larger than 1.5 MB.
-    """
+    """Return an HTML page that shows an explanation and needs no other file. Raise an error above 1.5 MB."""
     content = explanation.as_json()
     page = _page(explanation.target_text or explanation.source_text, content)
     size = len(page.encode())
@@ -57,9 +47,7 @@ def view_style() -> str:
 
 
 def view_script() -> str:
-    """Return the JavaScript that draws explanations. The script defines the object `vaswaniView`.
-    `vaswaniView.show(element, explanation)` draws an explanation into an element of the page.
-    """
+    """Return the JavaScript that draws explanations: `vaswaniView.show(element, explanation)`."""
     scripts = "\n".join(_file(name) for name in _SCRIPTS)
     return (
         f'const vaswaniView = (() => {{\n"use strict";\n{scripts}\nreturn {{ {", ".join(_PUBLIC)} }};\n}})();'

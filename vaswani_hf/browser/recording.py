@@ -35,9 +35,8 @@ class TreeRecorder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        # For each node, the sum of the log-probabilities of the tokens from the root to the node. The sums
-        # are in float32 as in the search, so that sums that are equal in the search are also equal in the
-        # record.
+        # For each node, the sum of the log-probabilities of the tokens from the root to the node, in float32
+        # as in the search, so that sums that are equal in the search are also equal in the record.
         self.sums: list[np.float32] = []
         self._node_of: dict[tuple[int, ...], int] = {}
 
@@ -48,7 +47,7 @@ class TreeRecorder:
         num_candidates: int,
         coverage: torch.Tensor | None = None,
     ) -> None:
-        """Record the K beams `sequences` [K, T] before a step, and the best next tokens of each beam.
+        """Record the beams `sequences` [K, T] before a step, and the best next tokens of each beam.
 
         `log_probs` [K or 1, V] are the log-probabilities of the next token. `coverage` [K] is the result of
         `coverage_score` for each beam.
@@ -81,9 +80,7 @@ class TreeRecorder:
         self.nodes.append(node)
 
     def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
-        """Return the record of the finished search. `settings` are the values of the first fields of
-        `SearchRecord`, from `num_beams` to `end_ids`.
-        """
+        """Return the record of the finished search. `settings` are `num_beams` to `end_ids` of the record."""
         ends = self._finish(
             settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
         )
@@ -110,9 +107,7 @@ class TreeRecorder:
         )
 
     def _finish(self, num_beams: int, num_candidates: int, end_ids: Sequence[int], limit: int) -> list[int]:
-        """After the end of the search, set `state` and `left` of the nodes. Return the indices of the last
-        nodes of the finished hypotheses.
-        """
+        """Set `state` and `left` of all nodes. Return the last nodes of the finished hypotheses."""
         finished: list[int] = []
         last_step = max(node.step for node in self.nodes)
         for step in range(1, last_step + 1):
@@ -151,8 +146,7 @@ class TreeRecorder:
 
 
 class CandidateRecorder:
-    """Records a beam search of this package. Pass the recorder as the argument `candidates` of
-    `SearchStrategies`.
+    """Records a beam search of this package, as the argument `candidates` of `SearchStrategies`.
 
     Example:
         >>> recorder = CandidateRecorder()
@@ -194,13 +188,7 @@ class CandidateRecorder:
 
 
 class ProcessorRecorder(LogitsProcessor):
-    """Records a beam search or a greedy search of transformers. The recorder must be the last logits
-    processor.
-
-    Args:
-        settings (mapping): The arguments of `generate`.
-        generation_config (GenerationConfig): The generation config of the model.
-    """
+    """Records a search of transformers. The recorder must be the last logits processor."""
 
     def __init__(self, settings: Mapping[str, Any], generation_config: Any):
         self.tree = TreeRecorder()
@@ -212,9 +200,7 @@ class ProcessorRecorder(LogitsProcessor):
         self.num_candidates = max(2, 1 + len(self.end_ids)) * self.num_beams
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Record the beams `input_ids` [K, T] and the log-probabilities [K, V] of their next tokens. Return
-        `scores`.
-        """
+        """Record the beams `input_ids` [K, T] and the log-probabilities [K, V]. Return `scores`."""
         self.prompt_length = self.prompt_length or input_ids.shape[1]
         # The argument `scores` contains logits in greedy search, and log-probabilities in beam search.
         log_probs = scores.float().log_softmax(dim=-1) if self.num_beams == 1 else scores
@@ -225,9 +211,7 @@ class ProcessorRecorder(LogitsProcessor):
         return setting_of(name, self.settings, self.generation_config)
 
     def record(self, tokenizer: Any) -> SearchRecord | None:
-        """Return the record of the finished search, or None if the search has not called this logits
-        processor. The tokenizer converts the token ids to texts.
-        """
+        """Return the record of the search, or None if the search has not called the recorder."""
         if not self.tree.nodes:
             return None
         early_stopping = self._setting("early_stopping")

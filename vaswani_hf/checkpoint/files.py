@@ -82,9 +82,9 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
-    # Also look in the parent folder, because the recipe of a numbered checkpoint is in the folder of the run.
-    # Take the parent of the absolute path, because the path "." does not contain its parent. Also look in the
-    # parent of the resolved path, because `folder` can be a symbolic link to a numbered checkpoint.
+    # The recipe of a numbered checkpoint is in the folder of the run. Take the parent of the absolute path,
+    # because the path "." does not contain its parent. Also take the parent of the resolved path, because
+    # `folder` can be a symbolic link to a numbered checkpoint.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
@@ -96,13 +96,10 @@ def step_of(checkpoint: Path) -> int:
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Return a dict that maps the number of an optimizer step to the validation score in the log of the
-    Trainer.
+    """Return the validation score `metric`, such as "bleu", of each optimizer step in the Trainer's log.
 
-    `metric` is "loss" or the name of another score, such as "bleu". The loss is multiplied by -1, so that a
-    higher value is better for every metric. If the run computes a moving average of the weights, the metric
-    "bleu" is the BLEU of the averaged weights. The metric "raw_bleu" is the BLEU of the weights without
-    averaging.
+    The loss is multiplied by -1, so that a higher value is better for every metric. If the run computes a
+    moving average of the weights, "raw_bleu" is the BLEU of the weights without averaging.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
@@ -124,9 +121,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of the file metrics.jsonl of a run, or an empty list if the file is missing. Skip
-    damaged lines.
-    """
+    """Return the rows of metrics.jsonl without damaged lines, or an empty list if the file is missing."""
     if not path.exists():
         return []
     rows = []
@@ -141,19 +136,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DamagedFileError(ValueError):
-    """Raised if a file of a checkpoint is damaged, incomplete or missing. The argument of the constructor
-    describes the damage, without a full stop. `__str__` appends the advice to copy or download the file
-    again.
-    """
+    """Raised if a file of a checkpoint is damaged or missing. `__str__` adds the remedy to the fault."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}; copy or download the file again."
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """Return the names of the weight files of a checkpoint. For several weight files, the list ends with the
-    index file, which maps each weight to its file.
-    """
+    """Return the names of the weight files. For several weight files, the last name is the index file."""
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"
@@ -163,8 +153,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedFileError(f"{place} is damaged") from None
     for shard in names:
-        # Raise an error if the name of a weight file contains a folder. Otherwise the package could read a
-        # file outside the checkpoint, and publish the file with the checkpoint.
+        # Refuse a name with a folder. Otherwise the package could read a file outside the checkpoint, and
+        # publish the file with the checkpoint.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
@@ -174,9 +164,7 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
 
 
 def finite(value: Any) -> Any:
-    """Replace infinite and NaN numbers by None, also inside dicts and lists, because JSON cannot represent
-    these numbers.
-    """
+    """Replace infinite and NaN numbers by None, also in dicts and lists, because JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -185,9 +173,7 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: after a crash or a power failure, the file has either its old content or its
-    new content.
-    """
+    """Write a file atomically: after a power failure, the file has either its old or its new content."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -197,22 +183,18 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Set the permissions of weight files to the permissions of config.json, because safetensors makes weight
-    files readable only for their owner.
-    """
+    """Give weight files the permissions of config.json, because safetensors lets only the owner read."""
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
 
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Context manager that creates the folder `output` completely or not at all. The `with` block receives
-    the path of a temporary folder in the parent folder of `output`. At the end of the block, the temporary
-    folder is renamed to `output`. If the block raises an error, the temporary folder is deleted. An error of
-    a full disk becomes a `WriteError` that names `output`.
+    """Context manager that creates the folder `output` completely or not at all.
 
-    Only one process at a time can create `output`. `new_folder` first deletes temporary folders that killed
-    processes have left.
+    The `with` block writes into a temporary folder in the parent of `output`. At the end of the block, the
+    temporary folder is renamed to `output`. After an error, the temporary folder is deleted. Only one process
+    at a time can create `output`. An error of a full disk becomes a `WriteError` that names `output`.
     """
     # Make the path absolute, because the name of the temporary folder contains the folder name `output.name`.
     # The paths "." and "x/.." contain no folder name: `output.name` is "" and "..".
@@ -285,22 +267,18 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Context manager that converts an error of a full or broken disk to a `WriteError` that names the
-    folder, because the error messages of other libraries may not name the folder.
-    """
+    """Context manager that converts an error of a full or broken disk to a `WriteError` with the folder."""
     try:
         yield
     except WriteError:
         raise
     except Exception as error:
-        # Also check the cause of the exception, because `datasets` wraps an error of the disk in another
-        # exception.
+        # `datasets` wraps an error of the disk in another exception.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
-            # If the disk is read-only or broken, suggest repairing the disk or using another folder, because
-            # freeing space would not help.
+            # Freeing space does not help if the disk is read-only or broken.
             raise WriteError(
                 f"'{folder}' could not be written: {reason}; repair the disk, or give another folder."
             ) from error

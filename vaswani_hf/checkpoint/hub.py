@@ -37,15 +37,11 @@ T = TypeVar("T")
 
 
 class HubError(OSError):
-    """Raised if the Hub refuses a request, or if a transfer fails. The error message is one sentence with a
-    remedy.
-    """
+    """Raised if a request or a transfer fails. The error message is one sentence with a remedy."""
 
 
 class InvalidHubValueError(HubError, InvalidValueError):
-    """Raised if the user has given a value that the Hub does not accept, such as the name of a repository
-    that does not exist.
-    """
+    """Raised if the Hub does not accept a value of the user, such as the name of a missing repository."""
 
 
 class UnreachableHubError(HubError):
@@ -69,8 +65,7 @@ def explained() -> Iterator[None]:
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function of huggingface_hub. Repeat the call if the Hub is overloaded or has an internal error.
 
-    huggingface_hub itself retries failed uploads, listings and requests for the metadata of a file
-    (`http_backoff`), but not other requests, such as reading the account or creating a commit.
+    huggingface_hub itself retries only failed uploads, listings and requests for the metadata of a file.
     """
     for pause in WAITS:
         try:
@@ -86,9 +81,7 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the number of seconds, at least `pause`, to wait before a request to the Hub is repeated. Return
-    None if the caller must not retry, because the request would fail again.
-    """
+    """Return the seconds to wait, at least `pause`. Return None if the request would fail again."""
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
     response = next((response for response in responses if response is not None), None)
@@ -101,15 +94,12 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     limit = parse_ratelimit_headers(response.headers)
     if limit is None or limit.remaining > 0:
         return pause
-    # Wait one second longer than the header of the Hub's answer says, because the Hub rounds the seconds
-    # down.
+    # Add one second, because the Hub rounds the seconds down.
     return max(pause, limit.reset_in_seconds + 1)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and its causes. The causes are needed, because transformers and datasets can raise
-    an exception of their own whose cause is an exception of huggingface_hub.
-    """
+    """Return an exception and its causes. transformers and datasets wrap exceptions of huggingface_hub."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -120,10 +110,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def hub_error(error: BaseException) -> HubError | None:
-    """Return a `HubError` that explains an error of the Hub or of the connection in one sentence. Return None
-    for an error of another kind. Also return None for an `InvalidValueError`, because the message of an
-    `InvalidValueError` needs no explanation.
-    """
+    """Return a `HubError` that explains an error in one sentence, or None for an error of another kind."""
+    # The message of an `InvalidValueError` needs no explanation.
     if isinstance(error, InvalidValueError) and not isinstance(error, HubError):
         return None
     chain = _chain(error)
@@ -136,9 +124,7 @@ def hub_error(error: BaseException) -> HubError | None:
 
 
 def _kind_of(chain: list[BaseException]) -> type[HubError]:
-    """Return the subclass of `HubError` for an error message about an exception and its causes (`chain`), or
-    `HubError` itself.
-    """
+    """Return the class of the `HubError` for an exception and its causes (`chain`)."""
     if any(map(_is_invalid_value, chain)):
         return InvalidHubValueError
     return UnreachableHubError if any(map(_is_unreachable, chain)) else HubError
@@ -156,17 +142,13 @@ def _http_kinds(error: BaseException) -> set[str]:
 
 
 def _is_invalid_value(error: BaseException) -> bool:
-    """Return True if the repository, the dataset or the revision that the user has named does not exist on the
-    Hub.
-    """
+    """Return True if the repository, dataset or revision that the user has named does not exist."""
     invalid = (InvalidHubValueError, RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
     return isinstance(error, invalid) and not isinstance(error, GatedRepoError)
 
 
 def sentence_of(error: BaseException) -> str:
-    """Explain any exception in one sentence. If `hub_error` has no explanation, return the message of the
-    exception without access tokens.
-    """
+    """Explain any exception in one sentence, without access tokens."""
     return _on_one_line(str(hub_error(error) or error)) or type(error).__name__
 
 
@@ -175,9 +157,7 @@ def _on_one_line(message: str) -> str:
 
 
 def has_token(text: str) -> bool:
-    """Return True if a text contains the user's access token, or a word that looks like an access token of
-    the Hub.
-    """
+    """Return True if a text contains the user's access token, or a word that looks like an access token."""
     return _without_tokens(text) != text
 
 
@@ -189,16 +169,13 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # If huggingface_hub rejects a model card, show its error message unchanged, because the message explains
-    # what is wrong.
+    # The message about a rejected model card explains what is wrong.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 
 
 def _connection_error(error: BaseException) -> str | None:
-    """Explain an error of the connection: the server cannot be reached, the connection was lost, or the
-    server is not a Hub.
-    """
+    """Explain an unreachable server, a lost connection, or a server that is not a Hub."""
     if isinstance(error, json.JSONDecodeError) and _comes_from(error, "huggingface_hub", "httpx"):
         return (
             f"The answer of {constants.ENDPOINT} is not JSON, so it may come from a proxy or another "
@@ -219,9 +196,7 @@ def _connection_error(error: BaseException) -> str | None:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """Explain why huggingface_hub did not send a request, or why the Hub refused a request. Return None if
-    `error` has another cause.
-    """
+    """Explain why huggingface_hub did not send a request, or why the Hub refused a request."""
     if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
         return str(error)
     if not isinstance(error, HfHubHTTPError):
@@ -237,8 +212,7 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # The message about a failed download (GET or HEAD) also says that there is no local folder with this
-    # name, because the user may have meant a local folder.
+    # In a download (GET or HEAD), the user may have meant a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (

@@ -10,12 +10,10 @@ from .results import read_results
 
 
 def recorded_languages(folder: Path) -> tuple[str, str] | None:
-    """Return the source language and the target language that the files of a checkpoint record. Return None
-    if the files record no languages.
+    """Return the source language and the target language that a checkpoint records, or None.
 
-    `vaswani train` records the languages in recipe.yaml. `vaswani import` records the languages in
-    results.json. `recorded_languages` reads recipe.yaml as plain YAML, because the import of the recipe
-    classes takes seconds.
+    `vaswani train` records the languages in recipe.yaml, and `vaswani import` in results.json. recipe.yaml is
+    read as plain YAML, because the import of the recipe classes takes seconds.
     """
     recipe = recipe_file(folder)
     records: list[Any] = []

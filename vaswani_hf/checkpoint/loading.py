@@ -45,9 +45,7 @@ _MOST_LISTED = 10
 
 
 class Kind(NamedTuple):
-    """Describes a model type: its class, its name in error messages, and the pipeline that uses its
-    models.
-    """
+    """A model type: its class, its name in error messages, and the pipeline that uses its models."""
 
     model_class: Any
     words: str
@@ -70,11 +68,10 @@ def checkpoint_folder(
     files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE, CALIBRATION_FILE),
     **hub_kwargs: Any,
 ) -> Path:
-    """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
-    checkpoint from the Hub first.
+    """Return the folder of a checkpoint. Download user/name or user/name@revision from the Hub first.
 
-    `option` is the name of the option or argument with the value `name`, for error messages. `files` are
-    patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
+    Error messages name `option`, the option or argument with the value `name`. `files` are patterns of the
+    files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -113,8 +110,7 @@ def _nearest_folder(path: Path) -> str:
 def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
     """Compare each downloaded file with its hash on the Hub, because huggingface_hub compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # Each file of a checkpoint in the cache of the Hub is a link to a file whose name is the hash of its
-        # content.
+        # In the cache of the Hub, each file is a link to a file whose name is the hash of its content.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
@@ -138,17 +134,15 @@ def load_model(
     kinds: tuple[str, ...] = (TRANSLATION,),
     **kwargs: Any,
 ) -> Any:
-    """Load the model of a checkpoint on the CPU, in eval mode. Raise a ValueError if a file is damaged or
-    missing.
+    """Load a model on the CPU, in eval mode. Raise a ValueError if a file is damaged or missing.
 
     `name` is the folder or repository that the user has named, for error messages. `kinds` are the accepted
-    model types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    model types (keys of `KINDS`).
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
-        # Check generation_config.json first, because transformers silently uses default settings instead of a
-        # damaged file.
+        # transformers silently uses default settings instead of a damaged generation_config.json.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     model, report = load_with_report(model_class, folder, **kwargs)
@@ -157,12 +151,9 @@ def load_model(
 
 
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-    """Call `from_pretrained`. Return the model, and the report of transformers about missing, unexpected and
-    mismatched weights.
-    """
+    """Return the model, and the report of transformers about missing, unexpected and mismatched weights."""
     logger = logging.getLogger("transformers.modeling_utils")
-    # Hide the log message of transformers about weights that do not fit the config, because the caller raises
-    # an error that lists the same weights.
+    # The caller raises an error that lists the same weights as the log message of transformers.
     logger.addFilter(_is_no_load_report)
     try:
         with without_initial_values():
@@ -174,9 +165,7 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def refuse_load_faults(report: dict[str, Any], name: str | os.PathLike) -> None:
-    """Raise a ValueError that lists the weights that `from_pretrained` could not load, if there are any.
-    `report` is the report of `load_with_report`. `name` is the name of the checkpoint.
-    """
+    """Raise an error that lists the weights in the report of `load_with_report`, if there are any."""
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),
@@ -194,10 +183,7 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Return a list with one text, such as "lm_head.weight and 3 more are missing", or an empty list if
-    `keys` is empty. `keys` are the names of weights. `what` describes the fault of the weights, such as
-    "missing".
-    """
+    """Return a list with one text, such as "lm_head.weight and 3 more are missing", or an empty list."""
     found = sorted(keys)
     if not found:
         return []
@@ -208,23 +194,20 @@ def _fault(keys: Iterable[str], what: str) -> list[str]:
 def check_config(
     folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,), needed: str = ""
 ) -> str:
-    """Return the model type of a checkpoint. Raise a ValueError if the folder contains no checkpoint of an
-    accepted model type.
+    """Return the model type of a checkpoint. Raise a ValueError if the type is not one of `kinds`.
 
-    `name` is the folder or repository that the user has named, for error messages. `kinds` are the accepted
-    model types (keys of `KINDS`). `needed` describes the accepted model types in an error message. By
-    default, the error message joins the descriptions (`Kind.words`) of the accepted model types.
+    `name` is the folder or repository that the user has named, for error messages. `needed` describes the
+    accepted model types in an error message, by default with `Kind.words`.
     """
     path = folder / CONFIG_FILE
-    # Raise this error only if the user has named a local folder. For a Hub repository without files, `folder`
-    # is a missing cache folder, and a message about the cache folder would confuse the user.
+    # For a Hub repository without files, `folder` is a missing cache folder, and a message about the cache
+    # folder would confuse the user.
     if str(folder) == str(name) and not folder.is_dir():
         raise InvalidValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
         )
     if (folder / ADAPTER_FILE).exists():
-        # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
-        # installed.
+        # transformers would silently add the adapter to the model if PEFT is installed.
         raise InvalidValueError(
             f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load "
             "the adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and "
@@ -295,8 +278,7 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
                 )
             raise DamagedFileError(f"'{name}' holds no whole checkpoint: it has no {file}")
         try:
-            # Open the weight file, because `safe_open` compares the size of the file with the size in its
-            # header.
+            # `safe_open` compares the size of the file with the size in its header.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

@@ -55,11 +55,7 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 
 @contextlib.contextmanager
 def locked_run(folder: Path) -> Iterator[None]:
-    """Lock the output folder of a run.
-
-    Create the output folder if it does not exist. After the `with` block, delete each created folder that is
-    still empty.
-    """
+    """Lock the output folder of a run. At the end, delete each created folder that is still empty."""
     if folder.is_file():
         raise InvalidValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
     new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -77,9 +73,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the output folder of a run, and lock the folder. Try again if another process deletes the empty
-    folder before this process has locked the folder.
-    """
+    """Create and lock a run folder, again if another process deletes the empty folder in between."""
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         try:
@@ -122,9 +116,7 @@ def is_replaced(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
-    """Lock an output file or output folder. Yield True if this process holds the lock. Yield False if
-    the file system has no locks, or the parent folder is not writable.
-    """
+    """Lock an output. Yield False if the file system has no locks, or the parent folder is not writable."""
     sentence = f"{name} is being written by {{}}; wait until it ends, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:
         yield is_locked
@@ -139,7 +131,7 @@ def check_not_in_use(output: str | Path, name: str) -> None:
 
 def _lock_file_of(output: str | Path) -> Path:
     place = Path(os.path.realpath(output))
-    # Shorten the name of the lock file, because a file name may have at most 255 bytes.
+    # A file name may have at most 255 bytes.
     return place.with_name(f".{place.name[:200]}.lock")
 
 
@@ -152,17 +144,15 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
         if descriptor is not None and os.getpid() == process:
             _DESCRIPTORS.discard(descriptor)
             if _is_at(path, descriptor):
-                # Delete the lock file before releasing the lock. A process that waits for the lock then
-                # notices the missing file, and creates a new lock file.
+                # Delete the file before releasing the lock. A process that waits for the lock then notices
+                # the missing file, and creates a new lock file.
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(descriptor)
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Open and lock a lock file, and return its file descriptor. Return None if the file system has no locks,
-    or if the user has no permission to create files in the folder.
-    """
+    """Lock a lock file, and return its descriptor. Return None without file locks or write permission."""
     # Import filelock late, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor
 
@@ -195,9 +185,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Open or create a lock file, and return its file descriptor. Return None if the user may not create
-    files in the folder.
-    """
+    """Open or create a lock file. Return None if the user may not create files in the folder."""
     try:
         return os.open(path, access | os.O_CREAT, 0o666)
     except OSError as error:
@@ -213,16 +201,13 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     )
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # Delete the lock file only if it is empty, because a lock file with content belongs to another
-        # process.
+        # A lock file with content belongs to another process.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the lock file that this process has opened still exists at its path. An earlier holder
-    of the lock can delete the file, and another process can create a new file.
-    """
+    """Return True if the opened lock file still exists at its path. An earlier holder can delete the file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:

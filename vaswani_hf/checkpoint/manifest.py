@@ -17,15 +17,12 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of a folder. `files` are the files in the manifest, by default all files in the
-    folder. `facts` are additional entries of the manifest.
-    """
+    """Write the manifest of `files`, by default of all files in the folder, with the entries `facts`."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Force each file onto the disk before the manifest, because the disk could otherwise contain the
-        # manifest without the files after a power failure.
+        # After a power failure, the disk could otherwise contain the manifest without the files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -44,9 +41,7 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and verify the manifest of a folder. The result contains the entry `files`, and the additional
-    entries of the manifest (see `write_manifest`).
-    """
+    """Return the verified manifest of a folder: the entry `files`, and the additional entries."""
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):
@@ -75,11 +70,9 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Compare a checkpoint with its manifest. Return a dict that maps the name of each damaged file to a
-    description of the fault.
+    """Return the fault of each damaged file. `names` are the files to check, by default all files.
 
-    `names` are the files to check, by default all files. Files with a wrong size come before files with a
-    wrong hash.
+    Files with a wrong size come before files with a wrong hash.
     """
     try:
         expected = read_manifest(folder)["files"]

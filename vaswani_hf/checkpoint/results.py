@@ -1,13 +1,7 @@
 """Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
 `Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a nested
-object, such as `TrainingRecord`, and set the field. Four parts of the package create a `Results` object:
-
-- `vaswani train` sets the other fields in the function `_results_of_run` (training/run.py).
-- `vaswani import` sets `origin` and `data`.
-- `vaswani average` sets `average_of` if the averaged checkpoints have different recipes.
-- `push_to_hub` of a translation pipeline sets `weights_changed` if the weights differ from the weights of the
-  training run.
+object, such as `TrainingRecord`, and set the field, for example in `_results_of_run` (training/run.py).
 """
 
 import json
@@ -21,9 +15,7 @@ from .files import RESULTS_FILE, finite, write_whole
 
 
 class Record(BaseModel):
-    """Base class of `Results` and its parts. A JSON object can have unknown keys, because a later version of
-    the package can write new keys.
-    """
+    """Base class of `Results` and its parts. A later version of the package can write unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -36,9 +28,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 class TrainingRecord(Record):
-    """Describes the training that produced the final weights, for example its number of steps and its
-    duration.
-    """
+    """The training that produced the final weights."""
 
     date: str | None = None
     seed: int | None = None
@@ -63,11 +53,7 @@ class TrainingRecord(Record):
 
 
 class ScoresRecord(Record):
-    """The scores on the test split. The task of the run computes the scores, see `Task.score_test_split`.
-
-    The fields are the scores that the model card shows. A task can return scores that are not fields of
-    `ScoresRecord`.
-    """
+    """The scores on the test split that the model card shows. A task can return more scores."""
 
     bleu: float | None = None
     chrf: float | None = None
@@ -86,7 +72,7 @@ class ScoresRecord(Record):
 
 
 class ExampleRecord(Record):
-    """A sample input of the model, with the output of the model. The model card shows a few such samples."""
+    """A sample input of the model, with the output of the model, for the model card."""
 
     source: str
     output: str
@@ -167,17 +153,13 @@ def write_results(folder: Path, results: Results) -> None:
 
 
 def read_results(folder: Path) -> Results:
-    """Read the results.json of a checkpoint. If the file is missing, return an object without keys. Raise a
-    ValueError if the file is not a JSON object, or if a value has a wrong type.
-    """
+    """Read the results.json of a checkpoint. If the file is missing, return an object without keys."""
     path = folder / RESULTS_FILE
     return validate_record(Results, read_record(path), path, "vaswani train")
 
 
 def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, command: str) -> AnyRecord:
-    """Create a record from `content`, the content of the file `path`. The command `command` writes the file.
-    Raise a ValueError if a value is missing or has a wrong type.
-    """
+    """Create a record from the content of the file `path`. The command `command` writes the file."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -188,9 +170,7 @@ def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, 
 
 
 def check_scores(folder: Path, test: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raise a ValueError if the results.json of a checkpoint has the score `names[0]`, but lacks one of the
-    other scores in `names`. `test` is the entry `test` of results.json.
-    """
+    """Raise an error if results.json has the score `names[0]`, but lacks another score in `names`."""
     if not names or test.get(names[0]) is None:
         return
     for name in names:

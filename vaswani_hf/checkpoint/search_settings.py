@@ -20,9 +20,9 @@ _NEUTRAL = {"guidance_scale": 1.0, "length_penalty_type": "power"}
 
 
 def unsupported_settings(config: GenerationConfig, supported: Collection[str]) -> dict[str, Any]:
-    """Return the names and values of all settings that have an effect on the search and are not in
-    `supported`. The values None, False, 0, an empty list, the default and the values in `_NEUTRAL` have no
-    effect.
+    """Return the settings that have an effect on the search and are not in `supported`.
+
+    The values None, False, 0, an empty list, the default and the values in `_NEUTRAL` have no effect.
     """
     defaults = GenerationConfig._get_default_generation_params() | DECODING_SETTINGS
     settings = {}

@@ -34,9 +34,8 @@ def save_tokenizers(
     folder: str | os.PathLike,
 ) -> None:
     """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
-    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The subfolder of the target
-    # tokenizer does not reliably show whether the checkpoint has two tokenizers: the subfolder can remain
-    # from an earlier save, and a download of the subfolder from the Hub can fail.
+    # The subfolder of the target tokenizer does not show whether the checkpoint has two tokenizers: the
+    # subfolder can remain from an earlier save, and its download from the Hub can fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -46,12 +45,9 @@ def save_tokenizers(
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> Tokenizers:
-    """Load the source tokenizer and the target tokenizer of a checkpoint. If the checkpoint has one tokenizer
-    for source and target, return the same object twice.
-    """
+    """Load the source and the target tokenizer: the same object twice if the checkpoint has only one."""
     name = name or name_or_path
-    # Do not use AutoTokenizer, because AutoTokenizer needs a config.json in the folder of a tokenizer, and
-    # the subfolder of the target tokenizer has no config.json.
+    # AutoTokenizer needs a config.json, but the subfolder of the target tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
@@ -59,9 +55,7 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """Return the tag of a language, such as `>>de<<`. A tag at the beginning of a source sentence selects the
-    target language, as in OPUS-MT.
-    """
+    """Return the tag, such as `>>de<<`, that selects the target language of a source, as in OPUS-MT."""
     return f">>{language}<<"
 
 
@@ -75,8 +69,8 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # Raise an error for missing files, because transformers would suggest installing other libraries, or
-        # would continue without a padding token.
+        # For a missing file, transformers would suggest installing other libraries, or would continue without
+        # a padding token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise DamagedFileError(
@@ -113,9 +107,7 @@ def _file_to_blame(folder: Path) -> str:
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """Read a JSON object from a file of a checkpoint. Raise a ValueError if the file is missing or
-    damaged.
-    """
+    """Read a JSON object from a file of a checkpoint. Raise an error if the file is missing or damaged."""
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise DamagedFileError(f"{file} of '{name}' must hold a JSON object, but does not: it is damaged")

@@ -11,8 +11,7 @@ contained a set of sentence pairs containing approximately 25000 source tokens a
    model.
 
 The trainer builds a `DataLoader` from `EndlessSampler`, `EpochPairs` (a subclass of `PairRows`) and
-`PairCollator`. The files streams.py, weighted_corpora.py, bpe_dropout.py and columns.py contain optional
-features and optimizations.
+`PairCollator`.
 
 In array shapes, N is the number of sentence pairs in the corpus, and B is the number of pairs in a batch. S
 and T are the lengths of the padded source and target tensors of a batch, in tokens. L is the length of one
@@ -42,9 +41,7 @@ from .text_encoder import serialize_tokenizer, text_encoder
 
 
 class _Packing(NamedTuple):
-    """The sentence pairs of a corpus in the order of their lengths, and the positions at which a batch
-    begins.
-    """
+    """The pairs of a corpus in the order of their lengths, and the positions at which the batches begin."""
 
     # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
@@ -56,32 +53,24 @@ class _Packing(NamedTuple):
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Yields batches of sentence pairs with similar lengths. Two token budgets limit the size of each batch,
-    one for the source tensor and one for the target tensor.
+    """Yields batches of sentence pairs with similar lengths: as few batches as the two token budgets allow.
 
-    The size of a tensor in tokens is the number of pairs times the length of the longest sentence in the
-    batch. The sampler makes as few batches as the budgets allow, and the batches have almost the same size.
-    All epochs have the same number of batches, because the number depends only on the sentence lengths. In
-    each epoch, the sampler first shuffles the pairs that have the same source length and the same target
-    length. Then the sampler shuffles the batches. If `seed` is None, the sampler does not shuffle.
+    The size of a tensor in tokens is the number of pairs times the length of the longest sentence. All epochs
+    have the same number of batches. Each epoch shuffles the pairs of equal lengths, and then the batches. If
+    `seed` is None, the sampler does not shuffle.
     """
 
     def __init__(
         self,
-        source_lengths: np.ndarray,
-        target_lengths: np.ndarray,
+        source_lengths: np.ndarray,  # [N], in tokens
+        target_lengths: np.ndarray,  # [N], in tokens
         source_tokens: int,
         target_tokens: int,
         *,
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """`source_lengths` [N], `target_lengths` [N] and the budgets `source_tokens` and `target_tokens` are
-        in tokens.
-
-        If the training corpora have weights, `pairs_of(epoch)` returns the indices [N] of the sentence pairs
-        in an epoch. If the training corpora have no weights, `pairs_of` is None.
-        """
+        """With corpus weights, `pairs_of(epoch)` returns the index of the sentence pair at each place."""
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
         self._pairs_of = pairs_of
@@ -121,9 +110,7 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """Divide sentence pairs into batches, short sentences first. Each batch is an array [B] with the indices
-    of its pairs.
-    """
+    """Divide sentence pairs into batches, short sentences first. A batch is an array [B] of pair indices."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
@@ -131,9 +118,7 @@ def cut_into_batches(
 def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
-    """Sort sentence pairs by length, and divide the pairs into as few batches as possible. All batches have
-    almost the same number of tokens.
-    """
+    """Sort the pairs by length, and divide the pairs into as few batches of almost equal size as possible."""
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
         ("target", target_lengths, target_tokens),
@@ -154,11 +139,8 @@ def _pack(
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """Return the indices of the sentence pairs, [N] int64, sorted so that neighbouring pairs have similar
-    lengths. Pairs of equal lengths keep their order.
-    """
-    # Use 16-bit integers if possible, because NumPy sorts 16-bit integers several times as fast as 64-bit
-    # integers.
+    """Return the pair indices [N] int64, stably sorted so that neighbouring pairs have similar lengths."""
+    # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
     # Sort by target length first, and then by source length: in ascending order for even target lengths, and
@@ -170,11 +152,10 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Divide the pairs into as few batches as the token budgets for source and target allow. All batches have
-    almost the same number of tokens. Return the batch bounds: the position of the first pair in each batch,
-    and the total number of pairs as the last element. If all batches except the last were filled completely,
-    the last batch could have only a few sentence pairs, and an optimizer step on these few pairs could change
-    the weights as much as a step on a full batch.
+    """Return the batch bounds of as few batches as possible, each with almost the same number of tokens.
+
+    If the last batch had only a few pairs, a step on these pairs could change the weights as much as a step
+    on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -187,11 +168,9 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Return the batch bounds: the positions at which the batches begin. The token budgets of the first
-        # `count` batches add up to `total`. If `total` is not divisible by `count`, the last batches get a
-        # budget that is larger by one token. If all batches had the same token budget, the last batch could
-        # be almost empty. Even one token less in this budget could remove one sentence pair from every batch,
-        # so that more batches are needed.
+        # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
+        # `count`, the last batches get a budget that is larger by one token. Even one token less in each
+        # budget could remove one sentence pair from every batch, so that more batches are needed.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -208,12 +187,10 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill batches with the sentence pairs of one length bucket after the other. Return the batch bounds: the
-    position of the first pair in each batch, and the total number of pairs as the last element. A bucket is a
-    tuple (number of pairs, source length, target length).
+    """Fill batches with buckets (number of pairs, source length, target length). Return the batch bounds.
 
-    `budgets` (source tokens, target tokens) limit the size of the first `num_smaller` batches.
-    `larger_budgets` limit the size of all later batches.
+    `budgets` (source tokens, target tokens) limit the first `num_smaller` batches, and `larger_budgets` limit
+    all later batches.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -229,8 +206,7 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If the pairs of one length bucket fill several batches, compute the bounds of these batches in
-            # one step to save time.
+            # Compute the bounds of all batches that one bucket fills in one step to save time.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -248,14 +224,11 @@ def _batch_bounds(
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
-    """Yields the training batches of one process, for an unlimited number of epochs. A batch is a list of
-    tuples (epoch, index of a sentence pair).
+    """Yields the training batches of one process without end. A batch is a list of (epoch, pair index).
 
     The batches of all epochs form one sequence that does not depend on the number of processes. Process `r`
-    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, … of the sequence. With `n` processes and
-    gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a` batches,
-    beginning with batch `s * n * a`. The batches of one optimizer step may belong to two epochs. A resumed
-    run continues with the next batch of the sequence.
+    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, …. The batches of one optimizer step may
+    belong to two epochs. A resumed run continues with the next batch of the sequence.
     """
 
     def __init__(
@@ -266,9 +239,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
         num_processes: int = 1,
         process_index: int = 0,
     ):
-        """`position` is the number of batches on which an earlier run has trained, counted over all epochs
-        and processes.
-        """
+        """An earlier run has trained on `position` batches, counted over all epochs and processes."""
         self._sampler = sampler
         self._position = position
         self._num_processes = num_processes
@@ -295,11 +266,10 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class PairRows(torch.utils.data.Dataset):
-    """A dataset of tokenized sentence pairs for a `DataLoader`. `__getitems__` reads all pairs of a batch at
-    once.
+    """Reads tokenized sentence pairs for a `DataLoader`, all pairs of a batch at once.
 
     `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus does not need
-    to fit into memory. Each worker process of the `DataLoader` memory-maps the file.
+    to fit into memory.
     """
 
     def __init__(self, pairs: Dataset):
@@ -314,8 +284,6 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Do not read the columns with sentence lengths and with the index of the corpus, because a batch
-            # does not need these columns.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
             self._rows = kept_rows(self._pairs)
@@ -334,9 +302,7 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Reads tokenized sentence pairs for the tuples (epoch, index of a pair) that `EndlessSampler` yields.
-    Each returned pair has two additional keys: `epoch`, and `copy`, the index (from 0) of the copy among the
-    copies of the same pair in the epoch.
+    """Reads the pairs of the tuples (epoch, pair index), and adds the keys `epoch` and `copy`.
 
     With weighted corpora, an epoch may contain pair `n` several times. In a corpus of N pairs, the indices
     `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.
@@ -351,9 +317,7 @@ class EpochPairs(PairRows):
 
 
 class SentenceEncoder(Protocol):
-    """Encodes a sentence into token ids [L], with `</s>` at the end. The token ids may depend on random
-    numbers, as in BPE-dropout.
-    """
+    """Encodes a sentence into token ids [L] with `</s>` at the end. The ids may depend on random numbers."""
 
     def encode(self, text: str, rng: Random) -> list[int]:
         """Return the token ids of a sentence."""
@@ -374,12 +338,10 @@ class TokenizerEncoder:
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or for
-    augmentation. The seed of the random generator consists of `seed`, the epoch, the index of the pair, and
-    the number of the copy if the pair is repeated in the epoch. Therefore a resumed run, or a run with
-    another number of data workers, encodes the pair in the same way. With BPE-dropout or augmentation, a pair
-    can have more tokens than the corpus stores for the pair. A batch can then exceed its token budget,
-    because the sampler counts the tokens that the corpus stores.
+    With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or
+    augmentation. The random numbers depend only on the seed, the epoch, the pair and its copy, so that a
+    resumed run and a run with another number of data workers encode the pair in the same way. The batch can
+    then exceed its token budget, because the sampler counts the tokens that the corpus stores.
     """
 
     def __init__(
@@ -391,12 +353,9 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `encoders` contains two objects that convert texts to token ids:
-        the first for source texts, the second for target texts. `augment` changes the texts of a pair before
-        `encoders` convert the texts to token ids, so `augment` needs `encoders`.
+        """`encoders` encode the source and the target, after `augment` has changed the texts.
 
-        If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids that
-        the corpus stores for the pair.
+        If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the stored token ids.
         """
         self._pad_token_id = pad_token_id
         self._encoders = encoders
@@ -405,10 +364,7 @@ class PairCollator:
         self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pad B encoded pairs into the tensors `input_ids`, `attention_mask` and `labels` (-100 for padding).
-
-        With `encoders`, each pair must also have the keys `source`, `target`, `index` and `epoch`.
-        """
+        """Return `input_ids` [B, S], `attention_mask` [B, S] and `labels` [B, T] (-100 for padding)."""
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)  # [B, S]
         labels, _ = _pad([target for _, target in encoded], IGNORED_LABEL)  # [B, T]
@@ -440,9 +396,7 @@ class PairCollator:
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """Pad sequences on the right. Return the padded ids [B, L] int64, and the mask [B, L] int64, which is 0
-    for padding.
-    """
+    """Pad on the right. Return the ids [B, L] int64, and the mask [B, L] int64 with 0 for padding."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     is_token = np.arange(lengths.max()) < lengths[:, None]
     padded = np.full(is_token.shape, filler, np.int64)
@@ -453,11 +407,9 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into smaller batches. The numbers of pairs in the smaller batches differ by at most 1.
-    The function `trim`, such as `PairCollator.trim`, removes unnecessary padding from each smaller batch.
-    Each of the smaller batches has at most `positions` source tokens and at most `positions` target tokens,
-    including padding. If a source or target in `batch` has more than `positions` tokens, each smaller batch
-    contains a single pair.
+    """Divide a batch into parts with at most `positions` source tokens and target tokens, with padding.
+
+    If a source or target is longer than `positions`, each part has one pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -22,18 +22,10 @@ _MAX_CACHED_PIECES = 32
 
 
 class BpeDropout:
-    """Splits text by BPE and leaves out merges at random (Provilkov et al. 2020, Algorithm 1).
-
-    `BpeDropout` replaces the BPE-dropout of the library `tokenizers`, because the random generator of
-    `tokenizers` cannot be seeded.
-    """
+    """Encodes text with BPE-dropout. The BPE-dropout of the library `tokenizers` cannot be seeded."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
-        """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge.
-
-        With the rate 0, the tokens are the same as the tokens of `tokenizer`. With the rate 1, each token is
-        one character, or one byte of a character that is missing in the vocabulary.
-        """
+        """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge."""
         backend = tokenizer.backend_tokenizer
         is_bpe = isinstance(backend.model, models.BPE)
         is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
@@ -86,9 +78,7 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """Return the positions of all pieces that BPE can merge with the next piece, in the order in which
-        BPE has learned the merges.
-        """
+        """Return the positions of pieces that BPE can merge with the next piece, earlier merges first."""
         positions = self._merges_of.get(pieces)
         if positions is not None:
             return positions

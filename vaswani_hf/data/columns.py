@@ -19,9 +19,7 @@ CORPUS_COLUMN = "corpus"
 
 
 def kept_rows(pairs: Dataset) -> np.ndarray:
-    """Return the row numbers [N] int64 of the dataset's pairs in the Arrow table, in the order of the
-    dataset.
-    """
+    """Return the row number [N] int64 of each pair in the Arrow table, in the order of the dataset."""
     # Read the row numbers from `_indices`, because `select` changes `_indices` instead of the table.
     if pairs._indices is None:
         return np.arange(len(pairs))
@@ -29,9 +27,7 @@ def kept_rows(pairs: Dataset) -> np.ndarray:
 
 
 def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the source lengths [N] int64 and the target lengths [N] int64 of tokenized sentence pairs, in
-    tokens.
-    """
+    """Return the source lengths [N] int64 and the target lengths [N] int64 of sentence pairs, in tokens."""
     rows = kept_rows(pairs)
     source = pairs.data.column("source_length").to_numpy()[rows].astype(np.int64)
     target = pairs.data.column("target_length").to_numpy()[rows].astype(np.int64)
@@ -44,9 +40,7 @@ def pair_corpora(pairs: Dataset) -> np.ndarray:
 
 
 class Column:
-    """Reads a column of an Arrow table. A list of token ids is a view of the memory-mapped file instead of a
-    copy.
-    """
+    """Reads a column of an Arrow table. A list of token ids is a view of the memory-mapped file."""
 
     def __init__(self, chunks: pyarrow.ChunkedArray):
         self._chunks = chunks.chunks
@@ -55,9 +49,7 @@ class Column:
         self._views: dict[int, tuple[np.ndarray, memoryview]] = {}
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each row index in `rows`, return the index of the Arrow chunk that contains the row, and the
-        position of the row in the chunk.
-        """
+        """Return the index of the Arrow chunk of each row in `rows`, and the position in the chunk."""
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         return numbers, rows - self._starts[numbers]
 
@@ -69,8 +61,7 @@ class Column:
             return [self._chunks[number][position].as_py() for number, position in places]
         for number in set(numbers) - self._views.keys():
             chunk = self._chunks[number]
-            # Store the offsets as a memoryview, because a memoryview returns a single number faster than an
-            # array.
+            # A memoryview returns a single number faster than an array.
             self._views[number] = (chunk.values.to_numpy(), memoryview(chunk.offsets.to_numpy()))
         cells = []
         for number, position in places:
@@ -79,9 +70,7 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids in the rows with the indices `rows`, in the order of `rows`. Each
-        yielded Arrow array contains the lists of many rows.
-        """
+        """Yield the lists of token ids of `rows` in order. An Arrow array contains the lists of many rows."""
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1
         for run in np.split(np.arange(len(rows)), cuts):

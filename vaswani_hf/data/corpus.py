@@ -6,8 +6,7 @@
    other pairs.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). Details are in text_encoder.py (fast
-tokenization), corpus_cache.py (a hash of the corpus), weighted_corpora.py and memory.py.
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py).
 """
 
 from collections.abc import Sequence
@@ -28,9 +27,7 @@ from .weighted_corpora import WeightedPairs
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The texts, the tokenizers and the encoded sentence pairs of a run. In the training split and the
-    validation split, the constructor removes unusable pairs, and encodes the usable pairs.
-    """
+    """The texts, the tokenizers and the pairs of a run. The constructor cleans and encodes the pairs."""
 
     # Maps "train", "validation" and "test" to a dataset with the columns `source` and `target`, or to None if
     # the split is missing.
@@ -90,9 +87,7 @@ class Corpus:
 
     @property
     def encoding_tokenizers(self) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast | None]:
-        """The tokenizers that encode the sources and the targets. The second tokenizer is None if source and
-        target of each pair are the same text.
-        """
+        """The source and the target tokenizer. The second is None if both sides are the same text."""
         return self.source_tokenizer, self.target_tokenizer
 
     def count_train_tokens(self) -> int:
@@ -102,9 +97,7 @@ class Corpus:
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The digest that identifies the training data: `count` (None for a stream) and `sha256`, see
-        `corpus_digest`.
-        """
+        """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
         # Hash the text of a stream instead of the token ids, because reading token ids would count the

@@ -20,17 +20,15 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The number of sentence pairs of a stream that are hashed. Hash only few pairs of a stream, because each run
-# hashes the pairs again when the run starts.
+# Hash only the first pairs of a stream, because each run hashes the pairs again when the run starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the digest of training pairs: their `count` and their `sha256`. A resumed run compares its
-    digest with the digest of the earlier run.
+    """Return the `count` and the `sha256` of training pairs. A resumed run compares these values.
 
-    The digest depends only on the content of the sentence pairs, and not on the cache folder or the time of
-    the tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.
+    The digest depends only on the content of the pairs, and not on the cache folder or the time of the
+    tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.
     """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training starts at the beginning of the stream.
@@ -48,16 +46,13 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     if CORPUS_COLUMN in pairs.column_names:
-        # Include the index of each pair's corpus in the hash, because the weight of the corpus determines how
-        # often an epoch contains the pair.
+        # The weight of a pair's corpus determines how often an epoch contains the pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
 
 
 def cached_digest(pairs: Dataset) -> dict[str, Any]:
-    """Return the `corpus_digest` of tokenized sentence pairs. The digest is computed once and then read from
-    the cache.
-    """
+    """Return the `corpus_digest` of tokenized sentence pairs, from the cache if possible."""
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)
@@ -75,9 +70,7 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """Return the folder in which `datasets` stores a dataset, or None for a stream and for a dataset in
-    memory.
-    """
+    """Return the cache folder of a dataset, or None for a stream and for a dataset in memory."""
     files = getattr(pairs, "cache_files", [])
     return Path(files[0]["filename"]).parent if files else None
 

@@ -25,12 +25,11 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 
 
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """Return a copy of the section `data` with the commit of its dataset, and with the licence in the dataset
-    card.
+    """Return a copy of the section `data` with the commit and the licence of its dataset.
 
-    A licence in the recipe overrides the licence in the dataset card. For a resumed run, `earlier` is the
-    section `data` that the run has saved. The resumed run uses the commit in `earlier`, unless the recipe now
-    names another dataset or another commit.
+    A licence in the recipe overrides the licence in the dataset card. `earlier` is the section `data` that a
+    resumed run has saved. The run uses the commit in `earlier`, unless the recipe now names another dataset
+    or commit.
     """
     if data.dataset is None:
         return data
@@ -53,9 +52,7 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """Return the commit of a dataset of the Hub, and the licence in its card. Return None for an unknown
-    commit or an unknown licence.
-    """
+    """Return the commit of a dataset of the Hub and the licence in its card. Each may be unknown (None)."""
     if not is_on_hub(dataset):
         raise InvalidValueError(
             f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
@@ -94,9 +91,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
 def open_dataset(
     name: str, config: str | None, *, split: str, revision: str | None, streaming: bool
 ) -> Dataset | IterableDataset:
-    """Load a split of a dataset of the Hub or of a local folder. Raise an error if the loaded commit is not
-    `revision`.
-    """
+    """Load a split of a dataset. Raise an error if the loaded commit is not `revision`."""
     try:
         with explained():
             dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
@@ -108,8 +103,7 @@ def open_dataset(
     # `datasets` caches a dataset in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # Raise an error if another commit than `revision` was loaded. If the Hub does not answer, `datasets`
-        # may load another commit from the cache.
+        # If the Hub does not answer, `datasets` may load another commit than `revision` from the cache.
         raise InvalidValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."
@@ -118,7 +112,5 @@ def open_dataset(
 
 
 def _is_commit(revision: str | None) -> bool:
-    """Return True if a revision is the full hash of a commit. Return False for a shortened hash, a branch or
-    a tag.
-    """
+    """Return True for the full hash of a commit, and False for a shortened hash, a branch or a tag."""
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None

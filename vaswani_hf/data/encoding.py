@@ -35,22 +35,17 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the limit removes a line that repeats one character 100,000 times.
-# From such lines, a tokenizer would learn very long tokens that consist of one repeated character. If the
-# vocabulary contained very long tokens, a line with one repeated character would have few tokens, and would
-# stay in the training data.
+# From such lines, a tokenizer would learn long tokens of one repeated character, and with such tokens the
+# line would have few enough tokens to stay in the training data.
 CHARACTERS_PER_TOKEN = 16
 
-# The number of sentence pairs that are encoded at once. The encoder looks up each distinct word once per
-# batch of `_ENCODED_AT_ONCE` pairs. A larger `_ENCODED_AT_ONCE` means fewer look-ups of words, but the
-# encoding needs more memory.
+# The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch means
+# fewer look-ups, but needs more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
 def character_limit(max_length: int) -> int:
-    """Return the maximum number of characters that a source or a target can have. A pair with a longer source
-    or target is used neither to train the tokenizer nor to train the model. `max_length` is the maximum
-    number of tokens that a source or a target can have.
-    """
+    """Return the number of characters above which a pair trains neither the tokenizer nor the model."""
     return CHARACTERS_PER_TOKEN * max_length
 
 
@@ -78,9 +73,7 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N sentence pairs. For each pair, `outcomes` contains the index of the `CorpusReport` field
-        that counts the pair, such as 0 for the field `kept`.
-        """
+        """Count N pairs. `outcomes` [N] is the index of the field that counts each pair: 0 for `kept`."""
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
             setattr(self, counter.name, getattr(self, counter.name) + count)
@@ -118,12 +111,11 @@ def prepare_pairs(
     num_proc: int | None = None,
     keep_text: bool = False,
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
-    """Remove sentence pairs that are empty, too long or of very unequal lengths, and encode the other pairs.
-    Return the encoded pairs, and a report that counts kept and removed pairs.
+    """Encode the usable sentence pairs. Return the encoded pairs, and a report of kept and removed pairs.
 
     If `target_tokenizer` is None, source and target of each pair are the same text, and each text is encoded
-    once. The token ids of a dataset are stored in the cache of `datasets`. A stream is encoded while the
-    training reads the stream, and the report counts each pair when the pair is read.
+    once. A stream is encoded while the training reads the stream, and the report counts each pair when the
+    pair is read.
     """
     if target_tokenizer is None:
         target = None
@@ -163,7 +155,7 @@ def prepare_pairs(
         )
     prepared = marked.with_format(None).remove_columns("outcome")
     if report.kept < report.read:
-        # Call `select` only if a sentence pair was removed, because `select` is slow for many rows.
+        # `select` is slow for many rows.
         prepared = prepared.select(np.flatnonzero(outcomes == 0))
     return prepared, report
 
@@ -172,8 +164,8 @@ def prepare_pairs(
 class PairEncoder:
     """Encodes batches of sentence pairs, and decides which pairs to keep.
 
-    The library `datasets` finds encoded pairs in its cache by a hash of the fields of this class. Therefore
-    every value that changes the token ids must be a field of `PairEncoder`.
+    `datasets` finds encoded pairs in its cache by a hash of the fields of this class. Therefore every value
+    that changes the token ids must be a field.
     """
 
     source_tokenizer: SerializedTokenizer
@@ -194,8 +186,7 @@ class PairEncoder:
         too_many_characters = np.maximum(*map(_num_characters, given)) > self.max_characters
         texts = [pyarrow.compute.utf8_trim_whitespace(side) for side in given]
         empty = np.minimum(*map(_num_characters, texts)) == 0
-        # Do not encode pairs with too many characters, because the encoding would take long, and such pairs
-        # are removed afterwards.
+        # The encoding of a pair with too many characters would take long, and the pair is removed afterwards.
         sources, targets = (pyarrow.compute.if_else(too_many_characters, "", side) for side in texts)
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
@@ -227,9 +218,7 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """Encode the sentence pairs of a stream, and return a stream of the kept pairs. `report` counts the
-        pairs while the stream is read.
-        """
+        """Return a stream of the kept, encoded pairs. `report` counts the pairs while the stream is read."""
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
             columns = self(pyarrow.table(batch), indices)

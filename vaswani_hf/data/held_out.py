@@ -13,13 +13,11 @@ _BATCH_SIZE = 10_000
 
 
 def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
-    """Take pairs out of the training data for the splits in `sizes`. Return a dict with these splits, and
-    with the remaining pairs as the split "train".
+    """Take pairs out of the training data for the splits in `sizes`. The other pairs are the split "train".
 
-    Each pair has one hash of its source and target, and the pairs with the smallest hashes are held out.
-    Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
-    same splits. The validation and test pairs contain no duplicates and no empty texts. The split "train"
-    contains no copy of a validation or test pair.
+    The pairs with the smallest hashes of source and target are held out. Therefore the splits depend neither
+    on the seed nor on the order of the pairs. The validation and test pairs contain no duplicates and no
+    empty texts. The split "train" contains no copy of a validation or test pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
@@ -37,8 +35,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     start = 0
     for split, size in sizes.items():
         held_out = pairs.select(np.sort(rows[first[start : start + size]]))
-        # Remove the column `corpus` from validation and test pairs, because only the training needs this
-        # column.
+        # Only the training needs the column `corpus`.
         has_column = CORPUS_COLUMN in held_out.column_names
         splits[split] = held_out.remove_columns(CORPUS_COLUMN) if has_column else held_out
         start += size
@@ -48,9 +45,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hashes [N] uint64 of the sentence pairs, and an array [N] bool that is False for each pair
-    with an empty source or target. White space at the ends of a text is ignored.
-    """
+    """Return the hash [N] uint64 of each pair without outer white space, and whether both sides have text."""
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)
     row = 0

@@ -54,18 +54,14 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], option: str, path: str) -> None:
-    """Raise an error if the file `path`, the value of the command-line option `option`, has no text. `lines`
-    are the lines of the file.
-    """
+    """Raise an error if the lines of the file `path`, the value of the option `option`, have no text."""
     if not any(line.strip() for line in lines):
         state = "has only empty lines" if lines else "is empty"
         raise InvalidValueError(f"`{option}` must hold text, but {path} {state}.")
 
 
 def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
-    """Raise an error if two files have different numbers of lines or trees. The argument `what` is the plural
-    noun in the error message, such as "lines".
-    """
+    """Raise an error if two files have different numbers of `what`, a plural noun such as "lines"."""
     if number != other_number:
         raise ValueError(
             f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
@@ -73,9 +69,7 @@ def check_equally_many(what: str, path: str, number: int, other: str, other_numb
 
 
 def parse_json(text: str, kind: type, place: str) -> Any:
-    """Parse a JSON object (`kind` is dict) or a JSON array (`kind` is list). Error messages contain `place`,
-    the origin of the text, such as the name of a file.
-    """
+    """Parse a JSON object (`kind` is dict) or array (`kind` is list). Error messages begin with `place`."""
     name, opening = ("object", "{") if kind is dict else ("array", "[")
     try:
         value = json.loads(text)

@@ -30,8 +30,7 @@ TEXT_FEATURES = {side: Value("string") for side in SIDES}
 
 @dataclass(frozen=True)
 class PairSource:
-    """Names the files or the dataset from which `load_pairs` reads sentence pairs. Set `source_file` and
-    `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+    """What `load_pairs` reads: `source_file` and `target_file`, `text_file`, `pairs_file` or `dataset`.
 
     A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
     `target_file` must name the same number of files.
@@ -73,11 +72,7 @@ class PairSource:
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
-    """Return sentence pairs as a dataset with the text columns `source` and `target`.
-
-    The library `datasets` stores the pairs of a file in its cache, and reads the file again if the file has
-    changed. A stream is read during the training, so an error in its content is raised later.
-    """
+    """Return pairs with the columns `source` and `target`. A stream raises errors in its content later."""
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         if pair_source.dataset is not None:
             return _pairs_of_dataset(pair_source, pair_source.dataset)
@@ -108,13 +103,11 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
 
 
 def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
-    """Write the pairs that the generator function `read` yields into the cache of `datasets`. Return the
-    pairs as a dataset.
-    """
+    """Return the pairs of the generator function `read` as a dataset in the cache of `datasets`."""
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the cause of the error, because only the message of the cause names the file and the line.
+        # Only the message of the cause names the file and the line.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -149,9 +142,7 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Load two columns of a split of `data.dataset` as sentence pairs. Return None if `data` contains no
-    dataset, or no name for the split (such as `data.test_split`).
-    """
+    """Load a split of `data.dataset`. Return None if `data` names no dataset or no such split."""
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None
@@ -174,9 +165,7 @@ def load_dataset_split(
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """Concatenate the sentence pairs of several training corpora. The column `corpus` contains the index of
-    each pair's corpus.
-    """
+    """Concatenate training corpora. The column `corpus` contains the index of each pair's corpus."""
     corpora = []
     for number, source in enumerate(sources):
         pairs: Any = load_pairs(source)

@@ -20,26 +20,23 @@ def c_function(name: str) -> Any:
 
 
 def return_free_memory() -> None:
-    """Return freed memory to the operating system. For example, after the training of a tokenizer the C
-    library keeps half a gigabyte of freed memory.
-    """
+    """Return freed memory to the system, such as half a gigabyte after the training of a tokenizer."""
     trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 class MappedFiles:
-    """The memory-mapped Arrow files of this process. The operating system loads a page into memory at the
-    first access.
-    """
+    """The memory-mapped Arrow files of this process."""
 
     def __init__(self) -> None:
         self._shared_bytes_after_release = 0
         self._advise = c_function("madvise")
 
     def release(self) -> None:
-        """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`. At the
-        next access to a removed memory page, the operating system reads the page from the Arrow file again.
+        """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`.
+
+        At the next access to a removed page, the operating system reads the page from the file again.
         """
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
@@ -48,9 +45,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # Store how many bytes of shared memory remain. Then the next call of `release` counts only the memory
-        # pages that were loaded after this call. The number of remaining bytes is not 0, because the code of
-        # shared libraries also counts as shared memory.
+        # The code of shared libraries also counts as shared memory. Store the remaining bytes, so that the
+        # next call counts only the pages that were loaded after this call.
         self._shared_bytes_after_release = _shared_bytes()
 
 

@@ -27,9 +27,7 @@ csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, key: str) -> list[str]:
-    """Return the files that a field of `PairSource` names. The files of a shell pattern are sorted by
-    name. Error messages name `key`.
-    """
+    """Return the files that a field of `PairSource` names, the files of a shell pattern sorted by name."""
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)
@@ -57,10 +55,7 @@ def existing_pair_files(given: Files, key: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return the distillation record of each file: a list with one dict per file. The first line of a file
-    from `vaswani distill` contains a dict that describes the teacher models and the beam search. For other
-    files, the dict is empty.
-    """
+    """Return what `vaswani distill` wrote into the first line of each file: a dict, empty for other files."""
     records = []
     try:
         for path in existing_pair_files(files, "pairs_file") if files else []:
@@ -76,11 +71,10 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
 def read_pairs(
     shards: list[dict[str, str]], languages: tuple[str, str], cache_key: tuple
 ) -> Iterator[dict[str, str]]:
-    """Yield the sentence pairs of files, one shard after the other. A shard maps names of `PairSource` fields
-    to files.
+    """Yield the sentence pairs of files. A shard maps names of `PairSource` fields to files.
 
-    `cache_key` contains the sizes and modification times of the files, because the library `datasets` finds
-    pairs in its cache by a hash of the arguments of `read_pairs`. If a file changes, the hash changes.
+    `cache_key` contains the sizes and modification times of the files, because `datasets` finds pairs in its
+    cache by a hash of the arguments.
     """
     for files in shards:
         is_empty = True
@@ -93,9 +87,7 @@ def read_pairs(
 
 
 def _read_shard(files: dict[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the sentence pairs of one file, or of a source file and a target file. `files` maps names of
-    `PairSource` fields, such as `source_file`, to files.
-    """
+    """Yield the sentence pairs of one shard."""
     if "text_file" in files:
         for line in read_lines(files["text_file"]):
             yield {"source": line, "target": line}
@@ -167,9 +159,7 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """Return the sentences of a row in two languages, as a dict with the keys `source` and `target`. A
-    missing value becomes an empty sentence.
-    """
+    """Return the sentences of a row in two languages. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     # Usually, the column `translation` maps each language to a sentence. But if a language of the recipe has

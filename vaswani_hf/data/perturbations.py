@@ -48,9 +48,7 @@ def typos(source: str, target: str, rng: Random) -> tuple[str, str]:
 
 
 def final_punctuation(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Remove the punctuation at the end of the source and the target. If the source or the target has no
-    final punctuation, or consists only of punctuation, the pair is not changed.
-    """
+    """Remove the final punctuation of both sides, if both sides have final punctuation and other text."""
     shorter_source = _FINAL_PUNCTUATION.sub("", source)
     shorter_target = _FINAL_PUNCTUATION.sub("", target)
     if shorter_source in ("", source) or shorter_target in ("", target):
@@ -72,11 +70,10 @@ def spaces(source: str, target: str, rng: Random) -> tuple[str, str]:
 
 
 def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Insert the same placeholder, such as `{name}`, into the source and the target.
+    """Replace a name or number by the same placeholder, such as `{name}`, in the source and the target.
 
-    The placeholder replaces a name or a number that occurs exactly once in the source and exactly once in the
-    target. If there is no such word, the placeholder is inserted at the beginning of the source and the
-    target.
+    The word must occur exactly once on each side. If there is no such word, the placeholder is inserted at
+    the beginning of both sides.
     """
     placeholder = rng.choice(_PLACEHOLDER_FORMS) % _identifier(rng)
     in_target = _COPIED_WORD.findall(target)
@@ -105,11 +102,7 @@ PLACEHOLDER = re.compile(r"\{\{\w+\}\}|\$?\{\w+\}|%\(\w+\)s|<\w+>|%\w+")
 
 
 class Augmenter:
-    """Applies perturbations to sentence pairs at random. The section `data.augment` of the recipe sets the
-    probability of each perturbation.
-
-    A language tag at the beginning of the source, such as `>>en<<`, stays unchanged.
-    """
+    """Applies perturbations at random. A language tag such as `>>en<<` before the source stays unchanged."""
 
     def __init__(self, rates: Augmentation, tags: Sequence[str] = ()):
         self._rates = {name: getattr(rates, name) for name in PERTURBATIONS}
@@ -135,9 +128,7 @@ def _sample(items: list, text: str, rng: Random) -> list:
 
 
 def _with_typo(word: str, rng: Random) -> str:
-    """Add one typo to a word: exchange two letters, leave out a letter, double a letter, or replace a letter
-    by the next letter of the word. A typo never changes the first letter of a word.
-    """
+    """Exchange two letters, or leave out, double or replace one letter, but never the first letter."""
     place = rng.randrange(1, len(word) - 1)
     before, first, second, after = word[:place], word[place], word[place + 1], word[place + 2 :]
     return before + rng.choice((second + first, second, first + first + second, second + second)) + after

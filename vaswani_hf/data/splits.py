@@ -19,11 +19,7 @@ def load_splits(
     data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """Load the texts of the training, validation and test split. The value of a missing split is None.
-
-    `data.validation_size` and `data.test_size` take the validation split and the test split out of the
-    training split. `load_splits` calls `check_split` for each split that is not a stream.
-    """
+    """Load the texts of each split (None if missing). Call `check_split` for each split that is no stream."""
     texts: dict[str, Any] = {}
     for split in SPLITS:
         with naming_split(split):
@@ -49,9 +45,7 @@ def naming_split(split: str) -> Iterator[None]:
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, its size (`data.validation_size` or
-    `data.test_size`), its dataset and key, or its toy corpus.
-    """
+    """Return the name of a split for messages: its files, its size, its dataset or its toy corpus."""
     if files := data.files(split):
         return " and ".join(files)
     if split in data.held_out_sizes:
@@ -62,9 +56,9 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Raise an error if every pair of a split has an empty source or an empty target. The error message
-    consists of the name of the split and the text `fault`. For a training or validation split, also raise an
-    error if every pair with a non-empty source and a non-empty target has too many characters.
+    """Raise an error with the text `fault` if every pair has an empty side.
+
+    Except in a test split, also raise an error if all pairs with text have too many characters.
     """
     name = split_name(data, split)
     max_length = data.max_length
@@ -73,8 +67,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # Do not check sentence lengths in a test split, because a test translates and scores sentences of any
-        # length.
+        # A test translates and scores sentences of any length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):

@@ -22,14 +22,11 @@ _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
-    """Yields the training batches of one process from a stream of tokenized sentence pairs, for an unlimited
-    number of epochs.
+    """Yields the training batches of one process from a stream of tokenized sentence pairs, without end.
 
-    A window is a number of consecutive sentence pairs. The pairs of a window are shuffled, sorted by length
-    and divided into batches, and then the batches are shuffled. If the last pairs of an epoch fill less than
-    one batch, these pairs are added to the epoch's last window of sentence pairs. Every process reads the
-    whole stream. Use `DataLoader(stream, batch_size=None, collate_fn=collator)` without workers, because
-    `state_dict` must run in the process that reads the stream.
+    The pairs of a window are shuffled, sorted by length and divided into batches, and then the batches are
+    shuffled. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
     # None, because the number of batches in an epoch of a stream is unknown.
@@ -46,9 +43,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """`pairs` is a stream from `prepare_pairs`. A window contains enough sentence pairs for
-        `window_batches` full batches.
-        """
+        """A window contains enough sentence pairs for `window_batches` full batches."""
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed
@@ -61,12 +56,11 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return the state of the stream for `load_state_dict`. All processes return the same state. A run
-        with another number of processes can load the state.
+        """Return the state for `load_state_dict`. All processes return the same state.
 
-        `position` is the number of batches on which all processes together have trained in all epochs. By
-        default, `position` is the number of batches that the iterators of all processes together have
-        yielded.
+        A run with another number of processes can load the state. `position` is the number of batches on
+        which all processes have trained in all epochs. By default, `position` is the number of batches that
+        all processes have yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -77,9 +71,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the next iteration from a result of `state_dict`. The iteration reads the current window
-        from its beginning, and skips the batches on which the run has already trained.
-        """
+        """Continue from a result of `state_dict`. The iteration skips the batches of the earlier training."""
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
@@ -91,9 +83,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
             yield batches[self._process_index]
 
     def _sequence(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the batches of all processes and all epochs, without the batches on which the run has already
-        trained.
-        """
+        """Yield the batches of all processes and epochs, without the batches on which the run has trained."""
         done = self._position
         number = self._window["first_batch"]
         epoch = self._window["epoch"]
@@ -119,14 +109,11 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """Yield the windows of sentence pairs in an epoch, beginning at the stream position `start`. A window
-        is a tuple of the position at which the window begins, and its sentence pairs.
-        """
+        """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # The size of a pair is the fraction of a batch that the pair fills, multiplied by the product of the
-        # two token budgets to get an integer. A sum of floating-point sizes would have rounding errors. With
-        # rounding errors, a resumed run could begin a window of sentence pairs at another stream position
-        # than the original run.
+        # The size of a pair is the fraction of a batch that the pair fills, times the product of the two
+        # token budgets. Floating-point sizes would have rounding errors, so that a resumed run could begin a
+        # window at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
@@ -136,9 +123,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Before yielding a full window of sentence pairs, read the pairs of one more batch. If the epoch
-            # ends before the additional batch is full, the last window also contains the pairs of the
-            # additional batch.
+            # Read the pairs of one more batch before yielding a full window. If the epoch ends before the
+            # additional batch is full, the last window also contains these pairs.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -153,8 +139,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Shuffle the pairs, because pairs of equal lengths would otherwise be in the same batch in each
-        # epoch.
+        # Without the shuffle, pairs of equal lengths would be in the same batch in each epoch.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])
@@ -164,11 +149,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """Reads the sentence pairs of a stream epoch by epoch, alternately from several shards. A resumed run can
-    start to read at any position.
+    """Reads a stream epoch by epoch, alternately from several shards, in another order in each epoch.
 
-    Each epoch reads the shards in a different order. The shuffle buffer of `datasets` is not used, because
-    its content is lost when a run stops. A stream with a single shard is read in its stored order.
+    The shuffle buffer of `datasets` is not used, because its content is lost when a run stops. A stream with
+    a single shard is read in its stored order.
     """
 
     def __init__(self, pairs: IterableDataset, seed: int):
@@ -180,16 +164,12 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch: the open shards with the position in each shard, the number of
-        shards opened in this epoch, and the index of the open shard that is read next.
-        """
+        """Return the open shards with their positions, the number of opened shards, and the next shard."""
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """Yield the sentence pairs of an epoch, beginning at the position `place`. `place` is a result of
-        `state_dict`, or None for the beginning of the epoch.
-        """
+        """Yield the pairs of an epoch, beginning at `place`, a result of `state_dict`, or None."""
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:
             place = {"open": [], "opened": 0, "turn": 0}

@@ -19,19 +19,14 @@ _MAX_WORDS = 500_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as plain values, from which another process can build the tokenizer again. `text` is the
-    JSON text of the tokenizer without padding and truncation. The field `split_special_tokens` is a copy of
-    the attribute `split_special_tokens` of the tokenizer.
-    """
+    """A tokenizer as picklable values. `text` is the JSON text without padding and truncation."""
 
     text: str
     split_special_tokens: bool
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Equal tokenizers give equal results, even if the tokenizers are from different
-    folders or have already encoded texts.
-    """
+    """Serialize a tokenizer. Equal tokenizers give equal results, even after encoding texts."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
@@ -40,18 +35,14 @@ def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokeniz
 # Cache two objects of `TextEncoder`, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
-    """Return the `TextEncoder` of a tokenizer from a cache. Each process creates one encoder per
-    tokenizer.
-    """
+    """Return the `TextEncoder` of a tokenizer from the cache of this process."""
     return TextEncoder(tokenizer)
 
 
 class TextEncoder:
-    """Encodes texts into the same token ids as a tokenizer does, including `<s>` or `</s>`, but encodes each
-    distinct word only once.
+    """Encodes texts as a tokenizer does, with `<s>` or `</s>`, but each distinct word only once.
 
-    A tokenizer spends most of its time on words that have already occurred. `TextEncoder` splits texts into
-    words with functions of Arrow, and calls the tokenizer only for new words
+    `TextEncoder` splits texts into words with functions of Arrow, and calls the tokenizer only for new words
     (scripts/benchmarks/encoding.md).
     """
 
@@ -74,9 +65,7 @@ class TextEncoder:
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
-        """Return a list of int32 token ids for each text. The texts must not begin or end with white
-        space.
-        """
+        """Return the int32 token ids of each text. The texts must not begin or end with white space."""
         if not self._encodes_words_alone:
             return _as_lists(self._encode(texts.to_pylist(), special=True))
         # A single space between two words is part of the second word.
@@ -129,9 +118,7 @@ def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """Return True if a normalizer, given as JSON, adds a space before the text and normalizes each word
-    independently of other words.
-    """
+    """Return True if a normalizer (JSON) adds a space before a text and normalizes each word on its own."""
     steps = (normalizer or {}).get("normalizers", [])
     return (
         bool(steps)
@@ -141,8 +128,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """Return True if the tokenizer treats the spaces before and after an added token as part of the token,
-    and the content of the token has no spaces.
+    """Return True if an added token includes the spaces around the token, but contains no space.
 
     Such a token does not change the token ids of the neighbouring words.
     """
@@ -153,8 +139,6 @@ def _separates_words(token: dict[str, Any]) -> bool:
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Return True if a pre-tokenizer, given as JSON, splits texts as the tokenizers of `train_tokenizer`
-    do.
-    """
+    """Return True if a pre-tokenizer (JSON) splits texts as the tokenizers of `train_tokenizer` do."""
     parts = pre_tokenizer or {}
     return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

@@ -69,9 +69,7 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 @dataclass(frozen=True)
 class TextForm:
-    """Describes which special tokens a tokenizer adds to a text, and whether the tokenizer adds a space
-    before the text.
-    """
+    """The special tokens that a tokenizer adds to a text, and whether a space is added before the text."""
 
     # If True, the tokenizer adds a space before a text, and removes the space in decoding. A word at the
     # beginning of a text then has the same token ids as inside a text.
@@ -94,12 +92,10 @@ def write_tokenizers(
     folder: Path,
     **kind: Any,
 ) -> None:
-    """Write the source and the target tokenizer of a corpus into the folder of a run.
+    """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible.
 
-    `train_on(section, pairs, model_max_length)` trains the two tokenizers. If an earlier run has trained
-    tokenizers with the same settings on the same files, the tokenizers are copied from the cache. Besides the
-    settings, the tokenizers depend on the values in `kind`, such as the name of the task. A hash of the
-    corpus files, the settings and `kind` identifies tokenizers in the cache.
+    A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
+    the other values that change the tokenizers, such as the name of the task.
     """
 
     def train(place: Path) -> None:
@@ -133,9 +129,7 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write the tokenizers into the cache folder `kept`. Replace an existing folder
-    `kept`, because the caller has found a missing or damaged file in the folder.
-    """
+    """Train tokenizers into the cache folder `kept`. Replace an existing folder, because it is damaged."""
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
     try:
@@ -162,9 +156,7 @@ def train_on_sides(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on the columns `sides` of sentence pairs. `section` is the recipe section
-    `tokenizer`.
-    """
+    """Train a tokenizer on the columns `sides` of sentence pairs."""
     return train_tokenizer(
         training_texts(pairs, sides, model_max_length),
         vocab_size or section.vocab_size,
@@ -179,9 +171,7 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """Yield the texts of sentence pairs. `sides` contains "source", "target" or both. Leave out pairs with
-    too many characters (see `has_too_many_characters`).
-    """
+    """Yield the texts of the columns `sides`, without the pairs that have too many characters."""
     for batch in _batches(pairs):
         kept = [
             row
@@ -194,9 +184,7 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """For a dataset, yield batches of consecutive pairs that begin at regularly spaced positions. For a
-    stream, yield batches of the first pairs. All batches together have at most `TRAINING_PAIRS` pairs.
-    """
+    """Yield at most `TRAINING_PAIRS` pairs in batches: at regular intervals, or the first of a stream."""
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
@@ -221,12 +209,9 @@ def train_tokenizer(
     """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
-    exactly, except for the language tags `tags`.
-
-    `vocab_size` includes the special tokens, the bytes and the language tags `tags`, but not `<mask>`. If the
-    corpus has few distinct words, the vocabulary is smaller than `vocab_size`. Each character of the texts
-    that has several bytes in UTF-8 gets a vocabulary entry. If `vocab_size` is too small for all such
-    characters, only the most frequent characters get entries, and the function logs a warning.
+    exactly, except for the language tags `tags`. `vocab_size` includes the special tokens, the bytes and
+    `tags`, but not `<mask>`. If `vocab_size` is too small for all non-ASCII characters, only the most
+    frequent characters get entries.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -254,9 +239,7 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add three parts to a trained tokenizer: `<mask>` if `form.has_mask` is True, the decoder that converts
-    tokens to text, and the post-processor that adds `<s>` or `</s>`.
-    """
+    """Add `<mask>` if `form` has a mask, the decoder, and the post-processor that adds `<s>` or `</s>`."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
     # In decoding, remove the tokens that are language tags, but keep ordinary text with the characters of a
@@ -279,21 +262,12 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """Return the token `<mask>`. In a text, `<mask>` includes the preceding space, because the first token of
-    a word also includes the preceding space.
-    """
+    """Return `<mask>`, with the preceding space as part of the token, as in the first token of a word."""
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. The copied tokenizer keeps all tokens of the
-    vocabulary.
-
-    A tokenizer that was imported from another library supports only the `TextForm` `SENTENCE` (`</s>` at the
-    end of a text, and no `<mask>`). If `form` is `SENTENCE`, `with_form` returns an imported tokenizer
-    unchanged. For an imported tokenizer and another `TextForm` than `SENTENCE`, `with_form` raises a
-    ValueError.
-    """
+    """Return a copy of a tokenizer with another `TextForm`. An imported tokenizer allows only `SENTENCE`."""
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
             raise ValueError("has tokenizers of another library")
@@ -306,9 +280,7 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """Train BPE on characters, and convert the result to byte-level BPE. The first merges join the bytes of
-    each non-ASCII character to one token.
-    """
+    """Train BPE on characters. Return byte-level BPE, with merges of the bytes of each character first."""
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer

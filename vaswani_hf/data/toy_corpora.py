@@ -232,9 +232,7 @@ cc CC and or
 
 
 def english_words(number: int) -> str:
-    """Write a number below 1,000,000 in British English, such as "one thousand one hundred and
-    twenty-one".
-    """
+    """Write a number below 1,000,000 in British English: "one thousand one hundred and twenty-one"."""
     thousands, rest = divmod(number, 1000)
     if thousands == 0:
         return _words_below_1000(rest, "en")
@@ -284,22 +282,15 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers that belong to the split `split`. The `source` of a pair is the number in English
-    words, and the `target` is the same number as a German word.
+    """Draw numbers of a split. The `source` is in English words, and the `target` is one German word.
 
-    A number is drawn in two steps, because 90 % of the numbers would have six digits if all numbers had equal
-    probability. Step 1 chooses how many digits (0 to 3) the thousands have, and how many digits (0 to 3) the
-    remainder below 1000 has. For example, the thousands of 471,005 have 3 digits, and the remainder 5 has 1
-    digit. All 16 choices in step 1 have equal probability. Step 2 draws a random number whose thousands and
-    whose remainder have as many digits as step 1 has chosen. In the splits "validation" and "test", step 1
-    excludes a choice after all numbers with the chosen numbers of digits have been drawn.
+    First the numbers of digits (0 to 3) of the thousands and of the remainder below 1000 are drawn, with
+    equal probability for all 16 combinations, because 90 % of all numbers have six digits. A number can occur
+    again only in the split "train", after all numbers with the same combination have been drawn.
 
-    The split of a number ("train", "validation" or "test") does not depend on the seed. The splits
-    "validation" and "test" have about 5 % of the numbers each. The split "train" has the remaining numbers
-    and all numbers below 100. A number can occur more than once in the split "train", but at most once in the
-    splits "validation" and "test". A number occurs again only after all numbers with the same choice in step
-    1 (the digits of the thousands, the digits of the remainder) have been drawn. A larger `num_pairs` only
-    adds pairs at the end of the list.
+    The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
+    the numbers each. The split "train" has the other numbers and all numbers below 100. A larger `num_pairs`
+    only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -331,10 +322,7 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers from 0 to 999,999 that belong to any split. If `is_endless` is True, a number can
-    occur again after all numbers with the same digit counts (of the thousands, and of the remainder below
-    1000) have been drawn.
-    """
+    """Yield random numbers from 0 to 999,999. If `is_endless` is True, numbers can occur again."""
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
         for thousands, rests in itertools.product(_RANGES, _RANGES)
@@ -360,10 +348,10 @@ def _numbers_of_shape(
 
 
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
-    """Yield each number `1000 * t + r` once, with `t` from `thousands` and `r` from `rests`, in random order.
+    """Yield the numbers `1000 * t + r`, `t` from `thousands` and `r` from `rests`, in random order.
 
-    The algorithm is a Fisher-Yates shuffle that stores only moved numbers. Therefore the shuffle yields the
-    first number immediately, even if there are 810,000 numbers.
+    The Fisher-Yates shuffle stores only moved numbers. Therefore it yields the first number immediately, even
+    if there are 810,000 numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -377,9 +365,8 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate the constituency trees of random sentences of one split. All sentences are different.
 
-    The split of a sentence ("train", "validation" or "test") does not depend on the seed. The splits
-    "validation" and "test" have about 5 % of the sentences each. The split "train" has the remaining
-    sentences. A larger `num_trees` only adds trees at the end of the list.
+    The split of a sentence does not depend on the seed. The splits "validation" and "test" have about 5 % of
+    the sentences each. A larger `num_trees` only adds trees at the end of the list.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -429,9 +416,7 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """Return a dict that maps the left side of each grammar rule to a list of right sides. In the list of
-    right sides, a rule with the weight `w` occurs `w` times.
-    """
+    """Return the right sides of each left side. A rule with the weight `w` occurs `w` times in the list."""
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):
         numbers = [("s", "p"), ("p", "s")] if "#" in line else [("s", "p")]

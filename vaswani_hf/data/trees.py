@@ -55,9 +55,7 @@ class Constituent(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituency tree. `str(tree)` is one line of brackets: `(S (NP (DT the) (NN dog)) (VP (VBZ
-    barks)))`.
-    """
+    """A constituency tree. `str(tree)` is `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`, for example."""
 
     # The linearisation of the tree: `(S`, `(NP`, …, `)`, and `XX` for each word.
     symbols: tuple[str, ...]
@@ -78,16 +76,12 @@ class Tree:
 
     @property
     def sentence(self) -> str:
-        """The words of the tree, separated by spaces. White space in a word becomes `_`, and `-LRB-` becomes
-        `(`.
-        """
+        """The words, separated by spaces. White space in a word becomes `_`, and `-LRB-` becomes `(`."""
         return " ".join(re.sub(r"\s", "_", unescaped(word)) for word in self.words)
 
     @property
     def constituents(self) -> list[Constituent]:
-        """All constituents of the tree. Each constituent comes after the constituents inside it. The tags of
-        words are not constituents.
-        """
+        """All constituents, each after the constituents inside. The tags of words are not constituents."""
         found: list[Constituent] = []
         opened: list[tuple[str, int]] = []
         position = 0
@@ -124,9 +118,7 @@ def tree_from_symbols(
 
 
 def _is_constituent(symbols: Sequence[str]) -> bool:
-    """Return True if the symbols form exactly one tree: only the last symbol closes the first bracket, and no
-    bracket is empty.
-    """
+    """Return True if the symbols form exactly one tree without empty brackets."""
     depth = 0
     previous = None
     for symbol in symbols:
@@ -146,9 +138,7 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_from_text(text: str) -> Tree:
-    """Read a text that contains one tree. The returned tree has no traces (elements without words), no
-    function tags (`-SBJ` in `NP-SBJ`), and no bracket that only marks the whole sentence.
-    """
+    """Return the only tree of a text, cleaned as in `read_trees`."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")
@@ -156,12 +146,10 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """Yield each tree of a treebank. Remove traces, function tags, and brackets that only mark a whole
-    sentence.
+    """Yield the trees of a treebank without traces, function tags and brackets around a whole sentence.
 
-    A tree may have several lines. All lines of a tree except the first must be indented, as in the files of
-    the Penn Treebank. A tree that contains only traces becomes a tree without words. Error messages contain
-    `place`, the name of the file, and the number of the line.
+    All lines of a tree except the first must be indented, as in the files of the Penn Treebank. A tree that
+    contains only traces becomes a tree without words.
     """
     # A block of lines begins at a line that begins with a bracket, and ends before the next such line.
     block: list[str] = []
@@ -178,7 +166,7 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
 
 
 def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterator[Tree]:
-    """Yield the trees of a block of lines. `first_line` is the line number of the first line of the block."""
+    """Yield the trees of a block of lines, which begins at the line with the number `first_line`."""
 
     def refuse(position: int, fault: str) -> None:
         line = first_line + block.count("\n", 0, position)
@@ -217,9 +205,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Return an error message if a token is not allowed at its position, else None. `is_inside` is True
-    inside a tree, and False between two trees.
-    """
+    """Return the fault of a token, or None. `is_inside` is False between two trees."""
     if token["empty"]:
         label = "".join(token["empty"].split())
         return f"the bracket `{label}` has no word in it; write (TAG word), or remove the bracket"
@@ -247,9 +233,7 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove outermost brackets with a label in `WRAPPERS`. If a single word or several constituents remain,
-    put a bracket with the label TOP around them.
-    """
+    """Remove outermost brackets in `WRAPPERS`. Several constituents or a single word get a bracket TOP."""
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
     while symbols and symbols[0].removeprefix(OPEN) in WRAPPERS and _is_constituent(symbols[1:-1]):
@@ -260,19 +244,13 @@ def _without_wrappers(symbols: list[str]) -> list[str]:
 
 
 def _cleaned_label(label: str) -> str:
-    """Return a label without function tags and indices: `NP-SBJ-1` becomes `NP`. If the label has several
-    alternatives, as in `NP|ADJP`, return the first alternative.
-    """
+    """Return a label without function tags, indices and alternatives: `NP-SBJ-1` becomes `NP`."""
     found = _LABEL.match(label)
     return found[0] if found else label
 
 
 def treebank_files(names: list[str]) -> list[str]:
-    """Return the files of a treebank. `names` contains files, patterns, and folders with `.mrg` files at any
-    depth.
-
-    The files of a pattern or of a folder are sorted by name.
-    """
+    """Return the files of a treebank. `names` are files, patterns, and folders with `.mrg` files."""
     files: list[str] = []
     for name in names:
         is_pattern = has_magic(name) and not os.path.exists(name)
@@ -289,9 +267,7 @@ def treebank_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """Return the `.mrg` files in the folder `path`, or the file `path` itself. Return an empty list if `path`
-    does not exist.
-    """
+    """Return the `.mrg` files in a folder, the file `path` itself, or [] if `path` does not exist."""
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
     return [path] if os.path.isfile(path) else []

@@ -14,14 +14,12 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
-    An epoch is a list of sentence pairs, and a place is an index in the list. A corpus with `n` pairs and the
-    weight `w` fills `m = round(w * n)` places in the list of each epoch. The pairs of a corpus are sorted by
-    length. For each epoch and each corpus, `of_epoch` draws a random integer `r` from 0 to `n - 1`. Place `j`
-    (0 to `m - 1`) of the corpus contains the pair with the index `floor((j * n + r) / m)` in the sorted
-    corpus. Therefore each pair of the corpus occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. Each
-    place in the list of an epoch has a fixed source length and a fixed target length: the lengths of the
-    longest source and of the longest target that the place can contain in any epoch. Therefore the batch
-    bounds (the positions at which the batches begin in the list sorted by length) are the same in all epochs.
+    A corpus with `n` pairs and the weight `w` fills `m = round(w * n)` places (at least one if `w > 0`) in
+    the list of each epoch. For each epoch and each corpus, `of_epoch` draws a random integer `r` from 0 to `n
+    - 1`. Place `j` of the corpus contains the pair with the index `floor((j * n + r) / m)` in the corpus
+    sorted by length. Therefore each pair occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. The
+    lengths of a place are the largest lengths that the place can contain in any epoch. Therefore the batch
+    bounds are the same in all epochs.
     """
 
     def __init__(
@@ -32,9 +30,7 @@ class WeightedPairs:
         weights: list[float],
         seed: int,
     ):
-        """`corpora` [N] contains the index of each pair's corpus. `weights` contains one weight per
-        corpus.
-        """
+        """`corpora` [N] contains the index of each pair's corpus. `weights` has one weight per corpus."""
         self._seed = seed
         # Put pairs that have the same source length and the same target length into a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
@@ -65,11 +61,7 @@ class WeightedPairs:
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Return the list of the sentence pairs of an epoch, as indices [P] int64.
-
-        If an epoch contains pair `n` several times, the copies have the indices `n`, `n + N`, `n + 2N`, and
-        so on.
-        """
+        """Return the pair indices [P] int64 of an epoch. Copies of pair `n` are `n`, `n + N`, `n + 2N`, …."""
         # Use a seed of three numbers, [seed, epoch, 1], because `TokenBudgetSampler` draws its random numbers
         # with the seed [seed, epoch].
         generator = np.random.default_rng([self._seed, epoch, 1])
@@ -85,9 +77,7 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return an array [num_places]: for each place of a corpus in the list of an epoch, the largest length of
-    the pairs that the place can contain. `lengths` contains the lengths of all pairs of the corpus.
-    """
+    """Return the largest length [num_places] that each place of a corpus can contain in any epoch."""
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places

@@ -55,8 +55,7 @@ class Direction:
         translate (Callable): The pipeline of the model, as `pipeline("translation")` returns it.
         num_beams (int): The default number of beams.
         examples (sequence): Example texts that the page offers.
-        explain (Callable, optional): A function that receives a text and a number of beams, and returns HTML
-            that shows the attention. If None, the page does not show the attention.
+        explain (Callable, optional): Returns HTML with the attention for a text and a number of beams.
     """
 
     label: str
@@ -67,9 +66,7 @@ class Direction:
 
 
 def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
-    """Start the page, and return the result of `gradio.Blocks.launch`. `options` are passed to
-    `gradio.Blocks.launch`.
-    """
+    """Start the page. `options` are arguments of `gradio.Blocks.launch`."""
     theme = gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=MONOSPACE_FONTS).set(
         # Use a dark blue for the button, because its white text is hard to read on the default colors.
         button_primary_background_fill="*primary_600",
@@ -86,9 +83,10 @@ class _Actions:
         self.directions = {direction.label: direction for direction in directions}
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
-        """Return the translation, and HTML of the confidences, of the word alignment, of the other
-        translations and of the attention. The HTML of the attention is always an empty string, so that a new
-        translation removes the attention of the previous text from the page.
+        """Return the translation, and HTML: confidences, word alignment, other translations, attention.
+
+        The HTML of the attention is always empty, so that the page removes the attention of the previous
+        text.
         """
         if not text.strip():
             return "", "", "", "", ""
@@ -122,9 +120,7 @@ class _Actions:
         return f'<iframe title="Attention" srcdoc="{escape(_checked(function, text, num_beams))}"></iframe>'
 
     def swap(self, label: str, translation: str) -> tuple[str, str]:
-        """Swap the languages: return the label of the other direction, and the translation as the new source
-        text.
-        """
+        """Return the label of the other direction, and the translation as the new source text."""
         labels = list(self.directions)
         return labels[1 - labels.index(label)], translation
 
@@ -182,9 +178,7 @@ def _checked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def words_as_html(words: Sequence[dict[str, Any]]) -> str:
-    """Return the words of a translation with their confidences. A darker background of a word means a lower
-    confidence. The number above a word is its confidence.
-    """
+    """Return the words with their confidences. A darker background means a lower confidence."""
     parts = []
     for entry in words:
         confidence = entry["confidence"]
@@ -196,9 +190,7 @@ def words_as_html(words: Sequence[dict[str, Any]]) -> str:
 
 
 def alignment_as_html(text: str, translation: str, alignment: str) -> str:
-    """Return a picture with the words of the text, the words of the translation, and lines between aligned
-    words. `alignment` is in Pharaoh format, such as "0-0 1-2".
-    """
+    """Return a picture of lines between aligned words. `alignment` is in Pharaoh format: "0-0 1-2"."""
     source, target = text.split(), translation.split()
     if not alignment or not source or not target:
         return ""

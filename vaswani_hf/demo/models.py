@@ -20,9 +20,7 @@ from ..model.pipeline_vaswani import TranslationPipeline
 
 @dataclass
 class DemoModel:
-    """A translation model that the demo page offers. The class `Direction` in interface.py has the same
-    fields, but interface.py needs gradio.
-    """
+    """A model of the demo page, with the fields of `Direction`, because interface.py needs gradio."""
 
     label: str
     translate: TranslationPipeline
@@ -35,7 +33,6 @@ def load_models(names: Sequence[str], device: str | None) -> list[DemoModel]:
     """Load models by name."""
     models = [_load_model(name, device) for name in names]
     labels = [model.label for model in models]
-    # If several models translate in the same direction, add the name of the model to their labels.
     for model, name in zip(models, names, strict=True):
         if labels.count(model.label) > 1:
             model.label = f"{model.label} ({Path(name).name})"

@@ -86,10 +86,7 @@ def push_with_space(
     private: bool = False,
     **options: Any,
 ) -> None:
-    """Push a checkpoint, and create or update a Space with a page on which people try the pushed model.
-
-    `options` are further arguments of `push`.
-    """
+    """Push a checkpoint, and create or update its Space. `options` are further arguments of `push`."""
     check_space(checkpoint, space)
     with TemporaryDirectory() as folder:
         page = None
@@ -106,9 +103,7 @@ def push_with_space(
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:
-    """Raise a ValueError if the name of the Space is invalid, or if the checkpoint is not a translation
-    model.
-    """
+    """Raise an error if the name of the Space is invalid, or if the checkpoint does not translate."""
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
         raise InvalidValueError(
@@ -117,9 +112,7 @@ def check_space(checkpoint: str | Path, space: str) -> None:
 
 
 def export_page(checkpoint: str | Path, repository: str, folder: Path) -> Path:
-    """Export the page of a static Space to a new folder in `folder`. The title of the page is the name of the
-    repository of the model. Raise a ValueError if the page does not support the model.
-    """
+    """Export the page of a static Space. The title of the page is the name of the model's repository."""
     page = folder / repository.split("/")[-1]
     print(export(checkpoint, page, "html"), flush=True)
     return page
@@ -135,24 +128,10 @@ def push_space(
     private: bool = False,
     token: str | bool | None = None,
 ) -> str:
-    """Create or update the Space of a pushed checkpoint, download the Space, and compare the downloaded files
-    with the pushed files.
+    """Create or update the Space of a pushed checkpoint, and compare the downloaded files.
 
-    Args:
-        checkpoint (str or Path): The folder of the checkpoint.
-        model (str): The repository of the checkpoint, as user/name.
-        commit (str): The commit of `model` whose code the Space runs.
-        space (str): The repository of the Space, as user/name.
-        page (Path, optional): The result of `export_page` for a static Space. By default, the Space has the
-            SDK "gradio".
-        private (bool): If True, a new Space is private.
-        token (str or bool, optional): The access token, see `push`.
-
-    Returns:
-        str: The URL of the commit in the Space.
-
-    Raises:
-        HubError: If the Space cannot be written.
+    The Space runs the code of the commit `commit` of the repository `model`. For a static Space, `page` is
+    the result of `export_page`. Return the URL of the commit in the Space.
     """
     with only_hub_errors(), TemporaryDirectory() as name:
         sdk: Literal["gradio", "static"] = "gradio" if page is None else "static"

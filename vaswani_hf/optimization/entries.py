@@ -21,18 +21,13 @@ from ..settings.sections import ModelSettings
 
 
 class BuildOptimizer(Protocol):
-    """A function that creates an optimizer for a model. `settings` is the section `training` of a recipe.
-    `bf16` is True if the run computes in bfloat16. The initial learning rate of the optimizer has no effect,
-    because the schedule sets the learning rate before each step.
-    """
+    """Creates an optimizer. Its learning rate has no effect: the schedule sets the rate before each step."""
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
 
 
 def accept_any_training(settings: Any) -> None:
-    """Accept every section `training` without a check. `accept_any_training` is the `check` of each optimizer
-    that is compatible with all values of the other recipe keys.
-    """
+    """Accept every section `training`: the `check` of an optimizer that is compatible with all keys."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +38,9 @@ class Optimizer:
         name (str): The value of `training.optimizer`.
         build (BuildOptimizer): Creates the optimizer for a model.
         settings (type): The settings class with the recipe keys of the optimizer.
-        needs_whole_weights (bool): True if the optimizer works only if each process stores all weights and
-            gradients of the model. Such an optimizer does not work if FSDP or DeepSpeed divides weights and
-            gradients between processes.
-        averages_weights (bool): True if the optimizer computes an average of the weights. Validations and the
-            final checkpoint use the averaged weights. The method `eval` of the optimizer puts the averaged
-            weights into the model, and the method `train` restores the trained weights.
-        check (Callable): A function that checks the section `training` of a recipe that selects the
-            optimizer. `check` raises a ValueError if the optimizer is not compatible with the values of the
-            other keys in the section.
+        needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
+        averages_weights (bool): True if `eval` and `train` switch the model to averaged weights and back.
+        check (Callable): Raises a ValueError if other keys of the section `training` are incompatible.
     """
 
     name: str
@@ -78,10 +67,9 @@ class Schedule:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
         settings (type): The settings class with the recipe keys of the schedule.
-        rate_key (str): The recipe key whose value multiplies the learning rate of every step. The error
-            message about a diverging run advises lowering the value of this key.
-        depends_on_length (bool): True if the learning rates depend on the total number of steps of the run. A
-            finished run with such a schedule cannot be continued for more steps.
+        rate_key (str): The recipe key whose value multiplies the learning rate of every step.
+        depends_on_length (bool): True if a finished run cannot be continued, because the learning rates
+            depend on the total number of steps.
     """
 
     name: str
@@ -92,11 +80,9 @@ class Schedule:
 
 
 class RegularizedLoss(Protocol):
-    """A function that computes the training loss of a batch. If a regulariser is on, a run trains on the
-    regularised loss instead of the loss that the model returns.
+    """Computes the training loss of a batch: a sum over tokens, divided by `num_items_in_batch`.
 
-    `wrapped` is the model, possibly inside a wrapper for distributed training, such as
-    DistributedDataParallel. The loss is a sum over tokens, divided by `num_items_in_batch`. `batch` contains
+    `wrapped` is the model, possibly inside a wrapper such as DistributedDataParallel. `batch` contains
     `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T] int64.
     """
 
@@ -106,10 +92,7 @@ class RegularizedLoss(Protocol):
 
 
 class BuildLoss(Protocol):
-    """A function that creates the loss of a regulariser for a model.
-
-    `autocast()` returns the autocast context of the model's forward pass.
-    """
+    """Creates the loss of a regulariser. `autocast()` returns the autocast context of the forward pass."""
 
     def __call__(
         self, model: VaswaniForSeq2SeqLM, settings: Any, autocast: Callable[[], AbstractContextManager]
@@ -128,17 +111,11 @@ class Regularizer:
         name (str): The name of the regulariser in messages.
         build (BuildLoss): Creates the loss for a model.
         settings (type): The settings class with the recipe keys of the regulariser.
-        strength (str): The recipe key that sets the strength of the regulariser. The value 0 turns the
-            regulariser off.
-        num_passes (int): The number of forward passes over a batch. A run computes all forward passes over a
-            batch together, as one larger batch.
-        needs_whole_weights (bool): True if the regulariser works only if each process stores all weights of
-            the model. Such a regulariser does not work if FSDP or DeepSpeed divides weights or gradients
-            between processes.
-        needs_encoder_decoder (bool): True if the regulariser works only with encoder-decoder models. Recipes
-            of language models have no keys for regularisers that need an encoder-decoder model.
-        check (Callable): A function that checks the sections `training` and `model` of a recipe that selects
-            the regulariser. `check` raises a ValueError if the regulariser would have no effect.
+        strength (str): The recipe key of the strength. The value 0 turns the regulariser off.
+        num_passes (int): The number of forward passes over a batch. A run computes the passes together.
+        needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
+        needs_encoder_decoder (bool): True if recipes of language models have no keys of the regulariser.
+        check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 
     name: str

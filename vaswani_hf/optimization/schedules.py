@@ -26,18 +26,14 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """Declares the recipe key `learning_rate`, which all schedules except "paper" need. The learning rate
-    rises to `learning_rate` during the warm-up.
-    """
+    """The recipe key of all schedules except "paper"."""
 
     learning_rate: float = recipe_key(gt=0)
     """The highest learning rate, which the schedule reaches at the last step of the warm-up."""
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """Return the learning rate of Equation 3 (Section 5.3): factor · d_model^-0.5 · min(step^-0.5, step ·
-    warmup_steps^-1.5).
-    """
+    """Return the learning rate of Equation 3 (Section 5.3), multiplied by `factor`."""
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
             raise InvalidValueError(f"`{name}` must be a positive integer, but is {value}.")
@@ -57,11 +53,7 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 
 
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """After the warm-up, the learning rate falls from its maximum almost to 0, along half a period of a
-    cosine curve.
-
-    The formula is Equation 5 of Loshchilov and Hutter 2017, without restarts.
-    """
+    """After the warm-up, half a period of a cosine: Equation 5 of Loshchilov and Hutter 2017, no restarts."""
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps

@@ -19,12 +19,7 @@ PAPER_TOKENS_PER_BATCH = 25_000
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """Create a settings class with the recipe keys of all optimizers, schedules and regularisers in
-    `entries`.
-
-    All fields of the class are optional, because a recipe sets only the keys of the selected optimizer and
-    schedule.
-    """
+    """Return a settings class with all recipe keys of `entries`. A recipe sets only some of the keys."""
     fields: dict[str, Any] = {}
     for entry in entries:
         for key, field in entry.settings.model_fields.items():
@@ -127,9 +122,7 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def early_stopping_key(self) -> str | None:
-        """The name of the key that turns early stopping on: "early_stopping_patience" if the recipe sets it,
-        else "early_stopping_score"; None without early stopping.
-        """
+        """The key that turns early stopping on, with priority for "early_stopping_patience", or None."""
         keys = ("early_stopping_patience", "early_stopping_score")
         return next((key for key in keys if getattr(self, key) is not None), None)
 
@@ -178,9 +171,7 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _refuse_second_average(self) -> None:
-        """Raise an error if the recipe also sets `ema_decay` or `average_checkpoints`, because the optimizer
-        already averages the weights.
-        """
+        """Raise an error if a recipe key would average the averaged weights of the optimizer again."""
         wanted = f"with `training.optimizer: {self.optimizer}`, but is"
         if self.ema_decay is not None:
             raise InvalidValueError(
@@ -194,9 +185,7 @@ class TrainingSettings(_EntryKeys):
             )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Raise an error for an unknown optimizer or schedule, or if the recipe sets a key of another
-        optimizer or schedule.
-        """
+        """Raise an error for an unknown entry, a missing key, or a key of another entry of the table."""
         selected = getattr(self, key)
         if selected not in table:
             names = " or ".join(repr(name) for name in table)
@@ -279,7 +268,5 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """Return the class of the section `training` for a model with the parts `stacks`: "encoder", "decoder" or
-    both.
-    """
+    """Return the class of the section `training` for the parts "encoder", "decoder" or both."""
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

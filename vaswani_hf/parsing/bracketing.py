@@ -29,12 +29,10 @@ _SAME_LABEL = {"PRT": "ADVP"}
 
 
 def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
-    """Score predicted trees against gold trees. `gold` and `predicted` must contain trees of the same
-    sentences in the same order.
+    """Score predicted trees against gold trees of the same sentences in the same order.
 
-    In the returned dict, `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the
-    percentage of sentences whose constituents are all correct. `sentences`, `gold_brackets`,
-    `predicted_brackets` and `matched_brackets` are counts.
+    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the percentage of sentences
+    whose constituents are all correct. The other entries are counts.
     """
     num_gold = 0
     num_predicted = 0
@@ -66,20 +64,13 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """Return True for each word of a tree that is punctuation, and False for all other words.
-
-    A word with a punctuation tag is punctuation. A word without a part-of-speech tag is punctuation if the
-    word itself is in `PUNCTUATION`.
-    """
+    """Return whether each word is punctuation, by its tag or, without a tag, by the word itself."""
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the scored constituents of a tree by label, start and end. The start is the number of words
-    before the constituent. The end is the start plus the number of words in the constituent. Neither number
-    counts punctuation.
-    """
+    """Count the scored constituents of a tree by label, start and end, in words without punctuation."""
     # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
     # is the number of all words of the sentence that are not punctuation.
     places = [0, *accumulate(is_kept)]
@@ -93,12 +84,10 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
 
 
 def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
-    """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
-    `Parser.parse`.
+    """Parse the sentences of gold trees. Return `bracketing_scores`, the speed and the predicted `trees`.
 
-    Return the dict of `bracketing_scores` with three additional entries: `seconds`, `sentences_per_second`
-    and `trees`. `trees` is a list with one entry for each gold tree: the predicted tree, or None if the gold
-    tree has no words.
+    `trees` has one entry for each gold tree: None if the gold tree has no words. `options` are options of
+    `Parser.parse`.
     """
     from tqdm.auto import tqdm
 
@@ -139,11 +128,7 @@ def score_tree_file(path: str, gold: Sequence[Tree], treebank: str) -> dict[str,
 
 
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
-    """Return the gold trees that have words.
-
-    A tree that has only traces has no words and cannot be scored. Log a warning with the number of trees
-    without words.
-    """
+    """Return the gold trees that have words, and log how many trees have only traces."""
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):
         logger.warning(

@@ -1,6 +1,4 @@
-"""Defines `Parser`, which writes the constituency trees of sentences. Constraints on the search ensure that
-each output is a well-formed tree.
-"""
+"""Defines `Parser`, which writes constituency trees. The search of a parser finds only well-formed trees."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,21 +42,11 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """A logits processor that allows a symbol only if the beam can still become a well-formed tree over all
-    words of the sentence within the length limit.
+    """Allows a symbol only if the beam can still become a well-formed tree over all words of the sentence.
 
-    In each step of the search, the logits processor counts the symbols of each beam. The logits processor
-    needs no grammar, and stores nothing between two steps of the search.
-
-    In tensor shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam
-    already has, and V the size of the target vocabulary.
-
-    Args:
-        tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
-        num_words (sequence): The number of words in each of the B sentences.
-        limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. Each
-            maximum number must be at least the number of words in the sentence plus `NUM_OTHER_SYMBOLS`.
-        device (torch.device): The device on which the model computes the scores of the symbols.
+    `limits` has the maximum number of symbols of each tree, including `</s>`: at least the number of words
+    plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the number of sentences, K the number of beams, T the
+    number of symbols that a beam already has, and V the size of the target vocabulary.
     """
 
     def __init__(
@@ -80,16 +68,13 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # The token ids of the part-of-speech tags. The model writes a part-of-speech tag in place of each
-        # word of the sentence.
+        # The model writes a part-of-speech tag in place of each word.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` [B * K, 1 + T] int64 contains
-        the start token and the symbols that each beam already has.
-        """
+        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` is [B * K, 1 + T]."""
         num_beams = len(scores) // len(self.num_words)
         num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
         limits = self.limits.repeat_interleave(num_beams)
@@ -123,9 +108,7 @@ class WellFormedTrees(LogitsProcessor):
 
 
 class TreeBackend(PyTorchBackend):
-    """The PyTorch backend of a parser. The search finds only well-formed trees over the words of each
-    sentence.
-    """
+    """The PyTorch backend of a parser. The search finds only well-formed trees."""
 
     # The tokenizer of trees. `Parser` sets the attribute `tokenizer`.
     tokenizer: PreTrainedTokenizerFast
@@ -133,9 +116,7 @@ class TreeBackend(PyTorchBackend):
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Return the trees of each sentence as sequences of symbols. The first tree of a sentence is its best
-        tree.
-        """
+        """Return the trees of each sentence as sequences of symbols, the best tree first."""
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
                 raise InvalidValueError(
@@ -160,9 +141,7 @@ class TreeBackend(PyTorchBackend):
         return super().search(segments, with_attention, **settings, logits_processor=processors)
 
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
-        """Return the maximum number of symbols, including `</s>`, that `generate` allows in the tree of each
-        sentence.
-        """
+        """Return the maximum number of symbols, including `</s>`, in the tree of each sentence."""
         config = config_with(LENGTH_SETTINGS, settings, self.generation_config)
         num_positions = self.max_positions or math.inf
         return [max_new_tokens_of(config, len(segment.token_ids), 1, num_positions) for segment in segments]
@@ -277,9 +256,7 @@ class Parser(Translator):
 
 
 def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
-    """Convert the token ids of a tree's symbols to a tree with the leaves `words`. Special tokens are left
-    out.
-    """
+    """Convert the token ids of symbols to a tree with the leaves `words`. Leave out special tokens."""
     symbols = []
     tags = []
     for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):

@@ -29,14 +29,12 @@ _HEADS_PER_ROW = 4
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a text, and the words of the text. Each special token, such as `</s>`, is also a word.
-
-    For each token, `word_of_token` has the index of the word that contains the token.
-    """
+    """The tokens and the words of a text. Each special token, such as `</s>`, is also a word."""
 
     ids: list[int]
     texts: list[str]
     words: list[str]
+    # For each token, the index of the word that contains the token.
     word_of_token: list[int]
 
 
@@ -98,9 +96,7 @@ class PairAttention:
 
 @torch.no_grad()
 def pair_attention(translator: BaseTranslator, text: str, translation: str) -> PairAttention:
-    """Compute the attention weights of a forward pass with a text as the source and a given translation as
-    the target.
-    """
+    """Compute the attention weights of a forward pass with a text and its given translation."""
     source = read_tokens(text, translator.source_tokenizer)
     target = read_tokens(translation, translator.target_tokenizer, is_target=True)
     model = translator.model
@@ -124,9 +120,8 @@ def pair_attention(translator: BaseTranslator, text: str, translation: str) -> P
 def word_weights(weights: torch.Tensor, query: Tokens, key: Tokens) -> torch.Tensor:
     """Convert weights [..., query tokens, key tokens] to weights between words [..., W, W].
 
-    The weight to a word is the sum of the weights to the tokens of the word. The weight from a word is the
-    mean of the weights from the tokens of the word. Each row of the result adds up to 1, because each row of
-    `weights` adds up to 1.
+    The weight to a word is the sum over the tokens of the word. The weight from a word is the mean over the
+    tokens of the word. Therefore each row of the result adds up to 1.
     """
     of_queries = _one_hot(query, weights)  # [query tokens, W]
     of_keys = _one_hot(key, weights)  # [key tokens, W]
@@ -139,25 +134,10 @@ def _one_hot(tokens: Tokens, weights: torch.Tensor) -> torch.Tensor:
 
 
 def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) -> str:
-    """Translate a text, and draw the attention of the translation to the text.
+    """Translate a text, draw the attention of the translation to the text, and return the translation.
 
-    The picture is a heat map with one row for each token of the translation and one column for each token of
-    the text. Row t belongs to the position that predicts token t. Each weight in the heat map is the mean
-    over the cross-attention heads of the last two decoder layers. The word alignments of translations also
-    use the mean over layers and heads.
-
-    Args:
-        model (str or BaseTranslator): The name of a checkpoint, as in `Translator.from_pretrained`, or a
-            translator.
-        text (str): One sentence.
-        path (str or Path): The file of the picture, with the suffix .png or .svg.
-
-    Returns:
-        str: The translation.
-
-    Raises:
-        ValueError: If the checkpoint does not exist or is not a translation model for PyTorch, or if the text
-            contains neither a letter nor a digit.
+    The heat map has one row for each token of the translation. Each weight is the mean over the
+    cross-attention heads of the last two decoder layers, as in word alignments.
     """
     if not has_words(text):
         raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
@@ -177,12 +157,9 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
 
 
 def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
-    """Draw three pictures, each with all heads of one layer: the encoder self-attention, the decoder
-    self-attention and the cross-attention.
+    """Draw all heads of one layer: encoder self-attention, decoder self-attention and cross-attention.
 
-    `layer` is the number of the layer, counted from 1. If the encoder or the decoder has fewer than `layer`
-    layers, its pictures show its last layer. If `layer` is None, each picture shows the last layer of the
-    encoder or of the decoder.
+    `layer` is counted from 1. For None or a number above the number of layers, draw the last layer.
     """
     source, target = attention.source.texts, attention.target.texts
     kinds = (

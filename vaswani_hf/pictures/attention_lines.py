@@ -19,34 +19,30 @@ from .head_search import (
 )
 from .style import COLORS, Picture, literal, new_figure
 
-# Prefer example sentences with at most this number of words, because the words of a longer sentence would be
-# too small in print.
+# The words of a longer sentence would be too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
 # A head prefers related words if `mean_weight` is at least `_PREFERENCE` times `mean_weight_same_distance`
 # (see `measured_head`).
 _PREFERENCE = 1.5
-# Do not draw weights below this value, because thousands of faint lines would make an SVG file large.
+# Do not draw smaller weights, because thousands of faint lines would make an SVG file large.
 _LEAST_WEIGHT = 0.01
 
 
 class ModelStatistics(NamedTuple):
-    """A model, and the statistics of its heads on the two halves of the test set. `choice` contains the
-    statistics on the first half of the test set, and selects the heads. `measurement` contains the statistics
-    on the second half of the test set, and gives the numbers in the captions.
-    """
+    """A model, and the statistics of its heads on the two halves of the test set."""
 
     model: Any
+    # The first half selects the heads.
     choice: Statistics
+    # The second half gives the numbers in the captions.
     measurement: Statistics
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Choose an example sentence for a picture. Each candidate is a tuple: a number, such as an attention
-    weight in the sentence; the number of words of the sentence; and an object that describes the example,
-    such as an `Occurrence`. Sort the candidates by the number, and return the object of the candidate in the
-    middle. Candidates with more than `_MOST_WORDS` words are ignored if another candidate has at most
-    `_MOST_WORDS` words.
+    """Return the object of the candidate (number, number of words, object) with the median number.
+
+    If a candidate has at most `_MOST_WORDS` words, candidates with more words are ignored.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -62,11 +58,7 @@ def draw_relation(
     sentences: Sequence[Tokens],
     num_heads: int,
 ) -> Picture:
-    """Draw the best heads for a relation, with the best heads of the untrained model in the second column.
-
-    `relation` is the index of the relation in the statistics. `sentences` is the half of the test set on
-    which the chosen heads are measured.
-    """
+    """Draw the best heads for a relation in column 1, and those of the untrained model in column 2."""
     heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
     occurrences = trained.measurement.occurrences[relation]
     best = heads[0][0]
@@ -126,9 +118,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
-    """If no head prefers the related pairs of words to other pairs at the same distance, return a sentence
-    for the caption, else an empty string.
-    """
+    """Return a sentence for the caption if no head prefers related words, else an empty string."""
     if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
         return ""
     return " No trained head prefers these pairs to other words at the same distance."
@@ -137,9 +127,7 @@ def _verdict(heads: Sequence[dict[str, float]]) -> str:
 def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
-    """Draw all attention weights of the two heads of one layer whose attention weights differ most from each
-    other. The second column shows the two heads of the untrained model whose attention weights differ most.
-    """
+    """Draw the two most different heads of a layer, and those of the untrained model in column 2."""
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]
     example: int = _median(
@@ -206,15 +194,14 @@ def _panels(tokens: Tokens, num_rows: int) -> tuple[Any, Any]:
 def _draw_lines(
     axes: Any,
     words: Sequence[str],
-    weights: torch.Tensor,
+    weights: torch.Tensor,  # [W, W]
     queries: Sequence[int],
     title: str,
     marked_key: int | None = None,
 ) -> None:
-    """Draw a line from each query word (below) to each key word (above). A larger weight has a wider, darker line.
+    """Draw a line from each query word (below) to each key word (above). A larger weight has a wider line.
 
-    `weights` is [W, W]. If `marked_key` is given, `queries` has one word; this query word and the key word
-    `marked_key` are bold.
+    With `marked_key`, `queries` has one word. The query word and the key word are then bold.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
@@ -224,8 +211,7 @@ def _draw_lines(
         for key, weight in enumerate(weights[query].tolist()):
             if weight >= _LEAST_WEIGHT:
                 segments.append([(query, 0.0), (key, 1.0)])
-                # Use the square root of the weight as opacity, so that lines of small weights are visible in
-                # print.
+                # The square root makes lines of small weights visible in print.
                 colors.append(to_rgba(COLORS[0], min(1.0, weight**0.5)))
                 widths.append(_LINE_WIDTH * weight)
     axes.add_collection(LineCollection(segments, colors=colors, linewidths=widths))

@@ -10,17 +10,13 @@ from .style import COLORS, LINE_STYLES, SIGNED_MAP, Picture, heat_map, label_tic
 
 _NUM_POSITIONS = 20
 _NUM_PRODUCTS = 60
-# The number of classes and the label smoothing in the heat map of targets. With more classes or less label
-# smoothing, the small probabilities would have almost the same colour as 0.
+# With more classes or less label smoothing, small probabilities would have almost the colour of 0.
 _NUM_CLASSES = 6
 _SHOWN_SMOOTHING = 0.4
 
 
 def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
-    """Draw the encodings of the first 20 positions, and the dot products between the first 60 positions.
-
-    `encodings` is [positions, D]. `note` is the end of the caption.
-    """
+    """Draw the `encodings` [positions, D] of 20 positions, and the dot products between 60 positions."""
     encodings = encodings.float().cpu()
     shown = encodings[:_NUM_POSITIONS]
     largest = shown.abs().max().item() or 1.0
@@ -55,11 +51,7 @@ def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
 def draw_schedule(
     rate: Callable[[int], float], num_steps: int, metrics: Sequence[dict[str, Any]], schedule: str
 ) -> Picture:
-    """Draw the learning rate that the schedule gives for each step, and the learning rates in the log of the
-    run.
-
-    `rate` returns the learning rate of a step, counted from 1. `schedule` is the name of the schedule.
-    """
+    """Draw the learning rate of each step (counted from 1), and the learning rates in the log of the run."""
     steps = sorted({max(1, round(index * num_steps / 500)) for index in range(501)})
     rates = [rate(step) for step in steps]
     logged = [row for row in metrics if row.get("learning_rate") is not None]
@@ -88,9 +80,7 @@ def draw_schedule(
 
 
 def draw_targets(smoothing: float, form: str) -> Picture:
-    """Draw label-smoothed targets, and the loss as a function of the predicted probability of the reference
-    token.
-    """
+    """Draw label-smoothed targets, and the loss over the predicted probability of the reference token."""
     figure = new_figure(8.5, 3.6)
     left, right = figure.subplots(1, 2)
     gold, other = target_probabilities(_SHOWN_SMOOTHING, form, _NUM_CLASSES)
@@ -131,9 +121,7 @@ def draw_targets(smoothing: float, form: str) -> Picture:
 
 
 def loss_of_probability(probability: float, smoothing: float, form: str) -> float:
-    """Return the loss (nats) of a prediction that gives the reference token the probability `probability`,
-    and divides the remaining probability equally between the other classes.
-    """
+    """Return the loss (nats) of a prediction that divides the other probability between all other classes."""
     others = torch.full((_NUM_CLASSES - 1,), (1 - probability) / (_NUM_CLASSES - 1))
     logits = torch.cat([torch.tensor([probability]), others]).log()
     return smoothed_cross_entropy(logits[None], torch.tensor([0]), None, smoothing, form).item()

@@ -1,6 +1,4 @@
-"""Defines `draw_figures`, which draws all pictures of a checkpoint and writes their captions and numbers to
-figures.json.
-"""
+"""Draws all pictures of a checkpoint, and writes their captions and numbers to figures.json."""
 
 import json
 import statistics
@@ -48,9 +46,7 @@ class RunRecord:
 
 
 def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
-    """Return the record of the run that trained the checkpoint in `folder`. `training` is the section
-    `training` of the checkpoint's recipe. Return None if the checkpoint has no recipe or no log.
-    """
+    """Return the record of the run that trained the checkpoint in `folder`, or None without recipe or log."""
     recipe = recipe_file(folder)
     metrics = [] if recipe is None else read_metrics(recipe.parent / METRICS_FILE)
     if training is None or not metrics:
@@ -76,31 +72,13 @@ def draw_figures(
     record: RunRecord | None = None,
     report: Callable[[str], None] = print,
 ) -> list[Picture]:
-    """Draw all pictures of a translation model. Write each picture as PNG and SVG, and write the captions and
-    numbers of all pictures to figures.json.
+    """Draw all pictures of a Vaswani model. Write the pictures, their captions and numbers into `output`.
 
-    Args:
-        translator (Translator): A translator with a Vaswani model.
-        texts (sequence): The source sentences (str) of a test set.
-        output (str or Path): A new or empty folder.
-        verbs (mapping, optional): Maps each verb in lower case to the possible complements of the verb.
-        pronouns (mapping, optional): Maps each pronoun in lower case to the possible antecedents of the
-            pronoun.
-        least_distance (int): The smallest distance between a verb and its complement, in words.
-        text (str, optional): The sentence for the pictures of all heads of a layer; by default the first of
-            `texts` with the median number of words.
-        layer (int, optional): The layer for the pictures of all heads, counted from 1; the last layer by
-            default.
-        record (RunRecord, optional): The log and the learning rates of the run that trained the model.
-            Without `record`, the function does not draw the learning rate and the training curve.
-        report (callable): Receives one line of text for each picture, and for each picture that is left out.
-
-    Returns:
-        list: The pictures, each a `Picture`.
-
-    Raises:
-        ValueError: If the model is not a Vaswani model, if `texts` has no text, or if `output` exists and is not an
-            empty folder.
+    `texts` are the source sentences of a test set. `verbs` and `pronouns` map each verb to its possible
+    complements and each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
+    distance between a verb and its complement, in words. The pictures of all heads show `text` (by default
+    the first of `texts` with the median number of words) in the layer `layer`, counted from 1 (by default the
+    last layer). `report` receives one line for each picture, and for each picture that is left out.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(
@@ -211,9 +189,7 @@ def _sheets(translator: Translator, text: str, layer: int | None) -> list[Pictur
 
 @torch.no_grad()
 def _equations(model: Any) -> list[Picture]:
-    """Return two pictures of position encodings (those of the paper and those of the model), and a picture of
-    the label-smoothed targets.
-    """
+    """Return the position encodings of the paper and of the model, and the label-smoothed targets."""
     positions = torch.arange(_NUM_POSITIONS)
     paper = draw_positions(
         "positions_paper",

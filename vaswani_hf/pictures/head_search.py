@@ -117,18 +117,14 @@ def _occurrence(weights: torch.Tensor, sentence: int, query: int, key: int) -> O
 
 
 def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
-    """Return the heads with the largest mean attention weights over the word pairs in `occurrences`, best
-    first.
-    """
+    """Return the heads with the largest mean weights over the word pairs in `occurrences`, best first."""
     means = torch.stack([occurrence.weights for occurrence in occurrences]).mean(dim=0)  # [N, H]
     order = means.flatten().argsort(descending=True)[:number].tolist()
     return [Head(index // means.shape[1], index % means.shape[1]) for index in order]
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """For one head, return the means of three fields of the occurrences: `weights`, `is_largest` and
-    `same_distance` (see `Occurrence`).
-    """
+    """Return the means of `weights`, `is_largest` and `same_distance` of one head over the occurrences."""
 
     def mean(name: str) -> float:
         values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]
@@ -149,9 +145,7 @@ def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
 
 
 def most_different_heads(statistics: Statistics) -> tuple[Head, Head]:
-    """Return the two heads whose attention weights have the largest mean distance (total variation). The two
-    heads belong to the same layer.
-    """
+    """Return the two heads of a layer whose weights have the largest mean total variation distance."""
     means = mean_matrix(statistics.distances)
     num_heads = means.shape[-1]
     layer, pair = divmod(int(means.flatten().argmax()), num_heads * num_heads)

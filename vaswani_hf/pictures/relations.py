@@ -113,10 +113,9 @@ _PRONOUNS = {
 class Relation:
     """A rule that finds pairs of related words.
 
-    `partners` maps each word, such as a verb, to its possible partners, such as complements. All words are in
-    lower case. The partner of a word in a sentence is the nearest word from `partners[word]`, at least
-    `least_distance` words away. The search looks only at earlier words if `is_earlier` is True, and else only
-    at later words.
+    `partners` maps each word, such as a verb, to its possible partners, such as complements, in lower case.
+    The partner is the nearest word from `partners[word]`, at least `least_distance` words away, among the
+    earlier words if `is_earlier` is True, else among the later words.
     """
 
     partners: Mapping[str, frozenset[str]]
@@ -124,9 +123,7 @@ class Relation:
     least_distance: int
 
     def pairs(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield two indices for each pair of related words in the sentence: the index of the verb or pronoun,
-        and the index of its complement or antecedent.
-        """
+        """Yield the index of the verb or pronoun, and the index of its complement or antecedent."""
         lower = [word.casefold() for word in words]
         for index, word in enumerate(lower):
             if self.is_earlier:
@@ -140,16 +137,12 @@ class Relation:
 
 
 def default_verbs(language: str) -> dict[str, frozenset[str]] | None:
-    """Return a dict that maps each verb in the default word list of a language to its possible complements.
-    Return None for an unknown language.
-    """
+    """Return the possible complements of each verb in the word list of a language, or None."""
     return _by_word(_VERBS[language]) if language in _VERBS else None
 
 
 def default_pronouns(language: str) -> dict[str, frozenset[str]] | None:
-    """Return a dict that maps each pronoun in the default word list of a language to its possible
-    antecedents. Return None for an unknown language.
-    """
+    """Return the possible antecedents of each pronoun in the word list of a language, or None."""
     return _by_word(_PRONOUNS[language]) if language in _PRONOUNS else None
 
 
@@ -162,9 +155,7 @@ def _by_word(lists: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[str]]:
-    """Read entries such as "wears:shirt,hat". `option` is the name of the command-line option for the error
-    messages, such as "--verbs".
-    """
+    """Read entries such as "wears:shirt,hat" of the command-line option `option`, such as "--verbs"."""
     partners = {}
     for entry in entries:
         word, _, names = entry.partition(":")

@@ -26,9 +26,7 @@ _CHARACTERS_PER_INCH = 16
 
 
 class Picture(NamedTuple):
-    """A drawn picture: its file name without suffix, the figure, the caption, and the numbers of the picture
-    for figures.json.
-    """
+    """A drawn picture: file name without suffix, figure, caption, and the numbers for figures.json."""
 
     name: str
     figure: "Figure"
@@ -44,9 +42,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format of the suffix of `path`: .png (150 dots per inch) or .svg. Equal figures
-    give files with equal bytes.
-    """
+    """Write a figure as .png (150 dots per inch) or .svg. Equal figures give files with equal bytes."""
     from matplotlib import rc_context
 
     metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
@@ -57,9 +53,7 @@ def save(figure: "Figure", path: Path) -> None:
 def heat_map(
     axes: "Axes", values: torch.Tensor, color_map: str = WEIGHT_MAP, lowest: float = 0.0, highest: float = 1.0
 ) -> Any:
-    """Draw a matrix [rows, columns], row 0 at the top. `lowest` and `highest` are the values of the first and
-    the last colour of the colour map. Return the drawn image, which matplotlib needs to draw a colour bar.
-    """
+    """Draw a matrix, row 0 at the top, with colours from `lowest` to `highest`. Return the image."""
     return axes.imshow(
         values.float().cpu().numpy(),
         cmap=color_map,

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 
 
 def draw_training_curve(metrics: list[dict[str, Any]]) -> "Figure | None":
-    """Draw the training loss, the validation loss and one validation score, such as BLEU, over the optimizer
-    steps. Return None if the log has neither losses nor scores.
-    """
+    """Draw the losses and one validation score over the optimizer steps, or return None without values."""
     figure = new_figure(7, 4)
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
     _plot(axes, metrics, "loss", "training loss, smoothed", 0)
@@ -39,9 +37,7 @@ def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, numbe
 
 
 def validation_score(metrics: list[dict[str, Any]]) -> str | None:
-    """Search the log from its beginning, and return the name of the first validation score, such as "bleu".
-    Return None if the log has no validation score except loss and perplexity.
-    """
+    """Return the first validation score in the log, such as "bleu", but not loss or perplexity."""
     for row in metrics:
         for key in row:
             name = key.removeprefix("eval_")

@@ -18,35 +18,26 @@ _HEAD = (
 
 
 class CertificateRow(Record):
-    """A row of a certificate: the results of one engine with one dtype of the weights. An engine is the
-    library that runs an exported model.
+    """The results of one engine, the library that runs an exported model, with one dtype of the weights.
 
     Attributes:
-        engine (str): The title of the export format, such as "CTranslate2". The row of the checkpoint itself
-            has the engine "vaswani_hf".
+        engine (str): The title of the export format, such as "CTranslate2", or "vaswani_hf".
         weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
-        message (str): The reason why the engine was not measured, or the limit that a result of the engine
-            exceeds.
+        message (str): Why the engine was not measured, or the limit that a result of the engine exceeds.
         num_beams (int): The number of beams of the search.
-        length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
-        largest_difference (float, optional): The largest difference (nats) between the log-probability that
-            the engine gives a token and the log-probability that the checkpoint gives the same token, over
-            all tokens in the translations of the checkpoint. `largest_difference` is None in the row of the
-            checkpoint itself.
-        changed (int): The number of translations by the engine that differ from the checkpoint's own
-            translations. `changed` does not include the translations that `changed_at_length_limit` counts.
-        changed_at_length_limit (int): The number of translations by the engine that differ from the
-            checkpoint's own translations, only for sentences for which vaswani_hf reached a length limit. At
-            the length limit for translations, vaswani_hf ends the translation. At the length limit for source
-            texts, vaswani_hf cuts the source text into pieces. The length limits of the engine differ from
-            the length limits of vaswani_hf.
+        length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.
+        largest_difference (float, optional): The largest difference (nats) from the log-probabilities that
+            the checkpoint gives the tokens of its translations. None for the checkpoint itself.
+        changed (int): The number of translations that differ from the translations of the checkpoint,
+            without those of `changed_at_length_limit`.
+        changed_at_length_limit (int): The number of different translations of sentences for which vaswani_hf
+            reached a length limit. The length limits of the engine differ from those of vaswani_hf.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
-        seconds (float): The total time in seconds for the export, the translations and the log-probabilities
-            of the engine.
+        seconds (float): The time in seconds for the export, the translations and the log-probabilities.
     """
 
     engine: str
@@ -128,9 +119,7 @@ def hashes_of_weights(folder: Path) -> dict[str, str]:
 
 
 def read_certificate(folder: Path) -> Certificate | None:
-    """Read the certificate of a checkpoint. Return None if the checkpoint has no certificate, or if the
-    certificate belongs to other weights.
-    """
+    """Read the certificate of a checkpoint. Return None if it is missing or belongs to other weights."""
     path = folder / CERTIFICATE_FILE
     content = read_record(path)
     if content.get("weights") != hashes_of_weights(folder):

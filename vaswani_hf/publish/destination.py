@@ -26,16 +26,12 @@ class Destination:
 
     @property
     def is_pull_request(self) -> bool:
-        """True if the push goes to a pull request. A pull request needs no write permission for the
-        repository, because every user may open a pull request.
-        """
+        """True if the push goes to a pull request, which needs no write permission for the repository."""
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
 def check_token(destination: Destination) -> None:
-    """Raise a `HubError` if there is no access token, because huggingface_hub would report the missing token
-    only at its first request to the Hub.
-    """
+    """Raise a `HubError` if there is no access token, before the first request to the Hub."""
     if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
         raise HubError(
             "A push needs an access token with write permission, but there is no token; log in with `hf "
@@ -44,10 +40,9 @@ def check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """If `repo_id` has no user name, add the name of the user. Raise a `HubError` if a push is not possible.
+    """Add the name of the user to `repo_id` if needed. Raise a `HubError` if a push is not possible.
 
-    The check creates no repository and no branch. Therefore a training run can check the destination before
-    the training.
+    The check creates no repository and no branch, so that a run can check the destination before training.
     """
     check_token(destination)
     with explained():

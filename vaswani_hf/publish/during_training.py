@@ -53,9 +53,8 @@ _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
-    If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    until the earlier push ends. With any other `hub_strategy`, the callback skips the new checkpoint. The
-    callback never skips the last checkpoint of the run.
+    If an earlier push has not ended, "all_checkpoints" waits for its end, and any other `hub_strategy` skips
+    the new checkpoint. The callback never skips the last checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -66,7 +65,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            # Delete the temporary folder that a killed run may have left.
+            # A killed run may have left the temporary folder.
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -142,9 +141,7 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
-    """Download the checkpoints that an earlier run pushed. If the output folder already contains checkpoints,
-    the function downloads nothing.
-    """
+    """Download the checkpoints that an earlier run pushed, unless `folder` already has checkpoints."""
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
     with explained():
@@ -168,8 +165,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    # If checkpoints that the run needs are missing, print a note. Early stopping needs the checkpoint with
-    # the best validation score, and averaging needs the last checkpoints.
+    # Early stopping needs the checkpoint with the best validation score, and averaging needs the last
+    # checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.stops_early and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:
@@ -182,9 +179,7 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """Download the newest checkpoints from the newest commit. Return the folder of the downloaded files, and
-    a dict that maps the name of each downloaded checkpoint to its step.
-    """
+    """Download the newest checkpoints. Return the folder, and the step of each checkpoint."""
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
@@ -235,7 +230,7 @@ def _step_of_whole(checkpoint: Path) -> int:
     fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")
-    # Check that the step is an integer, because the step becomes part of a path.
+    # The step becomes part of a path.
     if type(step) is not int or step < 0 or "log_history" not in state:
         raise ValueError(
             f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "

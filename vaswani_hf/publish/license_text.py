@@ -39,18 +39,13 @@ def license_text(metadata: dict[str, Any]) -> str:
             f"{', '.join(map(_with_address, names))}.\nThe model card (README.md) says more about the licence and "
             "about the training data."
         )
-    # Read the licence text from the metadata of the installed package, because only the metadata contains
-    # this text after the installation.
+    # After the installation, only the metadata of the package contains the licence text.
     apache = distribution("vaswani_hf").read_text("licenses/LICENSE") or ""
     return f"{weights}\n\n{_CODE}\n\n{apache}"
 
 
 def _with_address(license: str) -> str:
-    """Return the identifier of a licence. Add the address of a Creative Commons licence, because these licences
-    require their address in each copy.
-
-    `license` is the Hub's identifier of the licence, such as cc-by-4.0 or cc0-1.0.
-    """
+    """Return the Hub's identifier of a licence, with the address that Creative Commons requires."""
     if found := re.fullmatch(r"cc-(by[a-z-]*)-(\d\.\d)", license):
         return f"{license} (https://creativecommons.org/licenses/{found[1]}/{found[2]}/)"
     if license == "cc0-1.0":

@@ -56,9 +56,7 @@ NUM_WIDGETS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """The facts about a model in a card. The template and the metadata of the card use the field names of
-    `CardFacts`.
-    """
+    """The facts about a model. The template and the metadata of a card use the field names."""
 
     repo_id: str
     """The repository that the code examples of the card load."""
@@ -135,8 +133,7 @@ class CardFacts:
 def model_card(
     folder: str | Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> ModelCard:
-    """Create the model card of a checkpoint. The metadata of the card has the scores. If a value, such as the
-    hardware, is not in the files, the card says "not known".
+    """Create the model card of a checkpoint. If the files lack a value, the card says "not known".
 
     The code examples in the card load `repo_id`. The arguments `license` and `base_model` take precedence
     over the values in the files of the run.
@@ -211,9 +208,7 @@ def _scores(results: Results) -> dict[str, Any]:
 
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
-    """Return the task of a model. The task comes from the recipe or, if there is no recipe, from the model
-    type and the names of the scores.
-    """
+    """Return the task in the recipe or, without a recipe, the task of the model type and the scores."""
     if recipe is not None:
         return TASKS[recipe.task]
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
@@ -223,9 +218,7 @@ def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
 
 
 def pipeline_of(folder: Path) -> str | None:
-    """Return the task for which `transformers.pipeline` can load a model. Return None if no pipeline can load
-    the model.
-    """
+    """Return the task for which `transformers.pipeline` can load a model, or None."""
     recipe, results, data = recorded_run(folder)
     test = _scores(results)
     task = _task_of(folder, recipe, test)
@@ -234,9 +227,7 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """Return the names of the Hub repositories whose models a run started from. Leave out local folders.
-    Shorten a name with a commit, such as `user/name@commit`, to `user/name`.
-    """
+    """Return the Hub repositories, without commits, of the models that a run started from."""
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]
@@ -244,9 +235,7 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 
 def _repository_of(origin: OriginRecord | None) -> str | None:
-    """Return the repository from which the weights were imported, without the revision. Return None for a
-    local folder.
-    """
+    """Return the Hub repository, without revision, from which the weights were imported, or None."""
     return origin.name.partition("@")[0] if origin and origin.is_on_hub else None
 
 
@@ -259,8 +248,7 @@ def _metadata(facts: CardFacts) -> ModelCardData:
         licenses["license_link"] = LICENSE_FILE
     languages = []
     for language in (data.source_language, data.target_language, data.language):
-        # Shorten a code such as "de_AT" to "de", because the Hub accepts only language codes of two or three
-        # letters.
+        # The Hub accepts only language codes of two or three letters.
         code = re.split("[-_]", language or "")[0].lower()
         if re.fullmatch("[a-z]{2,3}", code) and code not in languages:
             languages.append(code)
@@ -317,15 +305,13 @@ def _eval_results(facts: CardFacts) -> list[EvalResult]:
 def _dataset_id(test_set: SplitRecord) -> str:
     """Return the Hub dataset that contains a test set. Return "unknown" if the dataset is not known."""
     if test_set.files:
-        # Do not return `test_set.name`, because the test set is a local file and not a Hub dataset.
+        # `test_set.name` is the name of a local file.
         return test_set.stated_dataset or "unknown"
     return test_set.stated_dataset or test_set.dataset or test_set.name or "unknown"
 
 
 def _widget(examples: list[ExampleRecord]) -> list[dict[str, Any]] | None:
-    """Return example texts and outputs for the metadata of the card. The page of the repository on the Hub
-    shows the example texts and their outputs.
-    """
+    """Return example texts and outputs, which the page of the repository on the Hub shows."""
     shown = [
         {
             "example_title": f"Example {number}",
@@ -343,12 +329,9 @@ def _in_table(text: str) -> str:
 
 
 def _shape(config: dict[str, Any]) -> str:
-    """Return a text about the layers, the sizes and the attention of a model. The text leaves out each number
-    that the config does not have.
-    """
+    """Return a text about the layers, the sizes and the attention, as far as the config has the values."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # If the config lacks an `encoder_` field, read the `decoder_` field, because the config of a decoder-only
-    # model has no `encoder_` fields.
+    # The config of a decoder-only model has no `encoder_` fields.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_model = config.get("d_model")
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))

@@ -118,7 +118,7 @@ def push(
         check_config(folder, checkpoint, tuple(KINDS))
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
-        # Check the token before the model is loaded, because the model takes minutes to load.
+        # Loading the model takes minutes.
         check_token(to)
         expected = fingerprint(folder)
         to = check_destination(to)
@@ -145,13 +145,11 @@ def send(
     checked: str = "same files",
     find_differences: Callable[[Path], list[str]] = lambda downloaded: [],
 ) -> str:
-    """Push the folder `staged` in one commit, download the commit again, compare the files, and create the
-    tag. Return the address of the commit or of the pull request.
+    """Push the folder `staged` in one commit, download the commit again, compare the files, and add the tag.
 
-    If the downloaded files are equal to the files in `staged`, the function calls `find_differences` with the
-    folder of the downloaded files. `find_differences` returns the names of the model outputs, such as logits,
-    that differ from the outputs before the push. If no output differs, the function prints the text in
-    `checked`, for example "same files".
+    `find_differences(downloaded)` returns the names of the model outputs that differ from the outputs before
+    the push. If no output differs, the function prints `checked`. Return the address of the commit or of the
+    pull request.
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
@@ -178,8 +176,8 @@ def upload(
 ) -> tuple[CommitInfo, bool]:
     """Push a folder in one commit. Create the repository and the branch if they do not exist.
 
-    The commit deletes files of the repository that match `replaced` but are not in the folder. Return the
-    commit, and True if the commit is new. If nothing has changed, return the newest commit and False.
+    The commit deletes the files of the repository that match `replaced` but are not in the folder. Return the
+    newest commit, and True if the commit is new.
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id
@@ -198,8 +196,7 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not retry a request that opens a pull request. If the Hub opens the pull request but its answer is
-    # lost, a second request would open a second pull request.
+    # If the Hub opens the pull request but its answer is lost, a second request would open a second one.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
@@ -263,9 +260,7 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Return the tokens and logits of sample texts, and a translation if the model translates. Two identical
-    checkpoints have the same fingerprint.
-    """
+    """Return the tokens, logits and translation of sample texts. Identical checkpoints have equal results."""
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))
     translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None
@@ -298,9 +293,7 @@ def fingerprint(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def only_hub_errors(remark: str = "") -> Iterator[None]:
-    """Context manager that converts a `ValueError` to a `HubError` and adds `remark` to the message, so that
-    callers need to catch only `HubError`.
-    """
+    """Context manager that converts a `ValueError` to a `HubError`, and adds `remark` to the message."""
     try:
         with explained():
             yield
@@ -310,16 +303,11 @@ def only_hub_errors(remark: str = "") -> Iterator[None]:
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a translation pipeline with `push`, together with the recipe and the results of the run that
-    trained the model.
-
-    `kwargs` are `max_shard_size` and the arguments of `push`.
-    """
+    """Push a pipeline with the record of its run. `kwargs`: `max_shard_size`, and the arguments of `push`."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # Write a new model card only if the caller gives a licence or a base model, else keep the existing
-        # model card.
+        # A licence or a base model of the caller needs a new model card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
@@ -329,9 +317,10 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
-    """Copy the files of a run, such as recipe.yaml and results.json, from the folder that the model was
-    loaded from. If the weights differ from the weights that the run wrote, copy only the recipe. The new
-    results.json then says that the weights have changed.
+    """Copy the files of a run, such as recipe.yaml, from the folder that the model was loaded from.
+
+    If the weights differ from the weights of the run, copy only the recipe, and write a results.json that
+    says that the weights have changed.
     """
     origin = model.origin
     if origin is None:
@@ -339,8 +328,7 @@ def _copy_record(
     name: str = model.name_or_path  # type: ignore[attr-defined]
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
-        # Ignore a missing repository, because a user may have deleted the repository after the model was
-        # loaded.
+        # The repository may have been deleted after the model was loaded.
         with suppress(RepositoryNotFoundError):
             snapshot_download(
                 name,
@@ -363,6 +351,6 @@ def _copy_record(
             shutil.copy(origin / file, folder)
     card = folder / CARD_FILE
     if is_on_hub and card.exists():
-        # Replace the name of the repository, so that the code examples of the card load the new repository.
+        # The code examples of the card must load the new repository.
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", repo_id, card.read_text(encoding="utf-8"))
         card.write_text(text, encoding="utf-8")

@@ -42,17 +42,12 @@ _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
-    """Write all files of the future commit into the folder `staged`. Weight files are linked instead of
-    copied if possible.
-
-    Optimizer states, logs and other files in the folder of the checkpoint are left out.
-    """
-    # Save the config and the model code again, because an older checkpoint may not have the code files.
+    """Write all files of the future commit into the folder `staged`. Weight files are linked if possible."""
+    # An older checkpoint may not have the code files.
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     for kind in config.user_classes():
-        # Raise an error for a class that cannot be published, because `save_pretrained` would only log a
-        # warning.
+        # `save_pretrained` would only log a warning for a class that cannot be published.
         source_for_checkpoint(kind)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
@@ -104,9 +99,7 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 
 
 def check_card(path: Path) -> None:
-    """Raise an error if a handwritten card cannot be read, or if the licence of the training data does not
-    permit the licence that the card states.
-    """
+    """Raise an error if a card is unreadable, or if the training data does not permit its licence."""
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -126,15 +119,13 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # Check the licence only if its value is a str, because the Hub refuses all other values.
+        # The Hub refuses a licence that is no text.
         if isinstance(license, str):
             check_license(license, data.license, "license")
 
 
 def _stage_license(folder: Path, staged: Path) -> None:
-    """Create a link to the LICENSE file of the checkpoint folder, or write a new LICENSE file if the folder
-    has none.
-    """
+    """Link the LICENSE file of the checkpoint folder, or write a new LICENSE file if there is none."""
     if (folder / LICENSE_FILE).is_file():
         link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
         return
@@ -143,10 +134,7 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 
 def _stage_handler(folder: Path, staged: Path) -> None:
-    """Write the handler for Inference Endpoints and its requirements. If the folder of the checkpoint has a
-    handler.py, use this handler.py and the requirements.txt of the folder instead. Write no handler for a
-    model that no pipeline can load, such as a parser.
-    """
+    """Link the handler.py of the folder, or write one, except for a model that no pipeline can load."""
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
         for name in names:
@@ -159,8 +147,7 @@ def _stage_handler(folder: Path, staged: Path) -> None:
 def _is_card_of_import(folder: Path) -> bool:
     """Return True if README.md is the unchanged model card that `vaswani import` wrote.
 
-    A push replaces the card of an import by a card for the repository, because the code examples in the card
-    of an import load the local folder.
+    A push replaces the card of an import, because its code examples load the local folder.
     """
     origin = read_results(folder).origin
     if origin is None or origin.imported_as is None:
@@ -174,8 +161,7 @@ def link_file(path: Path, link: Path) -> None:
     try:
         link.symlink_to(path.absolute())
     except OSError:
-        # If the link cannot be created, copy the file, because on Windows only administrators can create
-        # links.
+        # On Windows, only administrators can create links.
         shutil.copyfile(path, link)
 
 

@@ -8,16 +8,13 @@ import { BeamSearch, bestContinuations, coverageScore, lengthPenalty, logSumExp,
 
 const LARGEST_WEIGHT = 65535;
 const TEMPERATURES = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3];
-// The runners-up of a word are the most probable other words. NUM_RUNNERS_UP is the maximum number of
-// runners-up of a word. LEAST_PROBABILITY is the smallest probability of a runner-up.
+// The maximum number of runners-up of a word (the most probable other words), and their smallest probability.
 const NUM_RUNNERS_UP = 3;
 const LEAST_PROBABILITY = 0.001;
 const UNSUPPORTED = ["must_contain", "split_sentences", "repetition_guard"];
 
-// Translate a text as one sentence, and return the explanation of the best translation. The options are those of
-// `Translator.translate`, without `UNSUPPORTED`. `explain` awaits the
-// async function `pause` after each step of a search. A page can handle events in `pause`. If `pause` throws
-// an error, the computation ends.
+// Translate a text as one sentence, and return the explanation of the best translation. `explain` awaits the
+// async function `pause` after each step of a search. If `pause` throws an error, the computation ends.
 export async function explain(translator, text, options = {}, pause = async () => {}) {
   checkArguments(text, options, UNSUPPORTED);
   const recorder = new Recorder(translator);
@@ -84,7 +81,7 @@ function tokensWithWords(ids, tokenizer) {
 }
 
 // Return attention weights in the format of the class `Weights` in explanation.py. `layers[layer][row]`
-// contains the weights [heads, n] of the first n columns. The weights of the remaining columns are 0.
+// contains the weights [heads, n] of the first n columns.
 function packedWeights(layers, numHeads, numColumns) {
   const numRows = layers[0].length;
   const integers = new Uint16Array(layers.length * numHeads * numRows * numColumns);
@@ -115,8 +112,7 @@ function encodeBase64(integers) {
   return btoa(characters);
 }
 
-// Return the text, the log-probabilities and the score of a translation. The tokens of a given prefix have
-// the log-probability 0.
+// Return a translation with its score. The tokens of a given prefix have the log-probability 0.
 function scoredTranslation({ translator, settings, sourceIds, forced }, tokenIds) {
   const found = translator.logProbs(sourceIds, tokenIds, settings.coverage_penalty > 0);
   const logProbs = found.logProbs.map((logProb, i) => (i < forced.length ? 0 : logProb));
@@ -136,13 +132,12 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
     const isEnd = translator.ends.includes(tokenIds[word.start]);
     const found = new Map();
     for (const [i, change] of changesOf(context, word, tokenIds, logProbs, logits).entries()) {
-      // Different changes may produce the same word. Search the other changes only if the word has too few
-      // runners-up.
+      // Different changes may produce the same word.
       if (i === NUM_RUNNERS_UP && found.size >= NUM_RUNNERS_UP) {
         break;
       }
       const runnerUp = await runnerUpOf(context, word.start, change, tokenIds);
-      // Different token sequences may spell the same word. Keep the most probable sequence of each word.
+      // Different token sequences may spell the same word. Keep the most probable sequence.
       const known = found.get(runnerUp.text);
       if (runnerUp.text !== (isEnd ? "" : word.text) && !(known && known.probability >= runnerUp.probability)) {
         found.set(runnerUp.text, runnerUp);
@@ -156,8 +151,7 @@ async function wordChoices(context, tokenIds, words, logProbs, logits) {
   return choices;
 }
 
-// Return the most probable changes of a word. A change replaces one token of the word. The change has the
-// position of the replaced token, and the id of the new token.
+// Return the most probable changes of a word: (position of the replaced token, id of the new token).
 function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
   const numClasses = logits.length / tokenIds.length;
   const changes = [];
@@ -177,12 +171,11 @@ function changesOf({ translator, forced }, word, tokenIds, logProbs, logits) {
     before += logProbs[position];
   }
   changes.sort((left, right) => right.logProb - left.logProb);
-  // Return two changes more than the number of runners-up, because several changes may produce the same word.
+  // Several changes may produce the same word.
   return changes.slice(0, NUM_RUNNERS_UP + 2);
 }
 
-// Change one token, find the best translation that begins with the changed tokens, and describe the word of
-// this translation that contains the token at index `start`.
+// Return the word with the token `start` in the best translation that begins with the changed tokens.
 async function runnerUpOf(context, start, { position, token }, tokenIds) {
   const { translator, settings, decoder, pause } = context;
   const prefix = [...tokenIds.slice(0, position), token];
@@ -195,9 +188,8 @@ async function runnerUpOf(context, start, { position, token }, tokenIds) {
   const scored = scoredTranslation(context, changed);
   const { words } = tokensWithWords(changed, translator.targetTokenizer);
   const word = words.find((candidate) => candidate.start <= start && start < candidate.stop);
-  // The new token may come after the end of the runner-up, for example as the first token of the next word.
-  // If the new token comes after the runner-up, multiply the probability of the runner-up by the probability
-  // of the new token, because only the new token shows that the runner-up has ended.
+  // If the new token comes after the end of the runner-up, multiply the probability of the runner-up by the
+  // probability of the new token, because only the new token shows that the runner-up has ended.
   const stop = Math.max(word.stop, position + 1);
   const sum = scored.logProbs.slice(start, stop).reduce((total, logProb) => total + logProb, 0);
   return {
@@ -283,8 +275,7 @@ class Recorder {
     };
   }
 
-  // Set `left` of each node: the step at which the search dropped the last hypothesis that contains the node.
-  // `left` is null if a hypothesis that contains the node has finished or is still a beam.
+  // Set `left` of each node (see the class `Node` in explanation.py).
   setLeft(lastStep) {
     const latest = this.nodes.map((node) => node.step);
     const survives = this.nodes.map(

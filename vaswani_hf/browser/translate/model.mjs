@@ -1,17 +1,13 @@
 // Implements the Transformer of a checkpoint: the weights, the encoder and the decoder. The target tokens of
-// all beams form a tree, so that beams with the same prefix share the nodes of the prefix.
-//
-// The model multiplies a weight matrix by the hidden states of all beams at once. The hidden states are in
-// float32.
-//
-// In comments, S is the number of source tokens, D the model width, H the number of heads, K the width of the keys of a
-// head, and V the size of the target vocabulary. A matrix [n, m] is a Float32Array of n * m numbers in
-// row-major order.
+// all beams form a tree, so that beams with the same prefix share the nodes of the prefix. In comments, S is
+// the number of source tokens, D the model width, H the number of heads, K the width of the keys of a head,
+// and V the size of the target vocabulary. A matrix [n, m] is a Float32Array of n * m numbers in row-major
+// order.
 
 import { createMatrices } from "./matrix.mjs";
 
-// Read a safetensors file. Return a map from names to matrices and vectors. An int8 matrix is converted to
-// float32 with one scale for each row.
+// Return a map from names to matrices and vectors of a safetensors file. An int8 matrix has a scale for each
+// row.
 export function readWeights(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const headerLength = Number(view.getBigUint64(0, true));
@@ -132,9 +128,9 @@ class Attention {
     this.output = new Linear(weights, `${name}.out_proj`);
   }
 
-  // Return the output [n, D] for `states` [n, D]. `memory` contains keys and values. Row i of `states`
-  // attends to the rows `attended[i]` of `memory`. If `recorded` is given, append the attention weights [H,
-  // attended[i].length] of each row i to `recorded`.
+  // Return the output [n, D]. Row i of `states` [n, D] attends to the rows `attended[i]` of the keys and
+  // values in `memory`. If `recorded` is given, append the attention weights [H, attended[i].length] of each
+  // row i.
   apply(states, memory, attended, recorded) {
     const numRows = attended.length;
     const queries = this.queries.apply(states);
@@ -254,8 +250,8 @@ class Stack {
     this.norm = weights.has(`${normName}.weight`) ? new LayerNorm(weights, normName, config.layer_norm_eps) : null;
   }
 
-  // Return the states [n, D] of n tokens before the first layer: embedding * sqrt(D) + position embedding. If
-  // `scale_embedding` is false, the factor sqrt(D) is left out.
+  // Return the states [n, D] before the first layer: embedding * sqrt(D) + position embedding (Section 3.4 of
+  // the paper).
   embed(tokens, positions) {
     const width = this.config.d_model;
     const scale = this.config.scale_embedding ? Math.sqrt(width) : 1;
@@ -303,8 +299,8 @@ export class Model {
     this.vocabularySize = this.head.weight.numRows;
   }
 
-  // Return the output [S, D] of the encoder. If `recorded` is given, append a list for each layer to
-  // `recorded`. The list contains the attention weights [H, S] of each token.
+  // Return the output [S, D] of the encoder. If `recorded` is given, append a list for each layer: the
+  // attention weights [H, S] of each token.
   encode(tokens, recorded) {
     const numRows = tokens.length;
     const all = Int32Array.from(tokens.keys());
@@ -334,8 +330,7 @@ export class Model {
   }
 }
 
-// Runs the decoder. The target tokens are nodes of a tree, so that beams with the same prefix share the keys
-// and values of the prefix.
+// Runs the decoder. Beams with the same prefix share the keys and values of the nodes of the prefix.
 export class Decoder {
   constructor(model, source, numSourceTokens) {
     this.model = model;
@@ -351,10 +346,10 @@ export class Decoder {
     this.paths = [];
   }
 
-  // Read n tokens. `parents[i]` is the index of the node before token i, or -1 for the first token. The
-  // parent may be an earlier token of the same call. Return the states [n, D] and the indices of the new
-  // nodes. If `recorded` is given, append a list for each layer to `recorded.self` and to `recorded.cross`. A
-  // list contains the attention weights [H, number of attended tokens] of each token.
+  // Read n tokens. `parents[i]` is the index of the node before token i, possibly a token of the same call,
+  // or -1. Return the states [n, D] and the indices of the new nodes. If `recorded` is given, append a list
+  // for each layer to `recorded.self` and `recorded.cross`: the attention weights [H, number of attended
+  // tokens] of each token.
   read(tokens, parents, recorded) {
     const numRows = tokens.length;
     const nodes = tokens.map((token, i) => {

@@ -41,9 +41,8 @@ const RULES = {
 // The options of a translation that are no settings of `generate`.
 export const OWN_OPTIONS = ["target_prefix", "must_contain", "split_sentences", "repetition_guard"];
 
-// Throw a TypeError if the text is no string, if an option is unknown, or if the value of an option is impossible. If
-// an option is undefined or null, the option has its default value. `unsupported` contains the names of the options
-// that the called function does not support.
+// Throw a TypeError if the text is no string, if an option is unknown or unsupported, or if its value is
+// impossible. An option that is undefined or null has its default value.
 export function checkArguments(text, options, unsupported = []) {
   check("text", text, A_TEXT);
   if (typeof options !== "object" || options === null || Array.isArray(options)) {

@@ -19,7 +19,7 @@ let newest = 0;
 
 class Cancelled extends Error {}
 
-// Begin a computation. Return an async function `pause`. The computation must call `pause` after each step.
+// Begin a computation, which must await the returned function `pause` after each step.
 function beginComputation() {
   newest += 1;
   const own = newest;
@@ -35,8 +35,7 @@ function beginComputation() {
   };
 }
 
-// Return the options of the translation of a line. The target prefix and the phrases are only for the
-// translation of the first line.
+// The target prefix and the phrases are only for the translation of the first line.
 function optionsOf(place) {
   const isFirst = place === 0;
   return {
@@ -71,8 +70,8 @@ async function translateLines() {
   state.textContent = lines.length ? `Translated in ${milliseconds} ms.` : "";
 }
 
-// Return the HTML element of a translated line. The element shows the source, the best translation word by
-// word, and the next-best translations.
+// Return the element of a translated line: the source, the words of the best translation, and the next-best
+// translations.
 function lineResult(line, translations, buttons) {
   const [best, ...others] = translations;
   const detail = element("p", { class: "facts detail" }, "Choose a word to see its probability and its source word.");
@@ -114,9 +113,8 @@ function lineResult(line, translations, buttons) {
   );
 }
 
-// Return a button for each sentence of a line that explains the translation of the sentence. Return no button
-// if the translation was searched with a prefix or with phrases, because `explain` searches without a prefix
-// and without phrases.
+// Return a button for each sentence that explains its translation. Return no button for a translation with a
+// prefix or phrases, because `explain` searches without a prefix and without phrases.
 function explainButtons(job, { target_prefix: begin, must_contain: needed }) {
   if (begin.trim() || needed.length) {
     return [];
@@ -145,8 +143,7 @@ async function explainSentence(sentence) {
   view.scrollIntoView({ behavior: "smooth" });
 }
 
-// Run a computation. If the computation fails, show the error message. Ignore the error `Cancelled`, because
-// this error only means that a newer computation has started.
+// Run a computation, and show its error message. `Cancelled` only means that a newer computation has started.
 async function guarded(compute) {
   try {
     await compute();

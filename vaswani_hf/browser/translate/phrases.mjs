@@ -34,8 +34,8 @@ export function repeatsNgram(tokens, size) {
   return false;
 }
 
-// Return the number of tokens of a phrase with which a list of tokens ends, or the length of the phrase if the
-// list contains the phrase.
+// Return how many first tokens of a phrase a list of tokens ends with, or all if the list contains the
+// phrase.
 function numMatched(tokens, phrase) {
   if (contains(tokens, phrase)) {
     return phrase.length;
@@ -78,9 +78,8 @@ function shortestSequence(phrases) {
   return sequences.reduce((best, sequence) => (sequence.length < best.length ? sequence : best));
 }
 
-// Return the phrases if the prompt lacks at most `capacity` of their tokens. If the prompt lacks more tokens,
-// merge the phrases into a single phrase in which the phrases overlap, and return this phrase. Return null if
-// the prompt also lacks more than `capacity` tokens of the single phrase.
+// Return the phrases if the prompt lacks at most `capacity` of their tokens, else one phrase in which the
+// phrases overlap, or null if the prompt lacks too many tokens of this phrase, too.
 export function fitPhrases(phrases, prompt, capacity) {
   if (numMissing(prompt, phrases) <= capacity) {
     return phrases;
@@ -102,8 +101,8 @@ export class PhraseSearch extends BeamSearch {
     this.stopsWhenFull = false;
   }
 
-  // A candidate ends only if it contains all phrases. Candidates that continue compete only with candidates that
-  // miss the same number of phrase tokens.
+  // A candidate ends only if it contains all phrases. Other candidates compete only with candidates that miss
+  // the same number of phrase tokens.
   select(logits, normalizers) {
     const isLast = this.numSteps + 1 >= this.limit;
     const numOfMissing = new Map();
@@ -125,8 +124,8 @@ export class PhraseSearch extends BeamSearch {
     return { entering, beams };
   }
 
-  // Return the possible next tokens of all beams, best first: the most probable tokens, and the next token of each
-  // phrase. Leave out a token if the missing phrases would not fit into the translation after the token.
+  // Return the next tokens of all beams, best first: the most probable tokens, and the next token of each
+  // phrase. Leave out a token if the missing phrases would not fit into the rest of the translation.
   options(logits, normalizers) {
     const number = this.numKept + this.ends.size + 2 * this.phrases.length;
     const numClasses = logits.length / this.beams.length;
@@ -155,10 +154,9 @@ export class PhraseSearch extends BeamSearch {
   }
 }
 
-// Search a translation that contains phrases. `searchPhrases` is a generator, which yields after each step of
-// a search. `makeSearch(phrases)` returns a `BeamSearch`, and `number` is the number of translations that the
-// caller needs. If no translation contains all phrases, add the phrases one after another, and keep a phrase
-// only if the search then still finds a translation. Return the finished search.
+// Search a translation that contains phrases, and return the finished search. `makeSearch(phrases)` returns a
+// `BeamSearch`, and `number` is the number of translations that the caller needs. If no translation contains
+// all phrases, add the phrases one after another, and keep a phrase only if a translation is found.
 export function* searchPhrases(makeSearch, phrases, number) {
   const plain = makeSearch([]);
   yield* plain.steps();

@@ -37,8 +37,7 @@ export function continuation(beam, token, logProb) {
 }
 
 // Return the `number` best continuations of all beams, best first. `logits` [K, V] are the logits of the next
-// tokens, and `normalizers` [K] are the results of `logSumExp` for the logits of each beam. `excluded` is the
-// id of a token that the search must not select, or null.
+// tokens, and `normalizers` [K] their `logSumExp`. The search must not select the token `excluded`.
 export function bestContinuations(logits, beams, normalizers, number, excluded) {
   const numClasses = logits.length / beams.length;
   const best = [];
@@ -81,21 +80,15 @@ export function logProbsOf(hypothesis) {
   return logProbs.reverse();
 }
 
-// A hypothesis is an object with these fields: `parent` is the hypothesis without its last token, or null for
-// the prompt. `token` is the id of the last token, and `logProb` is its log-probability. `score` is the sum
-// of all log-probabilities. After the decoder has read the token, `node` is the number of the token's node in
-// the decoder, and `coverage` is the coverage of each source token.
+// The fields of a hypothesis: `parent` is the hypothesis without its last token, or null for the prompt.
+// `token` is the id of the last token, and `logProb` its log-probability. `score` is the sum of all
+// log-probabilities. After the decoder has read the token, `node` is the node of the token in the decoder,
+// and `coverage` is the coverage of each source token.
 export class BeamSearch {
-  // `prompt` contains the token ids that the translation must begin with. `limit` is the maximum number of
-  // new tokens. `ends` contains the ids of the end tokens. `settings` has the fields `num_beams`,
-  // `num_return_sequences`, `length_penalty`, `length_penalty_type`, `coverage_penalty`, `early_stopping` and
-  // `no_repeat_ngram_size` of the generation config.
-  //
-  // If `onStep` is given, the search calls `onStep` after each step with an object. The field `search` is the
-  // search, and `step` is the number of the step (the first step is 1). `before` contains the beams before
-  // the step. `logits` [K, V] and `normalizers` [K] (see `logSumExp`) belong to the beams in `before`.
-  // `entering` contains the hypotheses that have finished at this step, and `beams` contains the beams after
-  // the step.
+  // `limit` is the maximum number of new tokens. `settings` has fields of the generation config. `onStep`
+  // receives the object at the end of `step` after each step. Its `logits` [K, V] and `normalizers` [K]
+  // belong to the beams `before` the step. `entering` are the hypotheses that have finished at the step, and
+  // `beams` the beams after the step.
   constructor(model, decoder, prompt, { settings, limit, ends, excluded, onStep = null }) {
     this.model = model;
     this.decoder = decoder;
@@ -113,9 +106,9 @@ export class BeamSearch {
     const isGnmt = settings.length_penalty_type === "gnmt";
     this.considersAllLengths =
       !this.stopsWhenFull && (settings.early_stopping === "never" || (isGnmt && settings.early_stopping === false));
-    // The stopping rule compares with the highest score that a longer translation can reach. With
-    // `no_repeat_ngram_size`, a longer translation may exceed this score. Therefore the search then continues
-    // while any of the `num_beams` best translations may improve.
+    // With `no_repeat_ngram_size`, a longer translation may exceed the highest score with which the stopping
+    // rule compares. Therefore the search continues while any of the `num_beams` best translations may
+    // improve.
     const isExact = this.considersAllLengths && !settings.no_repeat_ngram_size;
     this.numCounted = isExact ? settings.num_return_sequences : this.numBeams;
     this.beams = [{ parent: null, token: null, score: 0, logProb: 0, node: -1 }];
@@ -129,7 +122,6 @@ export class BeamSearch {
     return coverage ? score + this.settings.coverage_penalty * coverageScore(coverage) : score;
   }
 
-  // Run one step of the search. The search has ended if `isOver` is true.
   step() {
     const logits = this.numSteps === 0 ? this.readPrompt() : this.readBeams();
     const numClasses = logits.length / this.beams.length;
@@ -154,8 +146,7 @@ export class BeamSearch {
     }
   }
 
-  // Choose the candidates of a step. Return the candidates that end (`entering`), and the candidates that become
-  // the next beams (`beams`), best first.
+  // Return the candidates of a step that end (`entering`), and those that become beams (`beams`), best first.
   select(logits, normalizers) {
     const best = bestContinuations(logits, this.beams, normalizers, this.numCandidates, this.excluded);
     const hasEnded = (candidate) => this.ends.has(candidate.token) || this.numSteps + 1 >= this.limit;
@@ -165,7 +156,7 @@ export class BeamSearch {
     };
   }
 
-  // Set the logit of each token that would repeat an n-gram to -Infinity (`no_repeat_ngram_size`).
+  // Forbid each token that would repeat an n-gram (`no_repeat_ngram_size`).
   forbidRepetition(logits) {
     const size = this.settings.no_repeat_ngram_size;
     if (!size) {
@@ -226,8 +217,8 @@ export class BeamSearch {
     return this.model.logits(states, nodes.length);
   }
 
-  // Read tokens with the decoder. If the search has a coverage penalty, add the cross-attention of each token
-  // to the coverage of its hypothesis.
+  // Read tokens with the decoder. With a coverage penalty, add the cross-attention of each token to the
+  // coverage.
   read(tokens, parents, hypotheses) {
     if (!this.settings.coverage_penalty) {
       return this.decoder.read(tokens, parents);

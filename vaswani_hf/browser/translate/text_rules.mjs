@@ -3,7 +3,7 @@
 
 import { PYTHON_SPACE, splitWords, strip, stripLeft } from "./tokenizer.mjs";
 
-// Convert a regular expression of Python. The pattern may contain `\s`, `\w` and `\d` only outside of brackets.
+// Convert a regular expression of Python. `\s`, `\w` and `\d` must be outside of brackets.
 function fromPython(pattern, flags) {
   const classes = { s: `[${PYTHON_SPACE}]`, w: "[\\p{L}\\p{N}_]", d: "\\p{Nd}" };
   const source = pattern.replaceAll("(?P<", "(?<").replace(/\\([swd])/g, (_, letter) => classes[letter]);
@@ -15,7 +15,7 @@ function fold(text) {
   return Array.from(text, (character) => character.toUpperCase().toLowerCase()).join("");
 }
 
-// Remove the characters of `characters` at the beginning of a text, as `str.lstrip` of Python does.
+// Remove characters at the beginning of a text, as `str.lstrip` of Python does.
 function stripStart(text, characters) {
   let start = 0;
   while (start < text.length && characters.includes(text[start])) {
@@ -24,7 +24,7 @@ function stripStart(text, characters) {
   return text.slice(start);
 }
 
-// Remove the characters of `characters` at the end of a text, as `str.rstrip` of Python does.
+// Remove characters at the end of a text, as `str.rstrip` of Python does.
 function stripEnd(text, characters) {
   let stop = text.length;
   while (stop > 0 && characters.includes(text[stop - 1])) {
@@ -33,8 +33,7 @@ function stripEnd(text, characters) {
   return text.slice(0, stop);
 }
 
-// For each possible length of a repeated unit (in symbols), return the length and the largest number of equal
-// adjacent units.
+// For each length of a unit (in symbols), return the length and the largest number of equal adjacent units.
 function repeatsOf(symbols, longestUnit) {
   const repeats = [];
   const longest = Math.min(Math.floor(symbols.length / 2), longestUnit);
@@ -87,7 +86,6 @@ export class TextRules {
     return { sentences, separators };
   }
 
-  // Return true if a text contains a letter or a digit.
   hasWords(text) {
     return /[\p{L}\p{N}]/u.test(text);
   }
@@ -107,8 +105,8 @@ export class TextRules {
     return { sentences: kept, separators: around };
   }
 
-  // Join N sentences and the N + 1 separators around the sentences. If no white space follows a sentence inside
-  // the text, add a space, unless the sentence ends with a Chinese or Japanese full stop.
+  // Join N sentences and N + 1 separators. If no white space follows a sentence inside the text, add a space,
+  // unless the sentence ends with a Chinese or Japanese full stop.
   join(sentences, separators) {
     let text = separators[0];
     sentences.forEach((sentence, i) => {
@@ -146,8 +144,7 @@ export class TextRules {
     return pieces;
   }
 
-  // Return true if a sentence ends at a match of the pattern `candidate`. `before` is the text from the beginning
-  // of the sentence to the match.
+  // Return true if a sentence ends at a match of `candidate`. `before` is the sentence up to the match.
   isBoundary(before, { stop, close }, after, hasCase) {
     const { opening } = this.rules;
     const following = stripStart(after, `${opening} `);

@@ -1,6 +1,5 @@
 // Implements a byte-level BPE tokenizer that reads the tokenizer.json of a checkpoint.
-// vaswani_hf/convert/html_page.py refuses a checkpoint if this script does not implement a setting in its
-// tokenizer.json.
+// vaswani_hf/convert/html_page.py refuses settings in tokenizer.json that this script does not implement.
 
 // SPACE contains the white space characters that match `\s` in the Rust crate `regex`. PYTHON_SPACE contains
 // the characters for which `str.isspace` of Python is true.
@@ -32,8 +31,7 @@ export function splitWords(text) {
   return text.split(SPACES).filter((word) => word);
 }
 
-// Return for each character position in `starts` the index of the word that contains the position. If the
-// position is between words, return the index of the next word. If there is no next word, return -1.
+// Return the index of the word at (or after) each character position in `starts`, or -1 after the last word.
 export function wordsAt(text, starts) {
   const ended = [0];
   for (let i = 0; i < text.length; i++) {
@@ -58,14 +56,12 @@ const NORMALIZERS = {
   NFD: (text) => text.normalize("NFD"),
   NFKC: (text) => text.normalize("NFKC"),
   NFKD: (text) => text.normalize("NFKD"),
-  // The library `tokenizers` lowercases each character separately, so a Greek sigma at the end of a word
-  // becomes "σ" and not "ς".
+  // The library `tokenizers` lowercases each character separately: a final Greek sigma becomes "σ", not "ς".
   Lowercase: (text) => Array.from(text, (character) => character.toLowerCase()).join(""),
   Prepend: (text, { prepend }) => (text ? prepend + text : text),
 };
 
-// Return the steps of a component of tokenizer.json, such as the normalizer. A component is a single step, or
-// a "Sequence" of steps.
+// Return the steps of a component of tokenizer.json, such as the normalizer: one step, or a "Sequence".
 function parts(value, name) {
   if (value === null) {
     return [];
@@ -104,7 +100,7 @@ export class Tokenizer {
         found.push(token);
       }
     }
-    // Try longer tokens first, because the library `tokenizers` finds the longest added token.
+    // The library `tokenizers` finds the longest added token.
     found.sort((left, right) => right.content.length - left.content.length);
     const patterns = found.map(
       (token) =>
@@ -127,8 +123,8 @@ export class Tokenizer {
     this.cache = new Map();
   }
 
-  // Return the token ids of a text, and the index of the word of each token; -1 for special tokens. If `bare`
-  // is true, do not add special tokens before and after the text.
+  // Return the token ids of a text, and the index of the word of each token; -1 for special tokens. Without
+  // `bare`, add special tokens before and after the text.
   encode(text, { bare = false } = {}) {
     const ids = [];
     const words = [];
@@ -154,8 +150,8 @@ export class Tokenizer {
     };
   }
 
-  // Encode a text that contains no added tokens: append its tokens to `ids`, and the index of the word of
-  // each token to `words`. Return the number of words of the text.
+  // Encode a text without added tokens: append to `ids` and `words`, and return the number of words of the
+  // text.
   encodePiece(text, numWords, ids, words) {
     let normalized = text;
     for (const step of this.normalizers) {
@@ -184,9 +180,8 @@ export class Tokenizer {
     return splitWords(normalized).length;
   }
 
-  // Divide the bytes of a word into entries of the vocabulary. Begin with single bytes. Repeatedly merge the
-  // neighbouring pair of entries with the lowest rank, until the list of merges contains no neighbouring
-  // pair.
+  // Divide the bytes of a word into entries of the vocabulary. Repeatedly merge the neighbouring pair of
+  // entries with the lowest rank.
   split(bytes) {
     const characters = Array.from(bytes, (byte) => CHARACTER_OF_BYTE[byte]);
     const word = characters.join("");
@@ -232,8 +227,7 @@ export class Tokenizer {
     return tokens.join("");
   }
 
-  // Return the text of each token. If a token contains only some of the bytes of a character, these bytes
-  // become escapes such as "\xe2".
+  // Return the text of each token. The bytes of an incomplete character become escapes such as "\xe2".
   texts(ids) {
     return ids.map((id) => {
       const entry = this.entries[id];
@@ -273,8 +267,7 @@ function characterOfEachByte(text) {
   return places;
 }
 
-// Return the bytes of an entry of the vocabulary. If the entry contains a character that does not stand for a
-// byte, the entry is plain text: return its bytes in UTF-8.
+// Return the bytes of an entry of the vocabulary. An entry with other characters is plain text.
 function bytesOf(entry) {
   const characters = Array.from(entry);
   if (characters.every((character) => BYTE_OF_CHARACTER.has(character))) {

@@ -47,17 +47,13 @@ export class Translator {
     this.model = new Model(this.config, readWeights(bytes));
   }
 
-  // Translate a text, and return a list of translations, best first. Each translation has the fields of the
-  // Python class `Translation`: text, score, log_prob, confidence, tokens, token_log_probs, words (objects
-  // with `word` and `confidence`), alignment (pairs: the index of a source word, and the index of a target
-  // word) and token_ids.
-  //
-  // `options` may contain search settings of `generate`, such as `num_beams`. `options` may also contain
+  // Return a list of translations, best first, with the fields of the Python class `Translation`. A wrong
+  // argument is a TypeError. `options` may contain search settings of `generate`, such as `num_beams`, and
   // these options: `target_prefix` is a text that the translation must begin with. `must_contain` is a list
   // of phrases that the translation must contain; the field `unmet_phrases` of a translation has the missing
   // phrases, or null. If `split_sentences` is true, each sentence is translated separately. If
   // `repetition_guard` is true, a sentence is translated again, without repetition, if its translation
-  // repeats itself in a loop. A wrong argument is a TypeError.
+  // repeats itself in a loop.
   translate(text, options = {}) {
     const job = this.begin(text, options);
     while (!job.isOver) {
@@ -66,8 +62,8 @@ export class Translator {
     return job.result();
   }
 
-  // Begin a translation, and return a `Job`. The caller must call the method `step` of the job until `isOver`
-  // is true, and then the method `result`. A page can handle events between two steps.
+  // Return a `Job`. The caller must call its method `step` until `isOver` is true, and then `result`. A page
+  // can handle events between two steps.
   begin(text, options = {}) {
     checkArguments(text, options);
     return new Job(this, text, options);
@@ -78,9 +74,8 @@ export class Translator {
     return new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
   }
 
-  // Return a `BeamSearch`. `forced` contains the token ids that the translation must begin with, and `phrases`
-  // contains the phrases (lists of token ids) that the translation must contain. `onStep` is passed to
-  // `BeamSearch`.
+  // Return a `BeamSearch`. The translation must begin with the token ids `forced`, and must contain the
+  // phrases (lists of token ids).
   search(decoder, forced, settings, { phrases = [], onStep = null } = {}) {
     const prompt = [this.start, ...forced];
     const limit = this.limitOf(settings, decoder.source.length, prompt.length);
@@ -140,9 +135,9 @@ export class Translator {
     return Math.max(1, Math.min(...limits));
   }
 
-  // Divide a text into segments that are translated separately. Return the N segments, and the N + 1 separators
-  // before, between and after the translations of the segments. A segment has a text, token ids (`ids`), and the
-  // index of the word of each token (`words`), counted from the beginning of the text.
+  // Return the N segments of a text, which are translated separately, and N + 1 separators. A segment has a
+  // text, token ids (`ids`), and the index of the word of each token (`words`), counted from the beginning of
+  // the text.
   layout(text, splitsSentences, isConstrained) {
     const tag = this.tagOf(strip(text));
     const { sentences, separators } = this.sentences(text, tag, splitsSentences, isConstrained);
@@ -165,10 +160,9 @@ export class Translator {
     return { segments, separators: between };
   }
 
-  // Return the sentences of a text, and the separators around the sentences. Repeat the tag of the target language
-  // at the beginning of the text before each sentence. Without `splitsSentences`, the text is one sentence.
-  // Unless the translation `isConstrained` by a target prefix or phrases, texts and sentences without letters and
-  // digits belong to the separators.
+  // Return the sentences of a text, and the separators. Repeat the tag of the target language before each
+  // sentence. Unless the translation `isConstrained` by a target prefix or phrases, sentences without letters
+  // and digits belong to the separators.
   sentences(text, tag, splitsSentences, isConstrained) {
     const untagged = tag ? stripLeft(stripLeft(text).slice(tag.length)) : text;
     const isBlank = strip(untagged) === "";
@@ -226,8 +220,7 @@ export class Translator {
     return pieces;
   }
 
-  // Return the log-probabilities of the tokens of a given translation. If `withCoverage` is true, also return
-  // the coverage of the source.
+  // Return the log-probabilities of a given translation and, if `withCoverage`, the coverage of the source.
   logProbs(sourceIds, targetIds, withCoverage = false) {
     const decoder = this.decoder(sourceIds);
     const inputs = [this.start, ...targetIds.slice(0, -1)];
@@ -241,7 +234,6 @@ export class Translator {
     return { logProbs, coverage: withCoverage ? coverageOf(recorded.cross.at(-1), sourceIds.length) : null };
   }
 
-  // Return the token ids of a target prefix.
   prefixIds(prefix) {
     return prefix ? this.targetTokenizer.encode(prefix, { bare: true }).ids : [];
   }
@@ -255,14 +247,12 @@ export class Translator {
     return beginsWithWord ? ids.slice(word.length) : this.prefixIds(strip(phrase));
   }
 
-  // Return the logits [n, V] of the next tokens. The logit of the excluded token is -1000, so that its
-  // probability is 0.
+  // Return the logits [n, V] of the next tokens, without the excluded token.
   logits(states, numRows) {
     return withoutToken(this.model.logits(states), numRows, this.excluded);
   }
 
-  // Return the attention weights of all layers and heads for given source tokens and given decoder input
-  // tokens. Also return the output states of the decoder.
+  // Return the attention weights of all layers and heads, and the output states of the decoder.
   attention(sourceIds, decoderInput) {
     const encoder = [];
     const decoder = new Decoder(this.model, this.model.encode(sourceIds, encoder), sourceIds.length);
@@ -307,8 +297,8 @@ class Job {
     this.step();
   }
 
-  // Assign the target prefix to the first segment. Assign each phrase to the first segment that contains the
-  // phrase, for example a name, or else to the longest segment.
+  // Assign each phrase to the first segment that contains it, for example a name, or else to the longest
+  // segment.
   constrain() {
     this.segments[0].prefix = this.prefix;
     const lengths = this.segments.map((segment) => Array.from(segment.text).length);
@@ -339,8 +329,7 @@ class Job {
     }
   }
 
-  // Search the translations of a segment. Return objects with the hypothesis, its token ids, its text and its
-  // missing phrases.
+  // Return objects with the hypothesis, its token ids, its text and its missing phrases.
   *searched(segment, settings) {
     const { translator } = this;
     const forced = translator.prefixIds(segment.prefix);
@@ -356,7 +345,7 @@ class Job {
     return search.finished.slice(0, settings.num_return_sequences).map(({ hypothesis }) => {
       const tokenIds = [...forced, ...tokensOf(hypothesis)];
       const decoded = translator.targetTokenizer.decode(tokenIds);
-      // If a segment is one line, its translation must be one line, so replace line breaks by spaces.
+      // The translation of a line must be one line.
       const text = segment.text.includes("\n") ? decoded : decoded.replaceAll("\n", " ");
       const isMissing = (phrase) => !contains(tokenIds, phrase.ids) && !text.includes(strip(phrase.text));
       const unmet = segment.phrases.filter(isMissing).map((phrase) => phrase.text);
@@ -404,8 +393,7 @@ class Job {
     };
   }
 
-  // Return the translations of the text, best first. The best translation of the text joins the best
-  // translations of all segments, the second-best translation joins the second-best translations, and so on.
+  // Return the translations of the text, best first. Translation i joins translation i of each segment.
   result() {
     const { textRules } = this.translator;
     if (this.results.length === 0) {
@@ -457,9 +445,8 @@ function joined(translations, separators, textRules) {
   };
 }
 
-// Return the coverage of each source token: the sum of its attention weights over all target tokens.
-// `weights` contains the cross-attention weights [H, S] of one layer for each target token, and the heads are
-// averaged.
+// Return the coverage of each source token: the sum of its attention over all target tokens. `weights` has
+// the cross-attention [H, S] of one layer for each target token. The heads are averaged.
 function coverageOf(weights, numSourceTokens) {
   const coverage = new Float64Array(numSourceTokens);
   for (const ofToken of weights) {
@@ -470,9 +457,9 @@ function coverageOf(weights, numSourceTokens) {
   return coverage;
 }
 
-// Return for each target word the source word with the highest attention, as a pair of indices [source word,
-// target word]. The attention to a source word is the maximum over the tokens of the source word. The
-// attention of a target word is the sum over the tokens of the target word.
+// Return [source word, target word] for each target word: the source word with the highest attention. The
+// attention to a source word is the maximum over its tokens. The attention of a target word is the sum over
+// its tokens.
 function align(layers, sourceWords, wordOfToken) {
   const numSource = Math.max(-1, ...sourceWords) + 1;
   const numTarget = Math.max(-1, ...wordOfToken) + 1;

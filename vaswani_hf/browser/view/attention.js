@@ -1,15 +1,15 @@
 // Draws the attention section of the page: lines between words, and a matrix with the same weights.
 
 const ROW_HEIGHT = 28;
-// The page draws no line for a weight below LEAST_LINE, because thousands of faint lines slow the page down.
-// For a word that has the focus, the limit is LEAST_LINE_OF_WORD.
+// Thousands of faint lines would slow the page down, so draw no line for a smaller weight. The second limit
+// is for a word that has the focus.
 const LEAST_LINE = 0.04;
 const LEAST_LINE_OF_WORD = 0.005;
-// If the matrix has more than MOST_NUMBERED_COLUMNS columns, the cells of the matrix show no numbers.
+// In a matrix with more columns, the cells show no numbers.
 const MOST_NUMBERED_COLUMNS = 16;
 
-// Colour-blind people can tell most of these colours apart. The first six colours are from the palette of
-// Okabe and Ito, and the last eight colours are from palettes of Paul Tol.
+// Colour-blind people can tell most of these colours apart: palettes of Okabe and Ito (the first six), and of
+// Paul Tol (the last eight).
 const HEAD_COLOURS = [
   ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"],
   ["#332288", "#882255", "#117733", "#aa4499", "#999933", "#44aa99", "#cc6677", "#661100"],
@@ -26,8 +26,7 @@ function headColour(head) {
   return HEAD_COLOURS[head % HEAD_COLOURS.length];
 }
 
-// Return the indices of the chosen heads. `text` is "all", "none", or a list of head numbers such as "1,3".
-// The first head has the number 1.
+// Return the indices of the chosen heads. `text` is "all", "none", or a list of numbers from 1 such as "1,3".
 function chosenHeads(text, numHeads) {
   const all = Array.from({ length: numHeads }, (_, head) => head);
   if (text === "all") return all;
@@ -35,21 +34,20 @@ function chosenHeads(text, numHeads) {
   return all.filter((head) => numbers.includes(head));
 }
 
-// Return the text for the chosen heads, such as "1,3", in the format that `chosenHeads` reads.
+// Return the text for the chosen heads, in the format that `chosenHeads` reads.
 function headsText(heads, numHeads) {
   if (heads.length === numHeads) return "all";
   return heads.length === 0 ? "none" : heads.map((head) => head + 1).join(",");
 }
 
-// Return the tokens of the rows and the tokens of the columns of an attention matrix. `kind` is "encoder",
-// "decoder" or "cross".
+// Return the tokens of the rows and of the columns of an attention matrix.
 function sidesOf(explanation, kind) {
   const rows = kind === "encoder" ? explanation.source : explanation.decoder_input;
   const columns = kind === "decoder" ? explanation.decoder_input : explanation.source;
   return { rows, columns };
 }
 
-// Create the attention section. `weights` maps "encoder", "decoder" and "cross" to decoded attention weights.
+// `weights` maps "encoder", "decoder" and "cross" to decoded attention weights.
 function attentionSection(explanation, weights, store) {
   const section = element("section", { class: "attention", "aria-labelledby": "attention-title" });
   const kind = choice("Attention", KINDS, (value) => store.set({ kind: value, pin: "" }));
@@ -79,8 +77,7 @@ function attentionSection(explanation, weights, store) {
     detail,
   );
 
-  // The word under the mouse pointer or with the keyboard focus, such as {side: "row", index: 2}. Null if
-  // there is no such word.
+  // The word with the mouse pointer or the keyboard focus, such as {side: "row", index: 2}, or null.
   let hovered = null;
   let view = null;
 
@@ -121,8 +118,7 @@ function attentionSection(explanation, weights, store) {
   return section;
 }
 
-// Return the data that the attention section draws: the words of the rows and of the columns, and the matrix
-// of each chosen head.
+// Return the words of the rows and of the columns, and the matrix of each chosen head.
 function attentionView(explanation, weights, state) {
   const sides = sidesOf(explanation, state.kind);
   const groups = (side) => (state.unit === "words" ? side.words : tokenGroups(side.tokens));
@@ -171,8 +167,7 @@ function drawChips(chips, numHeads, store) {
     .forEach((chip, head) => chip.setAttribute("aria-pressed", String(heads.includes(head))));
 }
 
-// Draw two lists of buttons: the words of the rows, and the words of the columns. Leave space for the lines
-// between the lists.
+// Draw two lists of buttons, with space for the lines between the lists.
 function drawWords(links, view, store, hover) {
   const height = ROW_HEIGHT * Math.max(view.rows.length, view.columns.length);
   const canvas = svgElement("svg", {
@@ -210,8 +205,7 @@ function drawWords(links, view, store, hover) {
   );
 }
 
-// Return the word that a text such as "row-3" names, as an object such as {side: "row", index: 2}. Return
-// null if there is no such word.
+// Return the word that a text such as "row-3" names, as {side: "row", index: 2}, or null.
 function parsePin(pin, view) {
   const [side, number] = pin.split("-");
   const words = { row: view.rows, column: view.columns }[side];
@@ -219,8 +213,7 @@ function parsePin(pin, view) {
   return words !== undefined && words[index] !== undefined ? { side, index } : null;
 }
 
-// Draw a line for each weight that is large enough. If a word has the focus, draw only the lines of this
-// word.
+// Draw a line for each large weight. If a word has the focus, draw only the lines of this word.
 function drawLines(links, view, focus) {
   const canvas = links.querySelector("svg");
   const least = focus === null ? LEAST_LINE : LEAST_LINE_OF_WORD;
@@ -254,8 +247,7 @@ function touches(focus, row, column) {
   return focus === null || (focus.side === "row" ? row : column) === focus.index;
 }
 
-// Draw the mean of the matrices of the chosen heads. Use a table, so that a screen reader can read the
-// weights.
+// Draw the mean of the chosen heads as a table, so that a screen reader can read the weights.
 function drawMatrix(matrix, view, hover) {
   if (view.mean === null) {
     matrix.replaceChildren();
@@ -289,8 +281,7 @@ function matrixCaption(view) {
   return `Mean weights of ${view.heads.length} heads: each row adds up to 1.`;
 }
 
-// Mark the word with the focus. If the word belongs to the rows, colour the words of the columns by their
-// mean weights. If the word belongs to the columns, colour the words of the rows.
+// Mark the word with the focus, and colour the words on the other side by their mean weights.
 function markWords(links, matrix, view, focus, pin) {
   for (const button of links.querySelectorAll("button")) {
     const [side, number] = button.dataset.place.split("-");
@@ -311,8 +302,7 @@ function weightOfFocus(view, focus, side, index) {
   return side === "column" ? view.mean[focus.index][index] : view.mean[index][focus.index];
 }
 
-// Describe the weights of the word with the focus. The page shows the description above the lines, and screen
-// readers read the description aloud.
+// Describe the weights of the word with the focus. Screen readers read the description aloud.
 function describeFocus(explanation, view, focus, state) {
   if (view.mean === null) return "Choose a head to see its weights.";
   if (focus === null) return "Point at a word to see only its lines. Click a word to keep them.";

@@ -1,7 +1,6 @@
 // Functions that create elements of the page.
 
-// Create an HTML element. `attributes` contains attributes, and event listeners with names such as "onclick".
-// The children are elements or texts.
+// Create an HTML element. `attributes` may have event listeners, with names such as "onclick".
 function element(tag, attributes = {}, ...children) {
   const created = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,15 +11,14 @@ function element(tag, attributes = {}, ...children) {
   return created;
 }
 
-// Create an SVG element.
 function svgElement(tag, attributes) {
   const created = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
   return created;
 }
 
-// Let the Tab key reach only one of several buttons, and let the arrow keys move the focus between the
-// buttons. `moves` maps each key to the change of the button index, such as {ArrowDown: 1, ArrowUp: -1}.
+// Let the Tab key reach only one of the buttons, and let the arrow keys move the focus. `moves` maps each key
+// to the change of the button index, such as {ArrowDown: 1, ArrowUp: -1}.
 function moveFocusByKeys(container, buttons, moves) {
   buttons.forEach((button, index) => (button.tabIndex = index === 0 ? 0 : -1));
   container.addEventListener("focusin", (event) => {
@@ -87,8 +85,7 @@ function counted(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }
 
-// Return a text in quotation marks for the end of a sentence. Add a full stop, unless the text ends with a full
-// stop or another mark that ends a sentence.
+// Return a text in quotation marks, with a full stop unless the text itself ends a sentence.
 function quotedAtEnd(text) {
   return /[\p{Sentence_Terminal}…]$/u.test(text) ? `“${text}”` : `“${text}”.`;
 }

@@ -1,7 +1,6 @@
 // Draws all sections of an explanation into an element of a page.
 
-// Draw an explanation into the element `container`, and remove an earlier explanation from the element. The
-// class `Explanation` in explanation.py describes the fields of `explanation`.
+// Draw an `Explanation` (explanation.py) into the element `container`, in place of an earlier explanation.
 function show(container, explanation) {
   container.closeView?.();
   const weights = Object.fromEntries(
@@ -32,7 +31,7 @@ function defaultState(explanation) {
   };
 }
 
-// Replace impossible values of the state by possible values, because a user may edit the URL of the page.
+// A user may edit the URL of the page, so replace impossible values of the state.
 function checkState(state, explanation, weights) {
   const kind = state.kind in KINDS ? state.kind : "cross";
   const [numLayers, numHeads] = weights[kind].shape;

@@ -5,7 +5,7 @@ const COLUMN_WIDTH = 96;
 const CELL_HEIGHT = 32;
 const PLAY_INTERVAL = 700;
 
-// Create the section of the beam search. If the search was not recorded, the section says why.
+// If the search was not recorded, the section says why.
 function replaySection(explanation, store) {
   const section = element(
     "section",
@@ -74,7 +74,7 @@ function replaySection(explanation, store) {
     draw();
   }
 
-  // If `store.state.step` is 0, the page shows the step at which the final translation was complete.
+  // The step 0 means the step at which the final translation was complete.
   function currentStep() {
     const chosen = store.state.step || (search.finished[0]?.step ?? search.steps.length);
     return Math.min(chosen, search.steps.length);
@@ -109,8 +109,7 @@ function replaySection(explanation, store) {
     }, PLAY_INTERVAL);
   }
 
-  // The animation stops at the step at which the final translation was complete. If the animation starts at a
-  // later step, the animation stops at the last step.
+  // The animation stops when the final translation is complete or, after that step, at the last step.
   function isAtEnd() {
     return store.state.step === 0 || currentStep() === search.steps.length;
   }
@@ -151,8 +150,8 @@ function compareGiven(explanation) {
   return `The picture shows the search, not the given translation. ${scores} ${isMissed ? "The search has missed the given translation." : "The model prefers the result of the search."}`;
 }
 
-// Describe the result of a search with a changed temperature or length penalty. Also say how many hypotheses
-// left the recorded tree, that is, how many beams the recorded search did not continue.
+// Describe the result of a search with changed settings. Hypotheses leave the recorded tree if the recorded
+// search did not continue their beams.
 function searchNote(record, search, state) {
   const isRecorded = state.temperature === 1 && state.penalty === record.length_penalty;
   if (isRecorded) return "";
@@ -163,8 +162,7 @@ function searchNote(record, search, state) {
   return `${result} ${unknown} left the recorded tree, so a new search could find another result.`;
 }
 
-// Return the columns of the tree, one for each step up to `lastStep`. A column contains the beams of the step
-// in the order of their ranks, and then the hypotheses that finished at the step.
+// Return a column for each step up to `lastStep`: the beams by rank, and then the finished hypotheses.
 function treeColumns(search, lastStep) {
   return search.steps.slice(0, lastStep).map(({ candidates }) => {
     const kept = candidates.filter(({ fate }) => fate === "beam" || fate === "unknown");
@@ -172,8 +170,7 @@ function treeColumns(search, lastStep) {
   });
 }
 
-// Return the nodes of all hypotheses that the search has not dropped: the beams of the last column, the
-// finished hypotheses, and the beams that the recorded search did not continue.
+// Return the nodes of all hypotheses that the search has not dropped.
 function survivingNodes(record, columns) {
   const surviving = new Set([0]);
   columns.forEach((column, index) => {
@@ -186,8 +183,7 @@ function survivingNodes(record, columns) {
   return surviving;
 }
 
-// Return the last node of the result if the result has finished before or at the step `shown`. Otherwise
-// return the node of the best beam of this step.
+// Return the last node of the result if it has finished at the step `shown`, else of the best beam.
 function leadingNode(search, columns, shown) {
   if (shown >= search.finished[0]?.step) return search.finished[0].node;
   return columns[columns.length - 1][0]?.node ?? 0;
@@ -260,7 +256,7 @@ function nodeButton(record, candidate, { column, row }, store) {
   return button;
 }
 
-// Describe the hypothesis that ends at the chosen node of the tree, and say what happened to the hypothesis.
+// Describe the hypothesis that ends at the chosen node of the tree, and its fate.
 function describeChoice(record, search, shown, node) {
   if (node === 0) return "Click a token of the tree to follow its hypothesis.";
   const { step } = record.nodes[node];
@@ -270,7 +266,7 @@ function describeChoice(record, search, shown, node) {
   return `${text} ${describeEnd(record, search, candidate, shown)}`;
 }
 
-// Say whether a candidate has finished, is still in the beam, or has left the beam at a step up to `shown`.
+// Say whether a candidate has finished, is still in the beam, or has left the beam.
 function describeEnd(record, search, candidate, shown) {
   const { step } = record.nodes[candidate.node];
   if (candidate.fate === "finished") {
@@ -312,8 +308,7 @@ function candidatesTable(record, search, shown, lengthPenalty) {
   );
 }
 
-// Create the table of finished hypotheses, and a sentence that says whether the length penalty changes the
-// result.
+// Return the table of finished hypotheses, and whether the length penalty changes the result.
 function finishedTable(record, search, shown) {
   const finished = search.finished.filter(({ step }) => step <= shown);
   const bySum = [...finished].sort((a, b) => b.sum - a.sum);

@@ -1,8 +1,7 @@
-// Repeats a recorded beam search with another temperature or another length penalty. The search can select
-// only tokens of the recorded tree (the class `SearchRecord` in explanation.py). With the recorded settings,
-// the result equals the result of the recorded search.
+// Repeats a recorded beam search (the class `SearchRecord` in explanation.py) with another temperature or
+// length penalty. The search can select only recorded tokens. With the recorded settings, the result equals
+// the recorded result.
 
-// Return the number by which the score of a hypothesis with `length` tokens is divided.
 function lengthDivisor(record, length, lengthPenalty) {
   const base = record.length_penalty_type === "gnmt" ? (5 + length) / 6 : length;
   return base ** lengthPenalty;
@@ -60,8 +59,7 @@ function searchTree(record, temperature, lengthPenalty) {
   return { steps, finished, numUnknown };
 }
 
-// Return the recorded continuations of a beam. The sums of the log-probabilities are computed at
-// `temperature`.
+// Return the recorded continuations of a beam, with sums of log-probabilities at `temperature`.
 function continuations(record, beam, children, temperature) {
   const normalizers = record.nodes[beam.node].normalizers;
   const normalizer = normalizers[record.temperatures.indexOf(temperature)];
@@ -109,8 +107,7 @@ function sumOf(nodes, node) {
   return pathTo(nodes, node).reduce((sum, index) => sum + nodes[index].log_prob, 0);
 }
 
-// Return the index of the last node of the hypothesis with these token ids. Return null if the tree does not
-// contain the hypothesis.
+// Return the last node of the hypothesis with these token ids, or null if the tree has no such hypothesis.
 function findNode(record, tokenIds) {
   const children = childrenOf(record.nodes);
   let node = 0;

@@ -18,9 +18,8 @@ function formatFragment(state, defaults) {
   return new URLSearchParams(changed.map((name) => [name, String(state[name])])).toString();
 }
 
-// Create a store, which holds the state of the page. `check(state)` must return the state with impossible
-// values corrected. The method `set` changes values, writes the URL fragment, and calls the subscribers of
-// the changed values.
+// Create a store of the state of the page. `check(state)` must return the state with impossible values
+// corrected. `set` changes values, writes the URL fragment, and calls the subscribers of the changed values.
 function createStore(defaults, check) {
   const subscribers = [];
   const store = { state: check(parseFragment(location.hash, defaults)) };

@@ -1,7 +1,6 @@
 // Decodes attention weights, and computes the weights between words.
 
-// Decode stored attention weights (the class `Weights` in explanation.py) to numbers from 0 to 1 in row-major
-// order.
+// Decode stored weights (the class `Weights` in explanation.py) to numbers from 0 to 1 in row-major order.
 function decodeWeights(stored) {
   const bytes = Uint8Array.from(atob(stored.data), (character) => character.charCodeAt(0));
   const integers = new DataView(bytes.buffer);
@@ -24,16 +23,14 @@ function headMatrix(weights, layer, head) {
   return rows;
 }
 
-// Return the mean of several matrices.
 function meanMatrix(matrices) {
   return matrices[0].map((row, r) =>
     row.map((_, c) => matrices.reduce((sum, matrix) => sum + matrix[r][c], 0) / matrices.length),
   );
 }
 
-// Return the attention weights between groups of tokens, such as words. The attention to a group is the sum
-// of the attention to its tokens. The attention of a group is the mean of the attention of its tokens. Each
-// row of the result adds up to 1.
+// Return the attention weights between groups of tokens, such as words: the sum of the attention to the
+// tokens, and the mean of the attention of the tokens. Each row of the result adds up to 1.
 function groupMatrix(matrix, rowGroups, columnGroups) {
   return rowGroups.map((rows) =>
     columnGroups.map((columns) => {
@@ -48,8 +45,7 @@ function groupMatrix(matrix, rowGroups, columnGroups) {
   );
 }
 
-// Return a group for each token. The text of the group is the text that the page shows for the token. A
-// hyphen at the beginning of the text means that the token continues a word.
+// Return a group for each token. A hyphen before a text means that the token continues a word.
 function tokenGroups(tokens) {
   return tokens.map((token, index) => ({
     text: tokenLabel(token.text, index === 0),

@@ -1,9 +1,8 @@
 // Draws the section "Why this word": the source words of a target word, the most probable other words (the
 // runners-up), and the steps at which the beam search dropped the runners-up.
 
-// The weights of the source words are the mean cross-attention of the last two decoder layers, at the
-// positions that predict the target word. The word alignments of the package use the same layers
-// (`ALIGNMENT_LAYERS` in translations_vaswani.py).
+// The weights are the mean cross-attention of the last two decoder layers, as in the word alignments of the
+// package (`ALIGNMENT_LAYERS` in translations_vaswani.py).
 const ALIGNMENT_LAYERS = 2;
 const MOST_SOURCE_WORDS = 4;
 
@@ -72,7 +71,6 @@ function bestDescendant(record, node, step) {
   return best;
 }
 
-// Create the section "Why this word".
 function wordsSection(explanation, cross, store) {
   const { words } = explanation.target;
   const buttons = words.map((word, index) => {

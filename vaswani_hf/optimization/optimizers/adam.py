@@ -22,11 +22,7 @@ class AdamSettings(Settings):
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two parameter groups for the trained weights of a model: weights with weight decay, and weights
-    without.
-
-    Biases and layer norms have no weight decay, as in the Trainer of transformers.
-    """
+    """Return parameter groups with and without weight decay (biases and layer norms, as in the Trainer)."""
     decaying = []
     others = []
     for name, weight in model.named_parameters():
@@ -40,9 +36,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """Return PyTorch's fused AdamW for the weights of a model. With a weight decay of 0, AdamW equals
-    Adam.
-    """
+    """Return PyTorch's fused AdamW. With a weight decay of 0, AdamW equals Adam."""
     groups = decay_groups(model, weight_decay)
     betas = (settings.adam_beta1, settings.adam_beta2)
     return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, fused=True)

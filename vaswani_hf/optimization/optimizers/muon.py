@@ -1,6 +1,4 @@
-"""Defines the optimizer "muon": Muon trains the weight matrices of the layers, and AdamW trains all other
-weights.
-"""
+"""Defines the optimizer "muon": Muon trains the matrices of the layers, and AdamW trains other weights."""
 
 from collections import ChainMap
 from collections.abc import Callable
@@ -25,9 +23,7 @@ LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """Orthogonalize a matrix approximately with the Newton-Schulz iteration. Return a new matrix with
-    singular values near 1.
-    """
+    """Return a matrix after the Newton-Schulz iteration: its singular values are near 1."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
     x = x.to(torch.bfloat16 if in_bfloat16 else torch.float32)
@@ -40,19 +36,11 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer Muon (Jordan et al. 2024). A step changes each weight matrix by the orthogonalized
-    Nesterov momentum of its gradients.
+    """Muon (Jordan et al. 2024): a step changes a matrix by the orthogonalized Nesterov momentum.
 
-    The weight decay is decoupled, as in AdamW.
-
-    The root mean square of the changes in one step is 0.2 times the learning rate, because AdamW makes
-    changes of a similar size (Liu et al. 2025, Section 2.2).
-
-    Args:
-        matrices (list): The weight matrices [rows, columns].
-        weight_decay (float): Each step subtracts `weight_decay` * learning rate * weight from each weight.
-        bf16 (bool): Orthogonalize large matrices in bfloat16. The run records the value of `bf16`, so that a
-            resumed run computes in the same precision even on another processor.
+    The weight decay is decoupled, as in AdamW. The root mean square of the changes in one step is 0.2 times
+    the learning rate, because AdamW makes changes of a similar size (Liu et al. 2025, Section 2.2). The run
+    records `bf16`, so that a resumed run computes in the same precision even on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -79,16 +67,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Trains matrices with Muon and all other weights with AdamW, at the same learning rate.
-
-    Args:
-        matrices (list): The weight matrices [rows, columns] that Muon trains.
-        others (list): The weights that AdamW trains.
-        settings (AdamSettings): The settings of AdamW.
-        weight_decay (float): The weight decay of the matrices. The weights that AdamW trains have no weight
-            decay.
-        bf16 (bool): See `Muon`.
-    """
+    """Trains `matrices` with Muon, and `others` with AdamW without weight decay, at equal learning rates."""
 
     def __init__(
         self,
@@ -100,8 +79,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # Do not build an optimizer for an empty list of weights, because the constructor would raise an
-        # error. For example, `matrices` is empty if all matrices of the layers are frozen.
+        # PyTorch raises an error for an empty list of weights. `matrices` is empty if all matrices are
+        # frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
@@ -136,9 +115,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """Return the optimizer "muon" for a model. AdamW trains embeddings, the output projection, layer norms
-    and biases.
-    """
+    """Return the optimizer "muon". AdamW trains embeddings, output projection, layer norms and biases."""
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]

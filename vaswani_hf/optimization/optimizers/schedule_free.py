@@ -17,11 +17,7 @@ NAME = "schedule_free_adamw"
 
 
 def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.Optimizer:
-    """Return the optimizer AdamWScheduleFree of the library schedulefree for the weights of a model.
-
-    The gradients are computed at an interpolation between the averaged weights and the weights that AdamW
-    updates. The interpolation factor is `adam_beta1`.
-    """
+    """Return the optimizer AdamWScheduleFree of the library schedulefree."""
     try:
         from schedulefree import AdamWScheduleFree
     except ImportError:
@@ -37,10 +33,7 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
 
 
 def check_schedule_free(settings: Any) -> None:
-    """Raise an error for any schedule except "constant", because the average of the weights replaces the
-    decay of the learning rate. Also raise an error for `adam_beta1: 0`, because the library schedulefree
-    cannot compute the average with this value.
-    """
+    """Refuse a decay of the learning rate, and `adam_beta1: 0`, because schedulefree cannot average then."""
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":
         raise InvalidValueError(

@@ -13,20 +13,15 @@ REGULARIZERS: dict[str, Regularizer] = {entry.name: entry for entry in (R_DROP, 
 
 
 def regularizer_of(training: Any) -> Regularizer | None:
-    """Return the regulariser that the section `training` of a recipe turns on, or None if all regularisers
-    are off.
-    """
+    """Return the regulariser that the section `training` of a recipe turns on, or None."""
     for entry in REGULARIZERS.values():
-        # Use `getattr` with a default, because the section `training` of a language model lacks the keys of
-        # some regularisers.
+        # The section `training` of a language model lacks the keys of some regularisers.
         if getattr(training, entry.strength, 0):
             return entry
     return None
 
 
 def num_passes(training: Any) -> int:
-    """Return the number of forward passes over each batch. A run computes all forward passes over a batch
-    together, as one larger batch.
-    """
+    """Return the number of forward passes over each batch."""
     regularizer = regularizer_of(training)
     return 1 if regularizer is None else regularizer.num_passes

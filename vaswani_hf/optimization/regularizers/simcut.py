@@ -26,13 +26,9 @@ class SimCutSettings(Settings):
 
 @dataclass
 class SimCutLoss(TwoPassLoss):
-    """Computes the loss of SimCut. The loss contains the cross-entropy of the first pass, but not of the
-    second pass.
+    """Computes the loss of SimCut. The loss contains the cross-entropy of the first pass only."""
 
-    Attributes:
-        cut_rate (float): The probability with which the second pass replaces a token embedding by zeros.
-    """
-
+    # The probability with which the second pass replaces a token embedding by zeros.
     cut_rate: float = SimCutSettings.model_fields["simcut_p"].default
     is_symmetric = False
 

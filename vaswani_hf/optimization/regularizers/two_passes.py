@@ -25,8 +25,7 @@ from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """Computes the loss of two forward passes over the same sentence pairs. A run with R-Drop or SimCut
-    trains on this loss instead of the loss that the model returns.
+    """Computes the loss of two forward passes over the same sentence pairs.
 
     With the cross-entropy CE and the divergence KL, the loss is CE(first) + alpha * KL(first || second), with
     gradients into both passes. If `is_symmetric` is True, the loss is (CE(first) + CE(second)) / 2 + alpha /
@@ -35,31 +34,22 @@ class TwoPassLoss:
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without a wrapper for distributed training.
         alpha (float): The weight of the divergence.
-        autocast (Callable): A function that returns the autocast context in which the divergence is computed.
+        autocast (Callable): Returns the autocast context in which the divergence is computed.
     """
 
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    # If True, the cross-entropy of both passes is part of the loss, and the divergence is KL(first || second)
-    # + KL(second || first).
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B, S or T, D] of the second pass. `states` [B, S or T, D] are the token
-        embeddings of the first pass, and `ids` [B, S or T] are the token ids.
-        """
+        """Return the embeddings [B, S or T, D] of the second pass. `states` are those of the first pass."""
         return states
 
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """Return the output of the model for a batch. `loss` is the loss of the two passes, including the
-        divergence, in nats per token.
-
-        `RegularizedLoss` describes the arguments. If `num_items_in_batch` is None, the loss is the mean over
-        the target tokens of the batch.
-        """
+        """Return the output of the model for a batch. `loss` is the loss of both passes in nats per token."""
         labels = batch["labels"]
         num_items = num_items_in_batch
         if num_items is None:
@@ -75,8 +65,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # Record the decoder's output `last_hidden_state` with a hook, because the divergence needs
-        # `last_hidden_state`, and the output of the model does not contain `last_hidden_state`.
+        # The output of the model lacks `last_hidden_state` of the decoder, but the divergence needs these
+        # states.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -123,9 +113,8 @@ class TwoPassLoss:
 class _ChunkedDivergence(torch.autograd.Function):
     """Computes the divergence between the token probabilities of the two passes, summed over N tokens.
 
-    To save memory, the forward pass computes the logits of one chunk of tokens at a time. The forward pass
-    also computes the gradients of the divergence. The backward pass only multiplies the stored gradients of
-    the divergence by `grad_output`.
+    The forward pass computes the logits of one chunk of tokens at a time, to save memory, and also the
+    gradients, so that the backward pass only multiplies the stored gradients by `grad_output`.
     """
 
     @staticmethod
@@ -169,13 +158,11 @@ class _ChunkedDivergence(torch.autograd.Function):
 def _divergence_and_gradients(
     first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the divergence between two passes, summed over N tokens, and its gradients with respect to the
-    logits `first` and `second`.
+    """Return the divergence, summed over N tokens, and the gradients [N, V] of the logits of both passes.
 
-    `first` and `second` are the logits [N, V] of the two passes, and p and q are the softmax of these logits.
-    The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The symmetric
-    divergence has the factor 1/4, because R-Drop has the factor 1/2, and `RDropLoss` halves the whole loss of
-    R-Drop. The gradients have the shape [N, V].
+    p and q are the softmax of the logits `first` and `second` [N, V]. The divergence is KL(p || q), or (KL(p
+    || q) + KL(q || p)) / 4 if `is_symmetric` is true. The factor is 1/4, because R-Drop has the factor 1/2,
+    and `RDropLoss` halves the whole loss of R-Drop.
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
