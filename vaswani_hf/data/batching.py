@@ -62,8 +62,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 
     def __init__(
         self,
-        source_lengths: np.ndarray,  # [N], in tokens
-        target_lengths: np.ndarray,  # [N], in tokens
+        source_lengths: np.ndarray,  # [N] or, with corpus weights, [P] for the P places of an epoch; in tokens
+        target_lengths: np.ndarray,  # the same shape, in tokens
         source_tokens: int,
         target_tokens: int,
         *,

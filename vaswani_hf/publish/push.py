@@ -118,7 +118,7 @@ def push(
         check_config(folder, checkpoint, tuple(KINDS))
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
-        # Loading the model takes minutes.
+        # Check the token before the slow step: `fingerprint` loads the model.
         check_token(to)
         expected = fingerprint(folder)
         to = check_destination(to)
