@@ -1,9 +1,8 @@
 """Multi-head attention (Section 3.2) with its score functions. The file masks_vaswani contains the masks.
 
-All parts of the package compute attention with `VaswaniAttention` or a subclass. A subclass may override
-`scores` to change the score function, and define `local_mask` to change the mask. Training, cached decoding,
-the search, the coverage penalty and the word alignments use the score function and the mask of the subclass.
-A fused kernel is used only if the kernel can compute this score function and this mask.
+A subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask`
+to change the mask. Training, the search, the coverage penalty and the word alignments use the methods of the
+subclass. A fused kernel is used only if the kernel can compute the score function and the mask.
 
 If the config field `attention_window` is r, a token attends only to tokens that are at most r tokens away
 (Section 4). The config fields `attention_score` and `cross_attention_score` select the function that computes
@@ -19,11 +18,10 @@ a score from the query q and the key k of a head:
 - "additive": v tanh(W q + U k) with learned matrices W and U and a learned vector v per head, Bahdanau et al.
   2015 (arXiv 1409.0473), A.1.2.
 
-Every fused kernel can compute "scaled_dot", "dot" and "dot_mean", because each of these scores is the dot
-product times a constant. For "general", `GeneralAttention` multiplies the query by W before the kernel
-computes the dot product. No fused kernel can compute "additive_linear" or "additive". To add a score
-function, call `register_attention`. W, U, v, w_q and w_k are initialised so that scores have a variance of
-about 1 if the elements of q and k have variance 1.
+Fused kernels can compute all of these scores except "additive_linear" and "additive". For "general",
+`GeneralAttention` multiplies the query by W before the kernel computes the dot product. W, U, v, w_q and w_k
+are initialised so that scores have a variance of about 1 if the elements of q and k have variance 1.
+`register_attention` adds a score function.
 
 This file is saved with every checkpoint because the models compute attention with `VaswaniAttention`.
 
@@ -63,9 +61,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention without a fused kernel. Return the output softmax(scores(Q, K)) V [B, T, H, d_v]
-    (Equation 1), and the attention weights [B, H, T, S].
-    """
+    """Return softmax(scores(Q, K)) V [B, T, H, d_v] (Equation 1) and the attention weights [B, H, T, S]."""
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -95,9 +91,8 @@ class VaswaniAttention(nn.Module):
     """
 
     # A subclass may define a method `local_mask(query_positions, key_positions)` that restricts
-    # self-attention to some pairs of tokens. The arguments are broadcastable int64 tensors. The result of
-    # `local_mask` may depend only on the difference between query position and key position, because padding
-    # shifts the positions of a row.
+    # self-attention to some pairs of tokens. The result may depend only on the difference between query
+    # position and key position, because padding shifts the positions of a row.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -116,7 +111,6 @@ class VaswaniAttention(nn.Module):
         self.d_v = config.d_v or config.d_model // num_heads
         factors = {"dot": 1.0, "general": 1.0, "dot_mean": 1 / self.d_k}
         self.scaling = factors.get(config.score_of(is_cross), self.d_k**-0.5)
-        # Cross-attention has no window.
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
         if self.window is not None:
             self.local_mask = partial(in_window, self.window, self.local_mask)
@@ -129,25 +123,19 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """True if a fused kernel can compute softmax(factor * QK^T) in place of the methods `scores` and
-        `weights`.
-        """
+        """True if a fused kernel can compute softmax(factor * QK^T) in place of `scores` and `weights`."""
         return permits_fast_path(self, "scores", "weights")
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if the search may compute a decoding step with the faster `AttentionStep` instead of
-        `forward`.
-        """
+        """True if the search may compute a decoding step with `AttentionStep` instead of `forward`."""
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
 
     @property
     def implementation(self) -> str:
-        """The attention implementation of the config, such as "sdpa", or "eager" if no fused kernel can
-        compute the scores.
-        """
+        """The implementation of the config, or "eager" if no fused kernel can compute the scores."""
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -216,12 +204,11 @@ class VaswaniAttention(nn.Module):
         output_attentions: bool | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the weighted sums of the values [B, T, H, d_v], and the attention weights [B, H, T, S] or
-        None.
+        """Return the weighted sums [B, T, H, d_v] of the values, and the weights [B, H, T, S] or None.
 
-        If `output_attentions` is True, use eager attention, because fused kernels return no attention
-        weights. Queries [B, H, T, K] have one row for each beam. Keys [B, H, S, K] and values [B, H, S, d_v]
-        have one row for each beam, or one row for each sentence.
+        Queries [B, H, T, K] have one row for each beam. Keys [B, H, S, K] and values [B, H, S, d_v] have one
+        row for each beam, or one row for each sentence. `output_attentions=True` selects eager attention,
+        because fused kernels return no attention weights.
         """
         # Use `shape[0]` instead of `len`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
@@ -250,7 +237,6 @@ class VaswaniAttention(nn.Module):
         attention_mask: Any,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute attention with the function that transformers registers for an attention implementation."""
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         settings: dict[str, Any] = {
             "dropout": self.attention_dropout if self.training else 0.0,
@@ -275,9 +261,7 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Return the same weighted sums of the values as `attend`, computed with PyTorch's fused kernel. Call
-        `attend_fused` only if `supports_fused_kernel` is True. The mask must be additive.
-        """
+        """Return the sums of `attend`. `supports_fused_kernel` must be True. `mask` is additive or None."""
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
         ).transpose(1, 2)
@@ -288,9 +272,7 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of the tokens in the cache and of the new
-        tokens. Add the keys and values of the new tokens to the cache.
-        """
+        """Add new keys and values to the cache. Return all keys [B, H, S, K] and values [B, H, S, d_v]."""
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
@@ -312,9 +294,7 @@ class VaswaniAttention(nn.Module):
 
 
 def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -> tuple[torch.Tensor, Any]:
-    """Merge the beams of a sentence into one row of queries: [B, H, T, K] to [num_sentences, H, beams * T,
-    K]. Repeat a mask [num_sentences, 1, T, S] for each beam.
-    """
+    """Merge the beams of a sentence into one row: [B, H, T, K] to [num_sentences, H, beams * T, K]."""
     length = query.shape[2]
     query = query.unflatten(0, (num_sentences, -1)).transpose(1, 2).flatten(2, 3)
     is_tensor = isinstance(attention_mask, torch.Tensor)
@@ -324,9 +304,7 @@ def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Return attention weights [B, H, T, S] with one row per beam in the first dimension. `weights` has the
-    shape [B, H, T, S], or after `_merge_beams` the shape [num_sentences, H, beams * T, S].
-    """
+    """Undo `_merge_beams` for attention weights: return [B, H, T, S] with one row for each beam."""
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
@@ -335,9 +313,7 @@ def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Ten
 def _pad_to_equal_widths(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pad the values, or the queries and the keys, with zeros, because flash kernels need keys and values of
-    equal width.
-    """
+    """Pad with zeros, because flash kernels need keys and values of equal width."""
     d_k = key.shape[-1]
     d_v = value.shape[-1]
     if d_v < d_k:
@@ -357,8 +333,8 @@ def _run_in_float32(
     attention_mask: Any,
     **settings,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute attention of bfloat16 tensors in float32, because the backward pass of PyTorch's CPU kernel is
-    14 times slower in bfloat16 (126 ms against 9 ms in one measurement).
+    """Compute attention of bfloat16 tensors in float32. The backward pass of PyTorch's CPU kernel is 14 times
+    slower in bfloat16 (126 ms against 9 ms in one measurement).
     """
     if getattr(attention_mask, "dtype", None) == torch.bfloat16:
         attention_mask = attention_mask.float()
@@ -370,9 +346,7 @@ def _run_in_float32(
 
 
 class LearnedScores(VaswaniAttention):
-    """Base class of attention modules with learned parameters in the score function. The shape of each
-    learned parameter is [H, n], with n values for each of the H attention heads.
-    """
+    """Base class of score functions with learned parameters [H, n]: n values for each of the H heads."""
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
         super().__init__(config, num_heads, layer_idx, **kwargs)
@@ -380,28 +354,24 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return a dict that maps the name of each learned parameter to a tuple: the number of values per
-        attention head, and the reciprocal of the variance of the initial values.
-        """
+        """Return the number of values per head and the inverse initial variance of each parameter."""
         raise NotImplementedError
 
     def init_scores(self) -> None:
-        """Draw the initial values of the learned parameters from normal distributions."""
+        """Draw the learned parameters from normal distributions."""
         for name, (_, inverse_variance) in self.score_parameters().items():
             init.normal_(getattr(self, name), std=inverse_variance**-0.5)
 
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """Computes the score q W k of a query q and a key k. `score_weight` [H, K * K] contains the matrix W of
-    each head.
-    """
+    """Computes the score q W k. `score_weight` [H, K * K] contains the matrix W of each head."""
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """Return the queries [B, H, T, K], multiplied by the matrix W of each head."""
+        """Return the queries [B, H, T, K] times the matrix W of each head."""
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):
@@ -412,9 +382,7 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """Computes the score w_q q + w_k k of a query q and a key k. For each head, `score_query` [H, K] contains
-    the vector w_q, and `score_key` [H, K] contains the vector w_k.
-    """
+    """Computes the score w_q q + w_k k, with w_q in `score_query` [H, K] and w_k in `score_key` [H, K]."""
 
     def score_parameters(self):
         return {"score_query": (self.d_k, 2 * self.d_k), "score_key": (self.d_k, 2 * self.d_k)}
@@ -426,8 +394,8 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes the score v tanh(W q + U k) of a query q and a key k. For each head, `score_vector` [H, K]
-    contains the vector v, `score_query` [H, K * K] the matrix W, and `score_key` [H, K * K] the matrix U.
+    """Computes the score v tanh(W q + U k), with v in `score_vector` [H, K], W in `score_query` [H, K * K]
+    and U in `score_key` [H, K * K].
     """
 
     def score_parameters(self):
@@ -445,7 +413,6 @@ class AdditiveAttention(LearnedScores):
         return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)  # [B, H, T, S]
 
 
-# The attention classes of the built-in score functions.
 _BUILT_IN = {
     "scaled_dot": VaswaniAttention,
     "dot": VaswaniAttention,
@@ -492,9 +459,7 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """Return the class for the score function of a config: `cross_attention_score` if `is_cross` is True,
-    else `attention_score`.
-    """
+    """Return the class for `cross_attention_score` of a config if `is_cross`, else for `attention_score`."""
     name = config.score_of(is_cross)
     return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]
 
@@ -505,20 +470,16 @@ def can_be_fused(kind: type[VaswaniAttention]) -> bool:
 
 
 class AttentionRecorder:
-    """Records the cross-attention weights of selected decoder layers. The selected layers compute the weights
-    without a fused kernel, because fused kernels return no weights.
-
-    Pass a recorder to the model as `attention_recorder=`. The attribute `weights` maps the index of a layer
-    (counted from 0) to attention weights [B, T, S] float32, averaged over the heads. The weights of each
-    target token add up to 1.
+    """Records the cross-attention weights of selected decoder layers, as the argument `attention_recorder` of
+    a model. A selected layer computes the weights with `VaswaniAttention.weights`, because fused kernels
+    return no weights.
     """
 
     def __init__(self, layers: Collection[int]):
         self.layers = frozenset(layers)
+        # Maps the index of a layer to weights [B, T, S] float32, averaged over the heads.
         self.weights: dict[int, torch.Tensor] = {}
 
     def record(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Average the attention weights [B, H, T, S] of a layer over the heads, and store the averages [B, T,
-        S].
-        """
+        """Store the attention weights [B, H, T, S] of a layer, averaged over the heads."""
         self.weights[layer_idx] = weights.float().mean(dim=1)

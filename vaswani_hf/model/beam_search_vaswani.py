@@ -7,23 +7,20 @@ Each step of the search has five parts:
    token. The fast decoder is `TreeAttentionDecoder`.
 2. The candidate selection chooses the best continuations of the beams, called candidates. There are at least
    twice as many candidates as beams.
-3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
-   translation.
+3. If one of the K best candidates has ended (by `</s>`, its length limit or a stopping criterion), the
+   candidate becomes a finished translation.
 4. The stopping rule decides for each sentence whether its search ends. A sentence is open during its search,
    and closed after its search.
-5. The best candidates that have not ended become the beams of the next step. Unless `may_remove_sentences` is
-   False, `BeamSearch` removes closed sentences (sentences whose search has ended) from the batch.
+5. The best candidates that have not ended become the beams of the next step. `BeamSearch` may remove closed
+   sentences from the batch.
 
-The file beams_vaswani contains the classes of the beams, the candidates and the finished translations. The
-file search_strategies_vaswani contains the candidate selections, the stopping rule, and the scorer that ranks
-translations. `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the stopping
-rule or the scorer. `StepReader` of step_reader_vaswani copies the number of open sentences from the GPU to
-the CPU.
+The file beams_vaswani contains the beams, the candidates and the finished translations. The file
+search_strategies_vaswani contains the candidate selections, the stopping rule, and the scorer that ranks
+translations. `generate(..., search=SearchStrategies(...))` replaces these three parts.
 
-The search follows the rules of beam search in transformers. In addition to the search of transformers, this
-search has the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7), has a
-length limit for each sentence, and removes a sentence from the batch if the search for the sentence has
-ended. "Attention Is All You Need" uses this length penalty (Section 6.1).
+The search follows the rules of beam search in transformers. In addition, the search has the length penalty
+(used in Section 6.1 of the paper) and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7),
+has a length limit for each sentence, and removes closed sentences from the batch.
 
 This file is saved with every checkpoint because `generate` runs `BeamSearch`.
 
@@ -73,24 +70,16 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 @dataclass
 class SearchTask:
-    """Contains everything that a search needs for a batch of sentences: models, inputs, limits, logits
-    processors and strategies.
-    """
+    """Contains everything that a search needs for a batch of sentences."""
 
-    # The model whose `generate` was called, and then the other models of the ensemble. `inputs` contains the
-    # inputs of each model for B sentences.
+    # The model whose `generate` was called, and then the other models of the ensemble.
     models: list[Any]
     inputs: list[dict[str, Any]]
-    # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
-    # maximum number of new tokens for each sentence.
-    prompt: torch.Tensor
-    limits: torch.Tensor
-    # The attention mask [B, S] of the source. Only the coverage penalty uses `source_mask`.
-    source_mask: torch.Tensor | None
+    prompt: torch.Tensor  # [B, P] int64, the beginnings of the translations
+    limits: torch.Tensor  # [B] int64, the maximum numbers of new tokens
+    source_mask: torch.Tensor | None  # [B, S], used by the coverage penalty
     processors: LogitsProcessorList
-    # The stopping criteria without those for `</s>` and length limits, because the search checks `</s>` and
-    # length limits itself.
-    criteria: StoppingCriteriaList
+    criteria: StoppingCriteriaList  # without `OWN_CRITERIA`
     strategies: SearchStrategies
     # If True, all sentences stay in the batch until the whole search ends, and the search records the outputs
     # that `generate` of transformers returns.
@@ -106,21 +95,12 @@ class SearchTask:
 
 
 class BeamSearch:
-    """Runs beam search for all sentences of a batch at the same time. `run` runs the search, and `results`
-    returns the translations.
+    """Runs beam search for all sentences of a batch at the same time. `results` returns the translations.
 
-    Args:
-        task: The models, their inputs, the length limits and the strategies.
-        config: The settings of the search. `num_beams` is K and `num_return_sequences` is R.
-        candidates: The candidate selection if `task.strategies` contains no candidate selection; by default
-            `best_candidates`, or `drawn_candidates` with `do_sample`.
-        stopping_rule: The stopping rule if `task.strategies` contains no stopping rule; by default
-            `EarlyStopping`.
-        sentences: The indices of the sentences to translate, [N] int64; by default all sentences.
-        rows_per_sentence: The number of rows per sentence in each call of a logits processor or a stopping
-            criterion. Each row that a logits processor receives is a beam. Each row that a stopping criterion
-            receives is a candidate. By default, one call of a logits processor receives the beams of all
-            sentences. By default, one call of a stopping criterion receives the candidates of all sentences.
+    `config.num_beams` is K, and `config.num_return_sequences` is R. `candidates` and `stopping_rule` apply if
+    `task.strategies` does not contain them. `sentences` [N] int64 are the indices of the sentences to
+    translate, by default all. `rows_per_sentence` is the number of beams (for a logits processor) or
+    candidates (for a stopping criterion) per sentence in each call, by default all.
     """
 
     def __init__(
@@ -156,19 +136,16 @@ class BeamSearch:
             self._make_decoder(model, inputs) for model, inputs in zip(task.models, task.inputs, strict=True)
         ]
 
-        # The state of the search. `num_new` is the number of new tokens in each beam.
         if sentences is None:
             sentences = torch.arange(len(task.prompt), device=task.prompt.device)
         prompts = self._prompt_paths()
         self.beams = Beams(prompts, sentences)
         self.finished = FinishedTranslations(prompts, self.fill)
-        self.num_new = 0
+        self.num_new = 0  # The number of new tokens in each beam.
         self.is_over = False
-        # On a CPU, a search without sampling skips the handling of ended candidates in each step in which no
-        # candidate ends. On a CPU, a search without sampling also skips the stopping rule until the first
-        # candidate has ended. On a GPU, each step handles ended candidates and applies the stopping rule,
-        # because a check for ended candidates would make the CPU wait for the GPU. With sampling, the
-        # candidates are not sorted, so each step sorts them.
+        # Skip the handling of ended candidates in a step in which no candidate ends, and the stopping rule
+        # until the first candidate has ended. On a GPU, the check for ended candidates would make the CPU
+        # wait for the GPU. With sampling, each step must sort the candidates.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
         # Set `is_late` to False if one additional step of the search would have side effects: recorded
@@ -194,13 +171,12 @@ class BeamSearch:
         return coverage_score(attention, mask)
 
     def _early_stopping(self) -> EarlyStopping:
-        """Return the default stopping rule. The rule computes the highest score that an unfinished
-        translation can still reach. The rule ends the search for a sentence when no unfinished translation
-        can become one of the `num_return_sequences` best translations of the sentence. As in transformers,
-        the rule considers the `num_beams` best translations in three cases: with logits processors, with
-        `transformers_compatible`, or if the rule computes scores only for the current length. With logits
-        processors, a translation can exceed the highest score that the rule computes. A longer translation
-        can exceed a score that the rule computes only for the current length.
+        """Return the default stopping rule.
+
+        If no translation can exceed the highest score that the rule computes, the rule considers the
+        `num_return_sequences` best translations. Otherwise, and with `transformers_compatible`, the rule
+        considers the `num_beams` best translations, as in transformers. A translation can exceed the computed
+        score with logits processors, or if the rule considers only the current length.
         """
         task = self.task
         config = self.config
@@ -209,9 +185,7 @@ class BeamSearch:
         return EarlyStopping(config, len(task.prompt), num_counted, task.prompt.device)
 
     def _make_decoder(self, model: Any, inputs: dict[str, Any]) -> Any:
-        """Return the fast `TreeAttentionDecoder` if the model and the settings permit it, else a
-        `RowDecoder`.
-        """
+        """Return a `TreeAttentionDecoder` if the model and the settings permit it, else a `RowDecoder`."""
         records_outputs = model is self.task.models[0] and self.task.transformers_compatible
         in_rows = records_outputs or not self.config.use_cache
         # Use `getattr`, because models of other libraries lack the attribute `supports_fast_path`.
@@ -220,9 +194,7 @@ class BeamSearch:
         return TreeAttentionDecoder(model, self.config, inputs)
 
     def _prompt_paths(self) -> torch.Tensor:
-        """Return the prompt of each beam of all B sentences, [B, K, P, 1 or 2], in the format of
-        `Beams.paths`.
-        """
+        """Return the prompts of all B sentences, [B, K, P, 1 or 2], in the format of `Beams.paths`."""
         prompt = self.task.prompt
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if self.task.transformers_compatible:
@@ -233,7 +205,7 @@ class BeamSearch:
         """Run steps of the search until `task.goes_on` returns False."""
         prompt = self.task.prompt[self.beams.sentences]
         input_ids = prompt.repeat_interleave(self.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode only if the search calls no code of the user, because such code may need autograd.
+        # Use inference mode only if the search calls no user code, because user code may need autograd.
         is_direct = not self.task.has_user_code and all(decoder.is_direct for decoder in self.decoders)
         with torch.inference_mode() if is_direct else nullcontext():
             logits = [decoder.start(input_ids) for decoder in self.decoders]
@@ -247,9 +219,7 @@ class BeamSearch:
             self.reader.finish()
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Complete a step after the decoders have computed the logits: parts 2 to 5 in the docstring of this
-        file. `logits` contains one tensor of logits [N, 1 or K, V] for each model of the ensemble.
-        """
+        """Run parts 2 to 5 of a step (see the top of this file). Each model has logits [N, 1 or K, V]."""
         beams = self.beams
         was_open = beams.is_open
         # Part 2: choose the candidates.
@@ -268,22 +238,20 @@ class BeamSearch:
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)
-        # Remove sentences whose search has ended only if these sentences are at least an eighth of the batch,
-        # because a removal copies all other sentences.
+        # Remove closed sentences only if they are at least an eighth of the batch, because a removal copies
+        # all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(beams.sentences):
             self._remove_closed_sentences(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities for the search (`log_probs`), and log-probabilities for a check for
-        NaN (`checked`). `log_probs` [N, K or 1, V] contains the log-probabilities of all tokens after the
-        logits processors. `checked` [N, K or 1] contains the log-probability of the token with the id 0 or 1,
-        before the logits processors. The caller looks for NaN in `checked`. One token is enough for the
-        check, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if all logits of
-        the row are -inf.
+        """Return the log-probabilities [N, K or 1, V] after the logits processors. Also return
+        log-probabilities [N, K or 1] of one token before the logits processors, to check for NaN.
+
+        One token is enough, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if
+        all logits of the row are -inf.
         """
         log_probs = _averaged_log_probs(logits)
-        # Check only the log-probability of the token id 0 for NaN. If the search excludes the token id 0,
-        # check the token id 1, because `fill_` overwrites the log-probability of the excluded token.
+        # Do not check the excluded token, because `fill_` below overwrites its log-probability.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(
@@ -298,9 +266,7 @@ class BeamSearch:
         return log_probs, checked
 
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N, C] that is True where `</s>`, the length limit or a stopping criterion
-        ends a candidate.
-        """
+        """Return True where `</s>`, the length limit or a criterion ends a candidate, [N, C] bool."""
         ended = (self.limits <= self.num_new).unsqueeze(1).expand_as(candidates.tokens)
         if self.eos is not None:
             ended = ended | torch.isin(candidates.tokens, self.eos)
@@ -310,13 +276,11 @@ class BeamSearch:
         return ended
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """Call `function` (a logits processor or a stopping criterion) for the N sentences in the batch.
-        Convert each tensor [N, beams, ...] in `values` to a tensor [B * beams, ...] with rows for all B
-        sentences of the input. Convert the result back to [N, beams, ...].
+        """Call a logits processor or a stopping criterion with rows for `values` [N, beams, ...].
 
-        The rows of sentences that were removed from the batch are zeros, so that the row index of a beam
-        never changes. If the search has the setting `rows_per_sentence`, each call of `function` receives
-        exactly `rows_per_sentence` rows per sentence.
+        The rows [B * beams, ...] of sentences that were removed from the batch are zeros, so that the row
+        index of a beam never changes. With `rows_per_sentence`, each call receives exactly this number of
+        rows per sentence.
         """
         num_sentences = len(self.task.prompt)
         size = self.rows_per_sentence or values[0].shape[1]
@@ -330,9 +294,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _finish(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor) -> None:
-        """If one of the K best candidates of a sentence has ended, add the candidate to the finished
-        translations.
-        """
+        """Add the ended candidates among the K best candidates to the finished translations."""
         beams = slice(self.num_beams)
         scores = candidates.scores[:, beams]
         entering = ended[:, beams] & self.beams.is_open.unsqueeze(1) & exists(scores)
@@ -345,9 +307,7 @@ class BeamSearch:
         self.has_finished = True
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """End the search for the sentences whose results are final. Return a bool tensor [N] that is True for
-        each sentence whose search continues.
-        """
+        """Close sentences whose results are final. Return True for each that continues, [N] bool."""
         beams = self.beams
         if not self.has_finished:
             return beams.is_open
@@ -364,10 +324,8 @@ class BeamSearch:
         return beams.is_open
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove from the batch the sentences whose search has ended, and keep `num_staying` sentences. If
-        `is_late` of `StepReader` is True, `num_staying` is the number of sentences whose search continued
-        after the previous step, because the CPU does not know the number for the current step yet. The search
-        for some of the kept sentences has perhaps ended in the current step.
+        """Keep `num_staying` sentences, open sentences first. If `StepReader` reads one step late,
+        `num_staying` is the number of open sentences after the previous step, so closed sentences can stay.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)
@@ -375,12 +333,11 @@ class BeamSearch:
             decoder.select(staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations of
-        each sentence.
+        """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations.
 
         With `transformers_compatible`, the beam indices are the tensor `beam_indices` [B * R, T - P] of
-        transformers for the T - P new tokens. Otherwise, the beam indices are None. If a sentence has fewer
-        than R translations, its remaining rows contain the prompt and padding, and have the score -inf.
+        transformers, else None. The row of a missing translation contains the prompt and padding, and has the
+        score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         prompt_length = self.task.prompt.shape[1]
@@ -401,9 +358,7 @@ class BeamSearch:
 
 
 def _averaged_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the logarithm of the mean probabilities of all models. `logits` contains the logits [N, 1 or K,
-    V] of each model.
-    """
+    """Return the logarithm of the mean probabilities of models with the logits [N, 1 or K, V]."""
     of_models = [torch.log_softmax(of_model, dim=-1) for of_model in logits]
     if len(of_models) == 1:
         return of_models[0]
@@ -414,9 +369,8 @@ def _averaged_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a user has written a logits processor, a stopping criterion, or a function that a logits
-    processor calls. User code can expect the rows of all sentences in each call, so the search must not
-    remove sentences from the batch.
+    """Return True if a user has written a logits processor, a criterion or a `prefix_allowed_tokens_fn`. User
+    code can expect the rows of all sentences, so the search must not remove sentences from the batch.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
@@ -425,9 +379,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """Return the id of the token that fills a row after the end of a translation. transformers fills rows
-    with the same token.
-    """
+    """Return the id of the token that fills a row after the end of a translation, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):

@@ -22,31 +22,25 @@ EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
 def exists(scores: Any) -> Any:
-    """For each score, return True if the score belongs to a beam, candidate or translation that the search
-    can use. Return False for an empty place (`EMPTY_SCORE`) and for an excluded candidate (`EXCLUDED_SCORE`).
-    """
+    """Return True for each score of a beam, candidate or translation that is neither empty nor excluded."""
     # The scores of real translations are far above `EMPTY_SCORE / 2`.
     return scores > EMPTY_SCORE / 2
 
 
 def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-    """Lower the scores [N, C] of the ended candidates below the scores of all other candidates, except empty
-    places and excluded candidates.
-    """
+    """Lower the scores [N, C] of the ended candidates below the scores of all other existing candidates."""
     return scores + ended * EMPTY_SCORE
 
 
 @dataclass
 class Candidates:
-    """The candidates of one step of beam search. A candidate is a beam plus one new token. `scores` [N, C]
-    float32 are summed log-probabilities, `parents` [N, C] int64 are the indices of the extended beams, and
-    `tokens` [N, C] int64 are the new tokens. Without `do_sample`, the candidates are sorted by score, best
-    first.
+    """The candidates of one step of beam search. A candidate is a beam plus one new token. Without
+    `do_sample`, the candidates that continue are sorted by score, best first.
     """
 
-    scores: torch.Tensor
-    parents: torch.Tensor
-    tokens: torch.Tensor
+    scores: torch.Tensor  # [N, C] float32, the summed log-probabilities
+    parents: torch.Tensor  # [N, C] int64, the indices of the extended beams
+    tokens: torch.Tensor  # [N, C] int64, the new tokens
 
 
 class Beams:
@@ -55,21 +49,18 @@ class Beams:
     Attributes:
         sentences: The indices of the sentences, [N] int64.
         scores: The summed log-probabilities of the beams, [N, K] float32.
-        paths: The tokens of the beams, [N, K, T, 1] int64. If `transformers_compatible` of the task is True,
-            the paths [N, K, T, 2] contain two numbers for each token: the token id, and the row index of the
-            beam that the token has extended.
-        parents: For each beam, the index of the beam of the previous step that the beam extends, [N, K]
-            int64. The first step of the search sets `parents`.
+        paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, [N, K, T, 2]: the
+            token id, and the row index of the beam that the token has extended.
+        parents: The beam of the previous step that each beam extends, [N, K] int64. Unset before the first
+            step.
         is_open: True for each sentence that still accepts finished translations, [N] bool.
     """
 
     def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):
-        # `prompts` [B, K, P, 1 or 2] contains the prompt of each beam of all B sentences, in the format of
-        # `paths`.
+        # `prompts` [B, K, P, 1 or 2] has the format of `paths`.
         self.sentences = sentences
         self.paths = prompts[sentences]
-        # At the start, all beams of a sentence are equal. Therefore keep only the first beam of each
-        # sentence, and leave the places of the other beams empty.
+        # Keep only the first beam of each sentence, because all beams are equal at the start.
         self.scores = torch.full(self.paths.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.scores[:, 0] = 0
         self.parents: torch.Tensor
@@ -81,9 +72,7 @@ class Beams:
         return self.paths[..., 0]
 
     def extended_paths(self, candidates: Candidates) -> torch.Tensor:
-        """Append the new token of each candidate to the path of its parent beam. Return the extended paths
-        [N, C, T + 1, 1 or 2], see `Beams`.
-        """
+        """Return the paths of the candidates, [N, C, T + 1, 1 or 2]."""
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.paths.shape[3] == 2:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.paths.shape[1]
@@ -92,9 +81,10 @@ class Beams:
         return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def replace(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor | None) -> None:
-        """Replace the beams by the K best candidates that have not ended. `paths` [N, C, T, 1 or 2] are the
-        paths of the candidates, and `ended` [N, C] is True for candidates that have ended. If no candidate
-        has ended, and the candidates are sorted by score, `ended` may be None.
+        """Replace the beams by the K best candidates that have not ended.
+
+        `paths` [N, C, T, 1 or 2] are the paths of the candidates, and `ended` [N, C] is True for candidates
+        that have ended. `ended` may be None if no candidate has ended and the candidates are sorted by score.
         """
         num_beams = self.paths.shape[1]
         if ended is None:
@@ -119,27 +109,23 @@ class FinishedTranslations:
     """The K best finished translations of each of the B sentences, best first.
 
     Attributes:
-        scores: The scores, [B, K] float32. If a sentence has fewer than K finished translations, the
-            remaining scores are `EMPTY_SCORE`.
+        scores: The scores, [B, K] float32. The score of a missing translation is `EMPTY_SCORE`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
-        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. If a sentence has fewer than K finished
-            translations, the paths of the missing translations contain only the prompt and padding.
+        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. The path of a missing translation contains
+            only the prompt and padding.
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):
-        # `prompts` [B, K, P, 1 or 2] contains the prompts of all sentences, in the format of `Beams.paths`.
-        # `fill` is the id of the token that pads a row after the end of a translation.
+        # `prompts` [B, K, P, 1 or 2] has the format of `Beams.paths`. `fill` is the id of the token that pads
+        # a row after the end of a translation.
         self.scores = torch.full(prompts.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.lengths = torch.zeros(prompts.shape[:2], dtype=torch.int64, device=prompts.device)
         self.paths = prompts.clone()
         self.after_end = torch.tensor([fill, -1][: prompts.shape[3]], device=prompts.device)
 
     def add(self, sentences: torch.Tensor, scores: torch.Tensor, paths: torch.Tensor, length: int) -> None:
-        """Add translations of the sentences with the indices `sentences` [N], and keep the K best
-        translations of each sentence.
-
-        `scores` [N, K] are the scores of the new translations, and `paths` [N, K, T, 1 or 2] are their
-        tokens, see `Beams`. Each new translation has `length` new tokens.
+        """Add the translations `scores` [N, K] and `paths` [N, K, T, 1 or 2] with `length` new tokens to the
+        sentences with the indices `sentences` [N], and keep the K best translations of each sentence.
         """
         both_scores = torch.cat((self.scores[sentences], scores), dim=1)
         self.scores[sentences], kept = both_scores.topk(scores.shape[1])
@@ -150,9 +136,7 @@ class FinishedTranslations:
         self.paths[sentences] = gather_beams(both_paths, kept)
 
     def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
-        """Copy the translations from `earlier`, the results of another search, for each sentence that is True
-        in `sentences` [B]. `earlier` has at most K translations per sentence.
-        """
+        """Copy the translations of `earlier`, at most K, for each sentence with True in `sentences` [B]."""
         beams = slice(earlier.scores.shape[1])
         length = max(earlier.paths.shape[2], self.paths.shape[2])
         # Clone the tensors, because a tensor from inference mode cannot be changed outside of inference mode.
@@ -164,7 +148,6 @@ class FinishedTranslations:
         self.lengths[sentences, beams] = earlier.lengths[sentences]
 
     def _padded(self, paths: torch.Tensor, length: int) -> torch.Tensor:
-        """Return `paths` (tokens of translations), padded to `length` tokens."""
         missing = length - paths.shape[2]
         if missing == 0:
             return paths

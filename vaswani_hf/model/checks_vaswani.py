@@ -17,8 +17,8 @@ from typing import Any
 
 from .errors_vaswani import InvalidValueError
 
-# Maps each symbol of the paper to the config field with the same meaning. If the config has separate fields
-# for the encoder and the decoder, the symbol maps to the field of the encoder.
+# Maps each symbol of the paper to the config field with the same meaning (the field of the encoder, if the
+# encoder and the decoder have separate fields).
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -34,9 +34,7 @@ def nearest_name(name: Any, known: Iterable[str]) -> str:
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """Return the value of the key `name` if `settings` is a mapping, else the value of the attribute `name`.
-    Return None if the key or attribute is missing.
-    """
+    """Return the value of a key of a mapping, or of an attribute of another object, or None."""
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
@@ -50,11 +48,11 @@ class Rule:
     """The rule for the values of an option or of a config field.
 
     Attributes:
-        accepts (Callable): Returns True if the rule allows the value.
-        words (str): The words that follow "must be" in an error message.
-        least (float): The smallest possible number, or None without a limit.
-        above (float): The rule allows only numbers larger than `above`. None without a limit.
-        most (float): The largest possible number, or None without a limit.
+        accepts: Returns True if the rule allows the value.
+        words: The words that follow "must be" in an error message.
+        least: The smallest possible number, or None without a limit.
+        above: An exclusive lower limit, or None without a limit.
+        most: The largest possible number, or None without a limit.
     """
 
     accepts: Callable[[Any], bool]
@@ -64,9 +62,7 @@ class Rule:
     most: float | None = None
 
     def check(self, name: str, value: Any, remedy: str = "") -> None:
-        """Raise an error about the option or field `name` if the value is not possible. `remedy` is the end of
-        the error message.
-        """
+        """Raise an error about `name` if the value is not possible. `remedy` is the end of the message."""
         if not self.accepts(value):
             raise InvalidValueError(f"`{name}` must be {self.words}, but is {value!r}{remedy}.")
 
@@ -90,9 +86,7 @@ def a_number(
     most: float | None = None,
     whole: bool = False,
 ) -> Rule:
-    """Return the rule for a finite number (not a bool). `least` and `most` are inclusive limits, `above` and
-    `below` are exclusive limits. If `whole` is True, the number must be a whole number.
-    """
+    """Return the rule for a finite number. The limits `above` and `below` are exclusive."""
 
     def accepts(value: Any) -> bool:
         return (

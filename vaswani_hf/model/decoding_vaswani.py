@@ -1,15 +1,13 @@
-"""Defines `Decoder`, the interface between beam search and a model, and the classes `TreeAttentionDecoder`
-and `RowDecoder`. A decoder computes one decoding step of the model for all beams at once.
+"""Decoders compute one decoding step of a model for all beams at once. `Decoder` is the interface.
 
 The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
 
-- `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence in one
-  sequence, the tree. If several beams begin with the same target tokens, the tree stores the keys and values
-  of these tokens only once. A mask hides the tokens of other beams from each beam. The keys and values of the
-  source are stored once per sentence, not once per beam.
-- `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
-  supports every cache class, every attention implementation, and `generate` calls that return attention
-  weights or hidden states.
+- `TreeAttentionDecoder` is fast. All beams of a sentence share one sequence of tokens, the tree. If several
+  beams begin with the same target tokens, the tree stores the keys and values of these tokens only once. A
+  mask hides the tokens of other beams from each beam. The keys and values of the source are stored once per
+  sentence, not once per beam.
+- `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder` supports every cache class,
+  every attention implementation, and `generate` calls that return attention weights or hidden states.
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
@@ -41,12 +39,9 @@ STEPS_PER_CAPACITY = 16
 
 
 class Decoder(Protocol):
-    """The interface with which the search runs a model. A decoder computes the logits of the next token of
-    each beam.
-    """
+    """The interface with which the search computes the logits of the next token of each beam."""
 
-    # The key-value cache that stores the tokens of all beams of a sentence as one tree. None for a
-    # `RowDecoder`.
+    # None for a `RowDecoder`.
     tree: "TreeKVCache | None"
     # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend to
     # the source token. None if the search has no coverage penalty.
@@ -60,31 +55,23 @@ class Decoder(Protocol):
         """
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam in `sequences` [N, K, T]. Return the logits [N, K, V] of the next
-        token.
-
-        Each beam adds one token to a beam of the previous step. `parents` [N, K] contains the indices of the
-        beams of the previous step.
+        """Read the last tokens of `sequences` [N, K, T]. Return the logits [N, K, V] of the next token.
+        `parents` [N, K] contains the index of the beam of the previous step that each beam extends.
         """
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
-        batch.
-        """
+        """Keep only the sentences with the indices `sentences` [N'] in the batch."""
 
 
 class TreeKVCache:
-    """Caches the keys and values of the target tokens of all beams. For each beam, a mask hides the tokens of
-    other beams.
-    """
+    """Caches the keys and values of the target tokens of all beams. A mask hides other beams."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest attention window of all layers in tokens, or None if a layer has no window. No layer
-        # attends to a token that is more than `reach` tokens before the query.
+        # The largest attention window of all layers in tokens, or None if a layer has no window.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
@@ -98,14 +85,11 @@ class TreeKVCache:
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
-        """Reserve memory for the tokens of prompts. Return the attention mask of each layer. `real` [N, P] is
-        False for padding.
-        """
+        """Reserve memory for prompts. `real` [N, P] is False for padding. Return the mask of each layer."""
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # Use no mask for a single beam without padding and without a `local_mask`, because the beam attends
-        # to every token. Attention without a mask is fastest.
+        # Use no mask if a single beam attends to every token, because attention without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -117,11 +101,8 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Reserve memory for one new token of each beam. Return the attention mask of each layer. `positions`
-        [N, 1] are the positions of the new tokens.
-
-        Each beam adds one token to a beam of the previous step. `parents` [N, beams] int64 contains the
-        indices of the beams of the previous step.
+        """Reserve memory for a token of each beam at `positions` [N, 1]. Return the attention mask of each
+        layer. `parents` [N, beams] int64 are the beams of the previous step that the beams extend.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -144,9 +125,7 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the keys [N, H, beams, d_k] and the values of new tokens to a layer's cache. Return the keys
-        and values of all tokens.
-        """
+        """Add the keys [N, H, beams, d_k] and values of new tokens. Return all keys and values."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -155,9 +134,7 @@ class TreeKVCache:
         return self.keys[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep the N' sentences with the indices `sentences` [N'], and remove all other sentences from the
-        batch.
-        """
+        """Keep only the sentences with the indices `sentences` [N'] in the batch."""
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
@@ -166,10 +143,7 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. If `is_nearly_full` is True, the
-        search counts the cached tokens that still belong to a beam, so that the cache can remove all other
-        tokens.
-        """
+        """True if only one more step fits, so that the search must count the living tokens for `_prune`."""
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
@@ -214,9 +188,7 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Select the values with the indices `entries` along the dimension `dim`. If there are no indices
-    (`entries` is None), select the first `length` values along `dim`.
-    """
+    """Select the indices `entries` along `dim`, or the first `length` values if `entries` is None."""
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
@@ -239,9 +211,7 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 class AttentionStep:
     """Computes one decoding step of a `VaswaniAttention` without the overhead of module calls.
 
-    Use `AttentionStep` only if `supports_fast_path` of the attention is True. The result equals the result of
-    `VaswaniAttention.forward`. If PyTorch's fused kernel can compute the scores and no attention weights are
-    recorded, the step calls `attend_fused`, else `attend`. Before the first call of an `AttentionStep`, the
+    Use `AttentionStep` only if `supports_fast_path` of the attention is True. Before the first call, the
     cache must contain the keys and values of the source.
     """
 
@@ -344,8 +314,7 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # Use the `TreeKVCache` as the cache of self-attention. Cross-attention uses a normal cache with the
-        # keys and values of the source, one row for each sentence.
+        # Cross-attention uses a normal cache with one row for each sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
@@ -359,9 +328,7 @@ class TreeAttentionDecoder:
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Run the model on the prompts [B * K, P], which must be equal for all beams of a sentence. Return
-        the logits [B, 1, V] of the next token.
-        """
+        """Run the prompts [B * K, P], equal for all beams of a sentence. Return the logits [B, 1, V]."""
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
@@ -376,9 +343,7 @@ class TreeAttentionDecoder:
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the `DecoderLayerStep` objects after `_run`, because `_run` adds the attention keys and
-            # values of the source to the cache. A `DecoderLayerStep` reads the cached keys and values of the
-            # source.
+            # Create the steps after `_run`, because `_run` caches the keys and values of the source.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -406,11 +371,8 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """Return the output [N, T, D] of the decoder for tokens [N, T]. Also return the cross-attention
-        weights [N, T, S] of the last layer, or None if the search has no coverage penalty.
-
-        The output equals the output of `VaswaniDecoder.forward`. `_run` adds the attention keys and values of
-        the tokens to the key-value cache `self.tree`.
+        """Return the output [N, T, D] of the decoder, as `VaswaniDecoder.forward` does, and the
+        cross-attention weights [N, T, S] of the last layer (None without a coverage penalty).
         """
         decoder = self.decoder
         last = len(decoder.layers) - 1
@@ -457,19 +419,14 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 
 
 def _rows_of_beams(beams: torch.Tensor, num_beams: int) -> torch.Tensor:
-    """Convert indices of beams within their sentences, `beams` [N, number], to row indices [N * number] of a
-    batch. Each sentence has `num_beams` rows in the batch.
-    """
+    """Convert indices of beams within their sentences, [N, number], to row indices [N * number]."""
     first = torch.arange(len(beams), device=beams.device).unsqueeze(1) * num_beams
     return (beams + first).flatten()
 
 
 class RowDecoder:
-    """The decoder for all cases that the faster `TreeAttentionDecoder` does not support. Each step calls the
-    model's `forward` with one row for each beam.
-    """
+    """Calls `forward` with one row for each beam. Supports all cases, unlike `TreeAttentionDecoder`."""
 
-    # `RowDecoder` calls the model's `forward` instead of `DecoderLayerStep`, and has no `TreeKVCache`.
     is_direct = False
     tree: TreeKVCache | None = None
 
@@ -490,7 +447,7 @@ class RowDecoder:
             self.recorder = AttentionRecorder([len(model.get_decoder().layers) - 1])
             self.model_kwargs["attention_recorder"] = self.recorder
         self.is_pair = model.config.is_encoder_decoder
-        # True if all beams of a sentence share one row of the encoder's output.
+        # True if the beams of a sentence share a row of the encoder's output.
         self.shares_sources = False
         if self.is_pair:
             # The beams of a sentence cannot share a row of the encoder's output in two cases: if the model is
@@ -531,10 +488,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def _attention_of_call(self) -> torch.Tensor:
-        """For each beam and source token, return the attention weights of the last layer in the latest call
-        of `forward`. The attention weights [N, K, S] are summed over the target tokens that `forward` reads
-        in the call.
-        """
+        """Return the cross-attention weights [N, K, S] of the last layer, summed over the target tokens."""
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]
         mask = self.model_kwargs.get("decoder_attention_mask")
@@ -543,9 +497,7 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """Return the logits [N, K, V] of the next token from the outputs of a `forward` call. Also record the
-        attention weights and hidden states of the call.
-        """
+        """Return the logits [N, K, V] of the next token. Record the attention weights and hidden states."""
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
         )
@@ -577,8 +529,6 @@ class RowDecoder:
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        # Keep one row of the encoder's output for each sentence if the beams of a sentence share the row,
-        # else one row for each beam.
         source_rows = sentences if self.shares_sources else rows
         if self._target_cache is not None:
             self._target_cache.batch_select_indices(rows)
@@ -592,9 +542,7 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Return the cache that `generate` returns, or None without a cache. `parents` [B, K] contains, for
-        each row of the returned cache, the index of the beam whose keys and values the row contains.
-        """
+        """Return the cache that `generate` returns, with rows for the beams `parents` [B, K], or None."""
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)
         if isinstance(cache, EncoderDecoderCache):

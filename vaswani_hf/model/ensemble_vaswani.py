@@ -1,6 +1,6 @@
 """Ensembles: the search averages the token probabilities of several models with the same vocabulary.
 
-`add_ensemble` adds the models of an ensemble to a search. Each model reads the source with its own encoder.
+Each model of an ensemble encodes the source with its own encoder.
 
 This file is saved with every checkpoint because `generate` accepts an ensemble.
 
@@ -37,12 +37,7 @@ def checked_models(ensemble: Any) -> list[Any]:
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Add the models of an ensemble to a search. Each model encodes the source tokens [B, S] with its own
-    encoder.
-
-    An added model may be any encoder-decoder model of transformers with the same vocabulary, such as
-    MarianMT.
-    """
+    """Add other models with the same vocabulary, such as MarianMT, to a search. `source_ids` is [B, S]."""
     for number, other in enumerate(ensemble):
         _check_member(task.models[0], other, f"ensemble[{number}]", config)
     if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
@@ -112,9 +107,7 @@ def _max_positions(model: Any) -> int:
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Encode the source with one of the other models of the ensemble, and return the inputs of the model's
-    decoder.
-    """
+    """Encode the source with a model, and return the inputs of the model's decoder."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(

@@ -2,9 +2,8 @@
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. Config
 fields such as `attention_score` accept the registered names as values. A user may also derive a config class
-with additional fields. When a config is saved, `save_user_code` copies the Python files of the user's classes
-into the checkpoint. Therefore transformers can load the checkpoint with `trust_remote_code=True`, even if the
-package is not installed.
+with additional fields. `save_user_code` copies the Python files of the user's classes into a checkpoint, so
+that transformers can load the checkpoint with `trust_remote_code=True` and without the package.
 
 This file is saved with every checkpoint because `VaswaniConfig` reads the registries.
 """
@@ -41,8 +40,8 @@ class Registry:
     """Contains the names that a config field accepts: built-in names, and the names of registered classes."""
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # `function` is the name of the function that registers a class, such as `register_attention`. `home`
-        # is the name of the module that defines the function, such as "attention_vaswani".
+        # `function` registers a class, such as "register_attention". `home` is the module that defines
+        # `function`, such as "attention_vaswani".
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -53,10 +52,7 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Register the class `kind`, a subclass of `base`, under a name. If the same class was registered
-        under this name before, for example before its file was reloaded, the new class replaces the old
-        class.
-        """
+        """Register `kind`, a subclass of `base`. A reloaded class may be registered again."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another "
@@ -95,10 +91,10 @@ REGISTRIES = {
 
 
 def _is_same_class(first: type, second: type) -> bool:
-    """Return True if two classes have the same name and come from the same module or the same source code.
+    """Return True if two classes have the same name, and the same module or the same source code.
 
-    If a notebook cell runs again or a file is reloaded, Python creates a second class from the same
-    definition. The copy of a user's file in a checkpoint is another module with the same source code.
+    Python creates a second class from the same definition if a notebook cell runs again. The copy of a user's
+    file in a checkpoint is another module with the same source code.
     """
     if first.__qualname__ != second.__qualname__:
         return False
@@ -111,9 +107,7 @@ def _is_same_class(first: type, second: type) -> bool:
 
 
 def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
-    """Return the registered names that a config uses, such as the name of a user's position encoding. Return
-    each name together with the registry that contains the name.
-    """
+    """Return the registered names that a config uses, such as a user's position encoding."""
     found = set()
     for field_name, registry in REGISTRIES.items():
         name = getattr(config, field_name)
@@ -126,8 +120,7 @@ def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
 
 
 def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]:
-    """Return the fields that a user's config class `cls` declares in addition to its base class `base`.
-    `known` contains the fields of `base`. The dict maps the name of each added field to its type.
+    """Return the types of the fields that a user's config class adds to the fields `known` of `base`.
 
     The added fields are annotated fields, class attributes without annotation, and arguments of `__init__`. A
     field without annotation has the type Any.
@@ -137,8 +130,7 @@ def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]
         try:
             annotations = inspect.get_annotations(kind, eval_str=True)
         except NameError:
-            # Read the annotations as strings, because a type in an annotation may be imported only for type
-            # checkers.
+            # Read the annotations as strings: a type may be imported only for type checkers.
             annotations = inspect.get_annotations(kind)
         names = []
         for name, value in vars(kind).items():
@@ -214,12 +206,10 @@ def _file_of(kind: type) -> str:
 
 
 def source_for_checkpoint(kind: type) -> str:
-    """Return the source code of the file that defines a class, with import statements that also work inside a
-    checkpoint.
+    """Return the source code of the file of a class, with imports that also work in a checkpoint.
 
     In the returned code, `from vaswani_hf import NAME` first tries to import NAME from the files of the
-    checkpoint. If the file imports another file of the user, raise a ValueError, because the checkpoint does
-    not contain the other file.
+    checkpoint. Raise a ValueError if the file imports another file of the user.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -247,9 +237,7 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the AST nodes of the statements that import `vaswani_hf`. Skip `try` blocks, because the user's
-    code then handles a failed import.
-    """
+    """Yield the imports of `vaswani_hf`. Skip `try` blocks: there the user's code handles a failed import."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
             continue
@@ -264,16 +252,13 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert a statement that imports names from this package to relative imports from the code files of a
-    checkpoint. Return one import statement for each code file that defines an imported name.
-    """
+    """Convert an import from this package to relative imports from the code files of a checkpoint."""
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement imports a name from a package, such as `vaswani_hf`, and not from a code file of
-            # the checkpoint. Find the code file that defines the imported name, because the new import
-            # statement must name the code file.
+            # The statement imports a name from a package, such as `vaswani_hf`. Find the code file that
+            # defines the name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -287,9 +272,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 
 
 def save_user_code(config: Any, base: type, folder: Path) -> None:
-    """Copy the code files of users into the checkpoint of a config, and write an entry module that registers
-    their classes. Change `auto_map` of the config so that transformers loads all classes from the module that
-    registers the user's classes. `base` is the config class of the package.
+    """Copy the code files of users into the checkpoint of a config, and write the entry module that registers
+    their classes. `auto_map` of the config then names the entry module. `base` is the package's config class.
     """
     kind = type(config)
     references = dict(config.auto_map)
@@ -317,13 +301,11 @@ def save_user_code(config: Any, base: type, folder: Path) -> None:
 def _write_user_files(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Copy the Python files of a model's user-defined classes into a checkpoint. Also generate a module that
-    registers the classes.
+    """Copy the Python files of user-defined classes into a checkpoint, and write the module that registers
+    the classes.
 
-    `registered` contains each registered name that the config uses, with its registry. `others` contains the
-    config class and the model class if a user has defined these classes. `references` contains the names of
-    the package's classes that transformers loads from the checkpoint, such as
-    "modeling_vaswani.VaswaniModel".
+    `others` contains the user's config class and model class. `references` contains the names of the
+    package's classes that transformers loads from the checkpoint, such as "modeling_vaswani.VaswaniModel".
     """
     kinds = [registry.classes[name] for registry, name in registered] + [*others]
     sources: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Decides where faster code with the same result may replace a method.
 
-A fast path is faster code with the same result, such as a fused attention kernel or a decoding step without
-calls of `forward`. If a subclass overrides a method, the method of the subclass is called instead of the
-faster code. To understand what a model computes, you need not read this file.
+Examples are a fused attention kernel, and a decoding step without calls of `forward`. If a subclass overrides
+a method, the method of the subclass is called instead of the faster code. To understand what a model
+computes, you need not read this file.
 
 This file is saved with every checkpoint because the models and the search use fast paths.
 """
@@ -27,10 +27,7 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator. The decorator permits faster code with the same result in place of each
-    method named in `methods`. If a subclass overrides a method in `methods`, no faster code replaces the
-    method of the subclass.
-    """
+    """Return a class decorator: faster code may replace `methods`, unless a subclass overrides them."""
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -40,14 +37,13 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def class_permits_fast_path(kind: type, *methods: str) -> bool:
-    """For a class, return True if faster code is permitted in place of each method named in `methods`."""
+    """Return True if faster code may replace all `methods` of a class."""
     return all(getattr(kind, name) in _FAST_PATH_METHODS for name in methods)
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """For a module, return True if faster code with the same result is permitted in place of each method
-    named in `methods`. Return False if a subclass overrides a method in `methods`. If `methods` contains
-    "forward", return False for a module with hooks and for a compiled module.
+    """Return True if faster code may replace all `methods` of a module: no subclass and no attribute of the
+    module overrides a method, and for "forward", the module has no hooks and is not compiled.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):
@@ -64,7 +60,5 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """Return True if the class of each module is exactly `kind` (not a subclass), and no module has hooks or
-    is compiled.
-    """
+    """Return True if the class of each module is exactly `kind`, and no module has hooks or is compiled."""
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)

@@ -34,28 +34,19 @@ class Term:
 
 
 class Glossary:
-    """Finds the terms of a glossary in texts.
-
-    The terms are in a dict with the stems of the first word of each term as keys. Therefore the time for a
-    text does not depend on the number of terms in the glossary that begin with other words.
-
-    Args:
-        terms (Iterable): The terms. If two terms have equally many words and match the same words of a text,
-            the first term is used.
-    """
+    """Finds the terms of a glossary in texts. If two terms of equal length match, the first is used."""
 
     def __init__(self, terms: Iterable[Term]):
         self._terms = sorted(terms, key=lambda term: -len(term.words))
-        # Maps each stem to the indices of the terms whose first word has the stem.
+        # Maps each stem to the indices of the terms whose first word has the stem. The time for a text does
+        # not depend on the number of terms with other first words.
         self._terms_of_stem: dict[str, list[int]] = {}
         for number, term in enumerate(self._terms):
             for stem in _stems(term.words[0]):
                 self._terms_of_stem.setdefault(stem, []).append(number)
 
     def phrases(self, text: str) -> list[str]:
-        """Return the phrases that the translation of a text must contain. If a longer term matches some words
-        of the text, shorter terms that match one of the same words are ignored.
-        """
+        """Return the required phrases of a translation. A longer term excludes overlapping terms."""
         matches = list(_WORD.finditer(text))
         is_free = [True] * len(matches)
         found: list[tuple[int, str]] = []
@@ -69,9 +60,7 @@ class Glossary:
         return list(dict.fromkeys(phrase for _, phrase in sorted(found)))
 
     def _find(self, words: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the index of each term that matches, and the index of the first word of the match. Terms
-        with more words come first.
-        """
+        """Return the index of each matching term and of the first word of its match, longest terms first."""
         stems = [_stems(word) for word in words]
         found = set()
         for start, of_word in enumerate(stems):
@@ -85,9 +74,7 @@ class Glossary:
 
 
 def _stems(word: str) -> set[str]:
-    """Return the word, and the word without each ending that it has. Two words match if they share a stem.
-    For example, "cities" and "city" share the stem "cit".
-    """
+    """Return the word, and the word without its endings. "cities" and "city" share the stem "cit"."""
     shortest = max(_SHORTEST_STEM, len(word) - _LONGEST_ENDING)
     return {word, *(word[:length] for length in range(shortest, len(word)) if word[length:] in _ENDINGS)}
 

@@ -11,9 +11,9 @@ for `generate`. Each field has a type, a default and metadata:
 - `is_recipe_key` is False if a field of `SearchSettings` is no key of the section `decoding` of a recipe.
 - `unit` is the unit of a number in a recipe, such as "tokens".
 
-`check_options` validates each value with the `rule` of its field. The options of the command line, of
-`Translator` and of the pipeline, the section `decoding` of a recipe, and the tables of options in the manual,
-all come from these dataclass fields. To add an option, add a field and the code that uses the option.
+The options of the command line, of `Translator` and of the pipeline, the section `decoding` of a recipe, and
+the tables of options in the manual, all come from these dataclass fields. To add an option, add a field and
+the code that uses the option.
 
 A `Request` contains a text to translate, and the target prefix and the required phrases of the translation.
 An `InvalidInput` replaces the `Request` of an invalid line.
@@ -62,9 +62,7 @@ def option(
     unit: str = "",
     factory: Any = MISSING,
 ) -> Any:
-    """Declare a field of `TranslationOptions` or `SearchSettings`. The docstring of this file explains the
-    arguments.
-    """
+    """Declare a field of a class of options. The top of this file explains the arguments."""
     metadata = {
         "help": help,
         "rule": rule,
@@ -80,10 +78,7 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Raise an error if a value is invalid for the field with the same name in the dataclass `kind`.
-
-    A value that is missing or None is always valid.
-    """
+    """Raise an error if a value is invalid for the field of `kind` with the same name. None is valid."""
     for declared in fields(kind):
         if declared.name in ignored:
             continue
@@ -98,9 +93,10 @@ SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     """Raise an error if a call has a sampling setting without `do_sample`, because transformers would ignore
-    the setting. A config may contain sampling settings without `do_sample`, because a checkpoint may
-    recommend settings for sampling. The error message writes `prefix`, such as "--", before the names of the
-    settings.
+    the setting.
+
+    A config may contain sampling settings without `do_sample`, because a checkpoint may recommend settings
+    for sampling. The error message writes `prefix`, such as "--", before the names of the settings.
     """
     if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
         return
@@ -230,9 +226,7 @@ SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check settings of `generate` in a dict or a generation config. Sampling settings are checked only if
-    `do_sample` is set.
-    """
+    """Check settings of `generate` in a dict or a config, sampling settings only with `do_sample`."""
     ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
@@ -341,8 +335,7 @@ class TranslationOptions:
     def __post_init__(self):
         check_options(vars(self), type(self))
         if isinstance(self.glossary, str):
-            # Replace the path of the glossary by the content of the file, so that copies of the options in
-            # other processes contain the terms.
+            # Read the file now, so that copies of the options in other processes contain the terms.
             object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
@@ -350,10 +343,7 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from the arguments of a call. All arguments that are not fields of
-        `TranslationOptions` become entries of the dict field `generate`. The translator passes the entries of
-        the field `generate` to the `generate` method of the model.
-        """
+        """Create options from arguments. Arguments that are no field become entries of `generate`."""
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)
@@ -372,18 +362,10 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """A text to translate, with the target prefix and the required phrases of its translation.
+    """A text to translate. The translation must begin with `target_prefix` and contain `must_contain`.
 
-    Attributes:
-        text (str): The source text.
-        target_prefix (str): The text with which the translation must begin.
-        must_contain (sequence): The phrases that the translation must contain.
-        is_copied (bool): True if the translation is a copy of the text, for example because the text is not
-            in the source language.
-
-    Raises:
-        TypeError: If the text, the prefix or a phrase is not a str.
-        ValueError: If the text, the prefix or a phrase cannot be encoded as UTF-8, or a phrase is blank.
+    If `is_copied` is True, the translation is a copy of the text, for example because the text is not in the
+    source language. Raise an error if a phrase is blank, or a text is no str that UTF-8 can encode.
     """
 
     text: str
@@ -414,9 +396,7 @@ class InvalidInput:
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """Return the result of `read(*args)`. If `read` raises one of `LINE_ERRORS`, return an `InvalidInput`
-    with the error.
-    """
+    """Return `read(*args)`, or an `InvalidInput` if `read` raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -440,9 +420,7 @@ def make_requests(
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request | InvalidInput]:
-    """Yield a `Request` or an `InvalidInput` for each line. If the numbers of lines, target prefixes and
-    phrase lists differ, raise an error.
-    """
+    """Yield a `Request` or an `InvalidInput` for each line. The iterables must have equal lengths."""
     missing = object()
     prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
     phrases = repeat(None) if must_contain is None else iter(must_contain)
@@ -467,9 +445,7 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """Create the `Request` for the source text `line`. Error messages contain the line number `number` of the
-    text.
-    """
+    """Create a `Request`. Error messages contain the line number `number`."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -483,9 +459,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a source text and a target text. If the numbers of sources and targets differ, raise an
-    error.
-    """
+    """Yield pairs of a source text and a target text. Raise an error if their numbers differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

@@ -24,30 +24,27 @@ IGNORED_LABEL = -100
 # transformers adds -e/V times the logit to the evaluation loss. e is the label smoothing and V is the number
 # of classes.
 EXCLUDED_LOGIT = -1e3
-# The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
-# the logits of one chunk in memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each
-# chunk costs a fixed time. A CPU uses chunks of few rows, because a small chunk stays in the processor's cache:
-# with 10,000 classes, the whole loss takes 1.25 times as long in chunks of 1,677 rows as in chunks of 384 rows.
+# The maximum number of logits and of rows (tokens) in a chunk. The loss keeps the logits of one chunk in
+# memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each chunk costs a fixed time. A
+# CPU uses chunks of few rows, because a small chunk stays in the processor's cache: with 10,000 classes, the
+# loss takes 1.25 times as long in chunks of 1,677 rows as in chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-# The original dropout function of PyTorch, for comparison. If a program, such as a test, has replaced
-# `nn.functional.dropout`, the function `dropout` calls the replacement instead of the faster code of this
-# file.
+# If a program, such as a test, has replaced `nn.functional.dropout`, `dropout` calls the replacement.
 _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU, `dropout` draws the dropout mask in a quarter of the time that PyTorch
-    needs for the mask, because one draw of 64 random bits serves four elements. On a CPU, `dropout` therefore
-    rounds `p` to a multiple of 1/65,536. The random numbers come from PyTorch's generator.
+    """Dropout (Section 5.4). On a CPU, `dropout` draws the mask in a quarter of PyTorch's time, because one
+    draw of 64 random bits serves four elements. Therefore `p` is rounded to a multiple of 1/65,536 on a CPU.
+    The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # Draw 64 random bits for four elements of `states`, because a draw of fewer bits takes equally long. 16
-    # bits decide whether an element is dropped.
+    # A draw of fewer than 64 bits takes equally long. 16 bits decide whether an element is dropped.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -55,12 +52,10 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """Return two target probabilities: of the reference token, and of each other token of the vocabulary
-    (Section 5.4).
+    """Return the target probabilities of the reference token and of each other token (Section 5.4).
 
-    For `smoothing` e and `num_classes` V, the form "t2t" gives 1-e to the reference token and e/(V-1) to each
-    other token, as tensor2tensor does. For `smoothing` e and `num_classes` V, the form "torch" gives 1-e+e/V
-    to the reference token and e/V to each other token, as PyTorch does.
+    For `smoothing` e and `num_classes` V, the form "t2t" gives 1-e and e/(V-1), as tensor2tensor does. The
+    form "torch" gives 1-e+e/V and e/V, as PyTorch does.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -68,7 +63,7 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
 
 
 def rows_per_chunk(device_type: str, num_classes: int) -> int:
-    """Return the number of tokens in a chunk. The loss stores the logits of one chunk at a time."""
+    """Return the number of tokens in a chunk."""
     rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
@@ -87,8 +82,7 @@ def smoothed_cross_entropy(
     form: str,
     excluded: int | None = None,
 ) -> torch.Tensor:
-    """Compute the same loss (float32 scalar, nats per token) as `chunked_cross_entropy`, but from logits
-    [..., V].
+    """Compute the loss of `chunked_cross_entropy` (float32 scalar, nats per token) from logits [..., V].
 
     The caller must have set the logit of the class `excluded` to `EXCLUDED_LOGIT`.
     """
@@ -116,12 +110,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
-        """Add up the losses and the gradients of all chunks. `gold` and `other` are the results of
-        `target_probabilities`.
-        """
+        """Return the sum. `gold` and `other` are the results of `target_probabilities`."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # Compute the label smoothing term `-other * (sum of all logits)` without computing the logits one by
-        # one. The sum of all logits is the dot product of the summed states and the summed weights.
+        # The label smoothing term is `-other * (sum of all logits)`. The sum of all logits is the dot product
+        # of the summed states and the summed weights.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
@@ -188,8 +180,7 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """Compute the loss (float32 scalar, nats per token) of decoder states. To save memory, the function
-    computes the logits of one chunk of tokens at a time.
+    """Compute the loss (float32 scalar, nats per token) of decoder states, one chunk of tokens at a time.
 
     `hidden_states` are [..., D] float, the output projection `weight` is [V, D] float, and `labels` are [...]
     int64. Positions with the label -100 are ignored. The sum of the losses is divided by `num_items`, by

@@ -2,11 +2,13 @@
 file also computes the positions of tokens, and creates the cache of a decoder with attention windows.
 
 `self_attention_masks` and `cross_attention_masks` return one mask for each layer of a stack, in the form that
-the attention implementation of the layer needs. On a GPU, this file creates the padding masks and causal
-masks of eager and sdpa attention. This file also creates the masks of layers with a window (Section 4 of the
-paper). transformers creates most window masks for flex attention, and all window masks for a static cache. In
-beam search, this file creates the masks for beams that share a tree of tokens. transformers creates all other
-masks.
+the attention implementation of the layer needs. This file itself creates the following masks, and
+transformers creates all other masks:
+
+- on a GPU, the padding masks and (without a cache) the causal masks of eager and sdpa attention
+- the masks of layers with a window (Section 4 of the paper), except all masks for a static cache and most
+  masks for flex attention
+- in beam search, the masks for beams that share a tree of tokens
 
 This file is saved with every checkpoint because the models and the search create masks with this file.
 
@@ -41,12 +43,12 @@ from transformers.utils import is_tracing
 
 from .fast_path_vaswani import needs_sync
 
-# A mask function. The arguments of a mask function are query positions and key positions (broadcastable int64
-# tensors). A mask function returns True where the query may attend to the key.
+# A mask function of query positions and key positions (broadcastable int64 tensors). Returns True where the
+# query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# The minimum number of queries in a block of windowed attention. In a block with fewer queries than
-# `SMALLEST_BLOCK`, copying the keys would take longer than computing the attention.
+# The minimum number of queries in a block of windowed attention. In smaller blocks, copying the keys would
+# take longer than computing the attention.
 SMALLEST_BLOCK = 64
 
 # The name of the cache in model outputs and in the arguments of `forward`. transformers 5.24 renamed
@@ -64,13 +66,12 @@ def self_attention_masks(
     past_key_values: Cache | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """Return one mask for each self-attention layer of an encoder or a decoder. The masks hide padding. The
-    masks of causal self-attention also hide later tokens.
+    """Return one mask for each self-attention layer of a stack. The masks hide padding, and later tokens if
+    the attention is causal.
 
     Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is
-    nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `is_recorded` is True (the
-    caller needs attention weights), return masks for eager attention, because only eager attention returns
-    attention weights.
+    nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `is_recorded` is True,
+    return masks for eager attention, because only eager attention returns attention weights.
     """
     cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -102,12 +103,10 @@ def cross_attention_masks(
     is_recorded: bool = False,
 ) -> list[Any]:
     """Return one mask for each cross-attention layer of a decoder. The masks hide padding of the source.
-    Cross-attention has no window.
 
     Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] is nonzero for real tokens.
     `encoder_hidden_states` [B, S, D] may have one row for each sentence instead of one row for each beam. If
-    `is_recorded` is True (the caller needs attention weights), return masks for eager attention, because only
-    eager attention returns attention weights.
+    `is_recorded` is True, return masks for eager attention.
     """
     implementations = _implementations(attentions, is_recorded)
     if _must_not_read(attention_mask, implementations, inputs_embeds):
@@ -118,8 +117,7 @@ def cross_attention_masks(
     masks = []
     for attention, implementation in zip(attentions, implementations, strict=True):
         if implementation == "flex_attention" and shares_sources:
-            # If several beams share one row of the encoder's output, use sdpa, because flex attention does
-            # not support shared rows.
+            # Flex attention does not support beams that share one row of the encoder's output.
             implementation = "sdpa"
         if implementation not in made:
             made[implementation] = create_bidirectional_mask(
@@ -137,16 +135,16 @@ def _implementations(attentions: Sequence[Any], is_recorded: bool) -> list[str]:
 
 
 def _kind_of(local_mask: LocalMask | None) -> Any:
-    """Return the dict key of a local mask. Local masks with the same window have the same dict key."""
+    """Return a dict key. Local masks with the same window have the same key."""
     return getattr(local_mask, "args", local_mask)
 
 
 def _must_not_read(
     attention_mask: torch.Tensor | None, implementations: list[str], states: torch.Tensor
 ) -> bool:
-    """Return True if the masks must be created without reading the values of `attention_mask`, because
-    reading values makes the CPU wait for the GPU. Return False if a layer uses a fused kernel other than
-    sdpa, because the masks for such a kernel depend on the values of `attention_mask`.
+    """Return True if reading `attention_mask` would make the CPU wait for the GPU. Return False if a layer
+    uses a fused kernel other than sdpa, because the mask of such a kernel depends on the values of
+    `attention_mask`.
     """
     is_plain = {"eager", "sdpa"}.issuperset(implementations)
     return is_plain and needs_sync(states) and getattr(attention_mask, "ndim", 0) == 2
@@ -187,9 +185,7 @@ def _transformers_mask(
     attention_mask: torch.Tensor | None,
     cache: Cache | None,
 ) -> Any:
-    """Create a mask of self-attention with a function of transformers. The mask also hides the keys that
-    `local_mask` hides.
-    """
+    """Create a mask of self-attention with transformers. The mask also hides what `local_mask` hides."""
     config = _config_for(attention, implementation)
     allowed = attention.local_mask
     and_mask = None if allowed is None else lambda batch, head, query, key: allowed(query, key)
@@ -219,9 +215,7 @@ def _config_for(attention: Any, implementation: str) -> Any:
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a boolean mask to an additive mask for attention scores: 0 where `visible` is True, else the
-    lowest finite number of `dtype`.
-    """
+    """Return a mask for scores: 0 where `visible` is True, else the lowest finite number of `dtype`."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
@@ -255,9 +249,8 @@ def positions_of(
     counted.
 
     `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
-    `generate` passes a causal mask [B, 1, T, S] instead; in this case `is_causal` must be True. If there is
-    neither a mask [B, S] nor a causal mask, padding counts like a real token. The first token in `states`
-    then has the position `past_length`.
+    `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be True. Without either mask, padding
+    counts like a real token, and the first token in `states` has the position `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -280,23 +273,18 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor that is True where the query is at most `window` tokens away from the key, and the
-    mask function `own` also returns True. `own` is the mask function of the attention class, or None.
-    """
+    """Return True where the query is at most `window` tokens from the key, and `own` (if given) is True."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 @dataclass
 class Blocks:
-    """The mask of an attention layer with a window, for a sequence that is divided into N blocks of W
-    queries.
+    """The mask of an attention layer with a window, divided into N blocks of W queries.
 
-    Each block of W queries attends only to the C keys in the attention windows of its queries. Therefore the
-    time and the memory of attention grow linearly with the sequence length.
-
-    `mask` is [B * N, 1, W, C] bool: N blocks for each of B rows, with W queries and C keys in each block.
-    `num_before` is the number of keys in a block that come before the first query of the block.
+    Each block attends only to the C keys in the windows of its queries, so that the time and the memory of
+    attention grow linearly with the sequence length. `mask` is [B * N, 1, W, C] bool. `num_before` is the
+    number of keys in a block that come before the first query of the block.
     """
 
     mask: torch.Tensor
@@ -310,16 +298,12 @@ class Blocks:
         self,
         kernel: Callable,
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: torch.Tensor,  # [B, H, T, K]
+        key: torch.Tensor,  # [B, H, T, K]
+        value: torch.Tensor,  # [B, H, T, d_v]
         **kwargs,
     ) -> torch.Tensor:
-        """Compute the windowed attention of all blocks of queries with the attention function `kernel`.
-        Return the output [B, T, H, d_v].
-
-        `query` and `key` are [B, H, T, K], and `value` is [B, H, T, d_v].
-        """
+        """Return the output [B, T, H, d_v] of windowed attention, computed with the function `kernel`."""
         batch = query.shape[0]
         length = query.shape[2]
         width, num_keys = self.mask.shape[2:]
@@ -348,14 +332,12 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """Return the mask of an attention layer with a window: a `Blocks` object, a bool tensor [B or 1, 1, T,
-    S], or a bool tensor [B, S] for flash kernels.
+    """Return the mask of an attention layer with a window: a `Blocks` object, or a bool tensor [B or 1, 1, T,
+    S]. For flash kernels, return a bool tensor [B, S], or None without padding.
 
-    `states` [B, T, D] are the hidden states of the new tokens. `cache`, if given, contains the keys of
-    earlier tokens. `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance
-    between two tokens. A flash kernel needs no mask (None) if there is no padding. If `is_recorded` is True
-    (the caller needs attention weights), return a mask for eager attention, because only eager attention
-    returns attention weights.
+    `states` [B, T, D] are the new tokens. `cache` contains the keys of earlier tokens. `attention_mask` [B,
+    S] is nonzero for real tokens. Padding does not count in the distance between two tokens. If `is_recorded`
+    is True, return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -369,8 +351,7 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # Do not divide the queries into blocks in an exported graph, because the number of blocks depends on the
-    # sequence length.
+    # Use no blocks in an exported graph, because the number of blocks depends on the sequence length.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
@@ -391,16 +372,13 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of other tokens to which a token can attend: the tokens before it if attention is
-    causal, else the tokens before and after it.
-    """
+    """Return the number of other tokens to which a token can attend."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Return the mask of an attention layer that has a window and reads the hidden states `states` [B, T, D].
-    The queries of the mask are divided into blocks, as the class `Blocks` describes. `real` [B, T] is False
-    for padding. No padding may lie between two tokens.
+    """Return the `Blocks` of an attention layer for the states [B, T, D]. `real` [B, T] is False for padding.
+    No padding may lie between two tokens.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -432,9 +410,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens. A cache of the last r tokens could contain padding instead of the last tokens of
-    the prompt. If the model uses flex attention, all layers cache all tokens, because flex attention needs
-    the same number of keys in all layers.
+    layers cache all tokens, because the last r tokens could be padding. With flex attention, all layers cache
+    all tokens, because flex attention needs the same number of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
@@ -455,16 +432,11 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 
 def tree_masks(
     attentions: Sequence[Any],
-    mask: torch.Tensor,
-    query_positions: torch.Tensor,
-    key_positions: torch.Tensor | None,
+    mask: torch.Tensor,  # [N, T, M], hides the tokens of other beams
+    query_positions: torch.Tensor,  # [N, T or 1]
+    key_positions: torch.Tensor | None,  # [N, M]
 ) -> list[torch.Tensor]:
-    """For each self-attention layer of the decoder, return an additive mask [N, 1, T, M] from T queries to M
-    cached tokens. The cache, a `TreeKVCache`, stores the tokens of all beams of a sentence.
-
-    `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
-    are [N, M].
-    """
+    """Return an additive mask [N, 1, T, M] for each layer, from T queries to M tokens of a `TreeKVCache`."""
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
     for attention in attentions:

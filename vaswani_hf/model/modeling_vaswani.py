@@ -80,9 +80,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
 
 
 class VaswaniSinusoidalPositions(nn.Module):
-    """Computes sinusoidal position encodings (Section 3.5): PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and
-    PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)). The module has no parameters.
-    """
+    """Computes the sinusoidal position encodings of `sinusoids` (Section 3.5), without parameters."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -96,9 +94,7 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """Returns zeros as position encodings, for experiments without position information. Differs from the
-    paper: the embeddings contain no position information, but the paper always adds position encodings.
-    """
+    """Returns zeros, for experiments. Differs from the paper: the model has no position information."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Return zeros [B or 1, T, D] for positions [B or 1, T]."""
@@ -112,9 +108,7 @@ class VaswaniLearnedPositions(nn.Embedding):
         super().__init__(config.max_position_embeddings, config.d_model)
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B or 1, T, D] of positions [B or 1, T]. Raise a ValueError if a position is
-        beyond the end of the table.
-        """
+        """Return the embeddings [B or 1, T, D] of positions [B or 1, T]. Raise an error beyond the table."""
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -127,9 +121,8 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # In training on a GPU, do not read the values of `position_ids`, because the CPU would have to wait
-        # for the GPU. Check the input length instead, because without a cache, as in training, every position
-        # is smaller than the input length.
+        # In training on a GPU, reading the positions would make the CPU wait for the GPU. Without a cache, as
+        # in training, every position is smaller than the input length.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -190,7 +183,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
     """Base class of encoder and decoder layers. With post-norm, as in the paper, each sub-layer computes
     LayerNorm(x + Dropout(Sublayer(x))) (Sections 3.1 and 5.4). With pre-norm, each sub-layer computes x +
     Dropout(Sublayer(LayerNorm(x))). The first sub-layer is self-attention (Section 3.2), and the last
-    sub-layer is the feed-forward network max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Equation 2).
+    sub-layer is the feed-forward network (Section 3.3).
     """
 
     _checkpoints_gradients = False
@@ -209,10 +202,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
-        `gradient_checkpointing`. While autograd records no gradients, as in `generate`,
-        `gradient_checkpointing` is False. If `gradient_checkpointing` were True, transformers would call the
-        layer without the cache that `generate` needs.
+        """True if the backward pass computes the forward pass of the layer again. Return False while autograd
+        records no gradients, as in `generate`: otherwise transformers would call the layer without the cache.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -227,16 +218,12 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """Return LayerNorm(x + Dropout(Sublayer(x))) for post-norm, and x + Dropout(Sublayer(LayerNorm(x)))
-        for pre-norm (Sections 3.1 and 5.4).
-        """
+        """Return LayerNorm(x + Dropout(Sublayer(x))), with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Compute the feed-forward sub-layer: max(0, xW_1 + b_1)W_2 + b_2 (Equation 2), with residual
-        connection and LayerNorm.
-        """
+        """Compute max(0, xW_1 + b_1)W_2 + b_2 (Equation 2), with residual connection and LayerNorm."""
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -254,9 +241,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Apply self-attention and the feed-forward network to states [B, S, D]. `attention_mask` is a result
-        of `self_attention_masks`.
-        """
+        """Apply both sub-layers to states [B, S, D]. `self_attention_masks` creates `attention_mask`."""
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
         hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
@@ -302,10 +287,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply the three sub-layers to states [B, T, D]. `attention_mask` is a result of
-        `self_attention_masks`, and `encoder_attention_mask` is a result of `cross_attention_masks`.
-
-        If `encoder_hidden_states` [B, S, D] is None, the layer skips cross-attention.
+        """Apply the three sub-layers to states [B, T, D]. Without `encoder_hidden_states` [B, S, D], skip
+        cross-attention. The masks are results of `self_attention_masks` and `cross_attention_masks`.
         """
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(
@@ -326,17 +309,13 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
-    """Create a token embedding. If `zero_start_embedding` of the config is True, the target embedding gets a
-    `padding_idx`, so that the embedding of the start token stays zero in training.
-    """
+    """Create an embedding. With `zero_start_embedding`, the embedding of the start token stays zero."""
     is_zero = config.zero_start_embedding and has_start_token
     return nn.Embedding(vocab_size, config.d_model, padding_idx=config.pad_token_id if is_zero else None)
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base class of the encoder and the decoder: embedding (Section 3.4), positions (Section 3.5) and N
-    layers (Section 3.1).
-    """
+    """Base class of the two stacks: embedding, positions and N layers (Sections 3.4, 3.5 and 3.1)."""
 
     def __init__(
         self,
@@ -374,24 +353,18 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return states
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """Return the input [B, T, D] of the first layer: Dropout(embedding * sqrt(d_model) + position
-        encoding), Sections 3.4, 3.5 and 5.4.
-        """
+        """Return Dropout(embedding * sqrt(d_model) + positions) [B, T, D] (Sections 3.4, 3.5 and 5.4)."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the stack. Some stacks end with a LayerNorm, see
-        `VaswaniConfig.has_final_norm`.
-        """
+        """Return the output [B, T, D] of the stack. See `VaswaniConfig.has_final_norm`."""
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
-        """Return the embedded tokens [B, T, D] before scaling. Error messages write `prefix` before the
-        argument names.
-        """
+        """Return the embedded tokens [B, T, D] before scaling. `prefix` precedes argument names in errors."""
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
             message = (
@@ -404,9 +377,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 def _check_tensors(stack: nn.Module) -> None:
-    """Raise an error if a registered class has a tensor that is no parameter and no persistent buffer,
-    because checkpoints lack such tensors.
-    """
+    """Raise an error if a registered class has a tensor that checkpoints do not contain."""
     unsaved = [name for name, _ in stack.named_non_persistent_buffers()]
     if unsaved:
         raise ValueError(
@@ -444,9 +415,7 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source to `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains the
-        arguments.
-        """
+        """Encode the source to `last_hidden_state` [B, S, D]. See `VaswaniForSeq2SeqLM.forward`."""
         inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
@@ -495,8 +464,7 @@ class VaswaniDecoder(VaswaniStack):
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """Decode target tokens to `last_hidden_state` [B, T, D]. The output also contains the cache, and on
-        request hidden states and attention weights.
+        """Decode target tokens to `last_hidden_state` [B, T, D].
 
         The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward` without this prefix, and
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, `<pad>`
@@ -641,23 +609,18 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 class VaswaniHeadModel(VaswaniPreTrainedModel):
-    """Base class of models with an output projection `lm_head`. `VaswaniHeadModel` computes logits (Section
-    3.4) and the loss (Section 5.4).
-    """
+    """Base class of models with an output projection: logits (Section 3.4) and loss (Section 5.4)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the logits [B, T, V] of the next token for states [B, T, D]. The probability of `<pad>` is
-        0.
-        """
+        """Return the logits [B, T, V] for states [B, T, D]. See `excluded_class` for `<pad>`."""
         return self._project(hidden_states, self.excluded_class(0.0, None))
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
         if excluded is not None:
-            # Clone the logits before the assignment to `logits[..., excluded]`, because a hook of the output
-            # projection may have returned a view.
+            # Clone the logits, because a hook of the output projection may have returned a view.
             logits = logits.clone() if logits.requires_grad else logits
             logits[..., excluded] = EXCLUDED_LOGIT
         return logits
@@ -669,13 +632,11 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Compute the loss of decoder states [B, T, D] if labels are given. Compute the logits [B, T, V]
-        unless `skip_logits` is True.
+        """Return the loss and the logits [B, T, V] of decoder states [B, T, D]. The loss is None without
+        labels. The logits are None if `skip_logits` is True and the output projection is plain.
 
-        The loss is the cross-entropy with label smoothing (Section 5.4). Label smoothing gives the label the
-        target probability `gold`, and each other class the target probability `other`. With the target
-        probabilities `gold` and `other` and the logits z, the loss of a token is `logsumexp(z) - (gold -
-        other) * z[label] - other * sum(z)`. The sum of the token losses is divided by `num_items`, by default
+        The loss is the cross-entropy with label smoothing (Section 5.4). The docstring of the file
+        loss_vaswani contains the formula. The sum of the token losses is divided by `num_items`, by default
         the number of tokens.
         """
         if labels is None:
@@ -696,9 +657,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form, excluded), logits
 
     def output_product(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return states [B, T, D] and weights [V, D] whose product `states @ weight.T` is the logits. If the
-        output projection has a bias, the weights get the bias as an additional feature, and the states get a
-        feature with the value 1.
+        """Return states [B, T, D] and weights [V, D] whose product `states @ weight.T` is the logits. A bias
+        becomes an additional feature of the weights, and the states get a feature with the value 1.
         """
         weight, bias = self.lm_head.weight, self.lm_head.bias
         if bias is None:
@@ -722,9 +682,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if beam search may compute decoding steps with the faster `TreeAttentionDecoder` instead of
-        `forward`.
-        """
+        """True if beam search may compute decoding steps with `TreeAttentionDecoder` instead of `forward`."""
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False
@@ -767,9 +725,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output projection. For a model with separate source and target embeddings, return None
-        if accelerate uses FSDP and the output projection is tied to the target embedding. accelerate would
-        otherwise shard the output projection separately from the target embedding.
+        """Return the output projection, or None if accelerate uses FSDP and the projection is tied to a
+        separate target embedding. accelerate would otherwise shard the projection separately from the target
+        embedding.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings

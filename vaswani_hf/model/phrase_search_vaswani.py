@@ -48,14 +48,12 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """If the translations of a sentence lack a required phrase, run grid beam search for the sentence. Return
-    a `BeamSearch` with the results of grid beam search for such sentences, and with unchanged results for all
-    other sentences.
+    """Run grid beam search for the sentences whose translations lack a required phrase. Return a `BeamSearch`
+    with the new results for these sentences, and with unchanged results for all other sentences.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
-    no translation with all phrases of a sentence, `search_again` starts without phrases and adds one phrase
-    at a time. `search_again` keeps an added phrase if grid beam search finds a translation with the added
-    phrase and all phrases already kept.
+    no translation with all phrases of a sentence, `search_again` adds one phrase at a time, and keeps each
+    added phrase if grid beam search finds a translation with all kept phrases.
     """
     if len(must_contain) != len(task.prompt):
         raise InvalidValueError(
@@ -63,7 +61,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # The required phrases of each sentence that is searched again. The keys are sentence indices.
+    # Maps the index of each sentence that is searched again to its required phrases.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -87,9 +85,7 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Run grid beam search for the sentences in `wanted`, a dict that maps the index of a sentence to its
-    required phrases. Sentences that are not in `wanted` keep their results from the earlier search `search`.
-    """
+    """Run grid beam search for the sentences in `wanted`. Other sentences keep their results of `search`."""
     num_sentences = len(task.prompt)
     device = task.prompt.device
     phrases = _fit_phrases_of_batch(task, config, wanted)
@@ -103,8 +99,6 @@ def _grid_search(
     # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
     # translation. A beam that lacks a phrase cannot end at the current length, only at a greater length.
     rule.considers_all_lengths |= ~has_none
-    # Run grid beam search only for the sentences in `wanted`. If `may_remove_sentences` is False, run grid
-    # beam search for all sentences of the batch.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -115,8 +109,7 @@ def _grid_search(
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # Pass `config.num_beams` rows per sentence to each call of a logits processor, because a logits
-        # processor may rely on this number.
+        # A logits processor may rely on `config.num_beams` rows per sentence.
         rows_per_sentence=config.num_beams,
     )
     found.run()
@@ -130,9 +123,7 @@ def _grid_search(
 def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """Return the inputs of a model for the sentences with the indices `kept` [N]. Repeat the mask of the
-    prompt for `config.num_beams` beams.
-    """
+    """Return the inputs of a model for the sentences with the indices `kept` [N]."""
     selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:
@@ -146,10 +137,7 @@ def _select_inputs(
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the required phrases of each sentence. If the phrases of a sentence have too many tokens for the
-    length limit, merge phrases that overlap. Raise a `PhraseError` if the phrases have too many tokens even
-    with overlaps merged.
-    """
+    """Return the required phrases of each sentence, merged if they are too long for the length limit."""
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -167,20 +155,15 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """For each sentence, return the number [B] of phrase tokens that fit into a translation within the length
-    limit. If `forced_eos_token_id` forces the last token at the length limit, the translation has room for
-    one phrase token less.
-    """
+    """Return the number [B] of phrase tokens that fit before the length limit and `forced_eos_token_id`."""
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection of grid beam search. For each number of missing phrase tokens,
-    `PhraseCandidates` keeps `num_kept` beams.
-
-    `config.num_beams` is the total number K of beams.
+    """The candidate selection of grid beam search. `PhraseCandidates` keeps `num_kept` beams for each number
+    of missing phrase tokens. `config.num_beams` is the total number K of beams.
     """
 
     def __init__(
@@ -193,17 +176,15 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable next tokens that the selection considers for each beam. Some of the
-        # considered tokens end the translation, or begin or continue a phrase. Consider more than `num_kept`
-        # tokens, so that `num_kept` ordinary tokens remain.
+        # Some of the most probable next tokens end the translation, or begin or continue a phrase. Consider
+        # more than `num_kept` tokens, so that `num_kept` ordinary tokens remain.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # For each beam of each sentence, the phrase tokens that the beam contains (see `PhraseTables`).
-        # `matches` also keeps the rows of sentences whose search has ended.
+        # See `PhraseTables`. `matches` also keeps the rows of sentences whose search has ended.
         self.matches = self.tables.match_prompts(task.prompt).repeat(
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
@@ -235,17 +216,15 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: RunningSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
-        the beam, 1 if the option continues the beam, 2 if the option is discarded. The arguments `scores`,
-        `tokens` and `missing` (numbers of missing phrase tokens) [N, K * O] must list the options of each
-        sentence by score, best first.
+        """Return 0 for an option that ends the beam, 1 for an option that continues the beam, 2 for an option
+        to discard. All tensors are [N, K * O] and list the options of a sentence by score, best first.
         """
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = exists(scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options (possible next tokens) that continue a beam, best first. Two possible next tokens
-        # compete only if the same number of phrase tokens is missing after both tokens.
+        # Rank the options that continue a beam. Two options compete only if the same number of phrase tokens
+        # is missing after both options.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -256,11 +235,10 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return three tensors [N, K, O] for the possible next tokens (options) of each beam: scores, token
-        ids, and numbers of missing phrase tokens.
+        """Return the scores, the token ids and the numbers of missing phrase tokens [N, K, O] of all options.
 
-        A possible next token gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the token
-        and the length limit.
+        An option gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the option and the
+        length limit.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
@@ -282,13 +260,11 @@ class PhraseCandidates(CandidateSelection):
 
 
 class PhraseTables:
-    """Contains the phrases of a batch as tensors on the model's device, so that the CPU does not wait for the
-    GPU in each step of the search.
+    """The phrases of a batch as tensors on the model's device, so that the CPU does not wait for the GPU.
 
-    The bool tensor `matches` [..., F, L + 1] describes how much of each phrase a translation contains, for F
-    phrases of at most L tokens. Entry [f, l] of `matches` is True if the translation ends with the first l
-    tokens of phrase f. If l is the length of phrase f, entry [f, l] of `matches` stays True in later steps,
-    because the translation contains the whole phrase.
+    The bool tensor `matches` [..., F, L + 1] describes how much of each phrase a translation contains. Entry
+    [f, l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase
+    f, entry [f, l] stays True in later steps, because the translation contains the whole phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -300,15 +276,14 @@ class PhraseTables:
             padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
             tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # Add phrases of length 0 to sentences with fewer phrases than other sentences. `tokens` contains -1
-        # after the end of each phrase.
+        # `lengths` contains 0 for missing phrases. `tokens` contains -1 after the end of each phrase.
         self.lengths = torch.tensor(lengths, device=device)  # [B, F]
         self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return the tensor `matches` [B, 1, F, L + 1] (see `PhraseTables`) for the prompts [B, P]."""
+        """Return the tensor `matches` [B, 1, F, L + 1] for the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -317,9 +292,8 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Append each possible next token `tokens` [N, K, O] to its beam. Return which phrase tokens the
-        longer beam contains, as a bool tensor [N, K, O, F, L + 1]. The argument `matches` [N, K, F, L + 1]
-        describes the beams without the next token.
+        """Return `matches` [N, K, O, F, L + 1] after each option `tokens` [N, K, O]. The argument `matches`
+        [N, K, F, L + 1] describes the beams without the options.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -332,18 +306,14 @@ class PhraseTables:
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """For each possible next token of each beam, return the number [N, K, O] of phrase tokens that are
-        missing after the next token.
-        """
+        """Return the number [N, K, O] of phrase tokens that are missing after each option."""
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the next token [N, K, F] of each phrase, or -1 if the translation already contains the
-        phrase.
-        """
+        """Return the next token [N, K, F] of each phrase, or -1 if the translation contains the phrase."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
         return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 

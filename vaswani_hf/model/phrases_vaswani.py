@@ -21,9 +21,7 @@ from .search_errors_vaswani import SentenceError
 
 
 class PhraseError(SentenceError, InvalidValueError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. The argument `reason` is the
-    end of the error message.
-    """
+    """Raised if phrases of a sentence contradict a setting. `reason` is the end of the error message."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -44,9 +42,7 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if another argument contradicts `must_contain`, if a phrase is not a list of token ids,
-    or if a setting forbids a phrase.
-    """
+    """Raise an error if an argument contradicts `must_contain`, or if a phrase is invalid or forbidden."""
     for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_own_cache)):
         if is_given:
             raise InvalidValueError(
@@ -88,9 +84,7 @@ def has_ordinary_tokens(phrase: Sequence[Any], config: GenerationConfig, num_cla
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """Return a message about a setting that forbids one of the tokens, or None if all tokens are
-    permitted.
-    """
+    """Return a message about a setting that forbids one of the tokens, or None."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -101,9 +95,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """Return the first n-gram of `size` tokens that is equal to an earlier n-gram. Return None if no n-gram
-    occurs twice, or if `size` is None or 0.
-    """
+    """Return the first n-gram of `size` tokens that is equal to an earlier n-gram, or None."""
     if not size:
         return None
     seen = set()
@@ -127,9 +119,8 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 
 
 def fit_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
-    """Return the phrases unchanged if a translation of the prompt and at most `capacity` new tokens can
-    contain all phrases. Otherwise merge the phrases into one sequence in which phrases overlap. Return None
-    if the merged sequence needs more than `capacity` tokens after the prompt.
+    """Return the phrases if at most `capacity` new tokens after the prompt can contain all phrases. Otherwise
+    return one sequence in which the phrases overlap, or None if the sequence is too long.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
@@ -146,9 +137,7 @@ def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> in
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shortest sequence that contains all phrases. For more than six phrases, try only the given
-    order.
-    """
+    """Return the shortest sequence with all phrases. More than six phrases keep the given order."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:

@@ -1,13 +1,13 @@
 """Defines `TranslationPipeline`, the class of `pipeline("translation", model=...)`. transformers 5 has no
 pipeline for the task "translation".
 
-`TranslationPipeline` behaves like the translation pipeline of transformers 4, except for the following
-points.
+`TranslationPipeline` behaves like the translation pipeline of transformers 4, with these differences:
 
-The pipeline translates an empty text to an empty text. The pipeline sorts the texts of a list by length, so
-that a batch contains texts of similar length. If a text is too long for a Vaswani model, the pipeline divides
-the text into pieces, and translates each piece. A model may have a second tokenizer for the target language.
-A call accepts all fields of `TranslationOptions` as arguments.
+- An empty text has an empty translation.
+- A batch contains texts of similar length, because the pipeline sorts the texts of a list by length.
+- If a text is too long for a Vaswani model, the pipeline translates pieces of the text.
+- A model may have a second tokenizer for the target language.
+- A call accepts all fields of `TranslationOptions` as arguments.
 
 This file is saved with every checkpoint so that the pipeline works without the package.
 
@@ -280,10 +280,7 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """Combine each text with the target prefix and the required phrases of its translation. Return a
-    `Request` for one text, a list of requests for a sequence, and an iterator of requests for any other
-    iterable.
-    """
+    """Return a `Request` for one text, a list for a sequence, and an iterator for any other iterable."""
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):
@@ -305,9 +302,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return one constraint for each text: a target prefix or a list of phrases. If `value` is a list with
-    one constraint for each text, return the list, with each None replaced by `nothing`. If `value` is a
-    single constraint, return an endless iterator that repeats the constraint.
+    """Return the list `value` with one constraint for each text, each None replaced by `nothing`. If `value`
+    is a single constraint, return an endless iterator that repeats the constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
@@ -322,8 +318,8 @@ def _one_constraint_per_text(
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     if model.config.model_type != "vaswani":
         return tokenizer
-    # A model with separate source and target embeddings does not always have two tokenizers.
-    # `separate_vocabs` in the files of the source tokenizer records whether there are two tokenizers.
+    # A model with separate embeddings does not always have two tokenizers. `separate_vocabs` in the files of
+    # the source tokenizer records whether there are two tokenizers.
     by_default = not model.config.share_encoder_decoder_embeddings
     if not tokenizer.init_kwargs.get("separate_vocabs", by_default):
         return tokenizer

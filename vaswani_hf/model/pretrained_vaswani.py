@@ -37,8 +37,7 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 class FromRepository:
     """Mixin of models: `from_pretrained` stores the folder of the loaded model in `origin`."""
 
-    # The folder from which `from_pretrained` has loaded the model: a local folder, or the folder of a commit
-    # in the cache of huggingface_hub. `origin` is None for a model that was not loaded.
+    # A local folder, or the folder of a commit in the cache of huggingface_hub. None if unknown.
     origin: Path | None = None
 
     @classmethod
@@ -62,9 +61,10 @@ class FromRepository:
 
 
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
-    """Return the folder of a loaded commit in the cache of huggingface_hub, or None if the cache does not
-    contain the commit. If the model has two vocabularies, also download the target tokenizer of the same
-    commit. A later download would lack the access token, because the model does not store the access token.
+    """Return the folder of a loaded commit in the cache of huggingface_hub, or None.
+
+    If the model has two vocabularies, also download the target tokenizer of the commit. A later download
+    would lack the access token, because the model does not store the access token.
     """
     cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
     if not isinstance(cached, str):
@@ -106,13 +106,11 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise weights as tensor2tensor does, because the paper does not describe the initialisation.
 
-        The weights of projections are drawn from the Glorot uniform distribution (tensor2tensor:
-        "uniform_unit_scaling" with gain 1, models/transformer.py). The weights of embeddings and of the
-        output projection are drawn from a normal distribution with standard deviation d_model^-0.5
-        (tensor2tensor: get_weights, layers/modalities.py). If `initializer_range` is set, all weights are
-        drawn from a normal distribution with the standard deviation `initializer_range`, as in GPT-2. As in
-        GPT-2, this standard deviation is divided by sqrt(N) for the last projection of each of the N
-        sub-layers of a stack.
+        Projections have the Glorot uniform distribution (tensor2tensor: "uniform_unit_scaling" with gain 1,
+        models/transformer.py). Embeddings and the output projection have a normal distribution with standard
+        deviation d_model^-0.5 (tensor2tensor: get_weights, layers/modalities.py). With `initializer_range`,
+        all of these weights have a normal distribution with the standard deviation `initializer_range`,
+        divided by sqrt(N) for the last projection of each of the N sub-layers of a stack, as in GPT-2.
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -135,9 +133,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """Return the index of the row that must stay zero in an embedding or in the output projection, or
-        None. `zero_start_embedding` requires zeros in the row of `<pad>`.
-        """
+        """Return the index of the row that must stay zero, the row of `<pad>`, or None."""
         if isinstance(module, nn.Embedding):
             return module.padding_idx
         return self.config.pad_token_id if self.config.zero_start_embedding else None
@@ -246,26 +242,21 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask [B, S] of source tokens or labels, False for padding. Return None if `input_ids` is
-        None or the config has no `pad_token_id`.
-        """
+        """Return the mask [B, S] of tokens or labels, False for padding. None without `pad_token_id`."""
         if input_ids is None or self.config.pad_token_id is None:
             return None
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the mask [B, T] of target tokens, or None if no mask is necessary. Padding after the last
-        token needs no mask, because self-attention is causal.
-        """
+        """Return the mask [B, T] of target tokens, False for padding, or None if no mask is necessary."""
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
             return None
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Return None if no padding precedes a token. Skip this check on a GPU, because the CPU would have to
-        # wait for the GPU. Skip the check in tracing and on the meta device, because the mask then has no
-        # values.
+        # Causal self-attention needs no mask if no padding precedes a token. Skip the check on a GPU, because
+        # the CPU would wait for the GPU, and in tracing and on the meta device, because there are no values.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -273,9 +264,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """Return a tensor-parallel plan. A tensor-parallel plan divides the vocabulary, the attention heads and
-    the inner features of feed-forward networks between devices.
-    """
+    """Return a plan that divides the vocabulary, the heads and the inner features between devices."""
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         for projection in ("q_proj", "k_proj", "v_proj"):

@@ -19,9 +19,7 @@ from .search_errors_vaswani import NotFiniteError, NoTranslationError, forbiddin
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each translation at the length limit of its sentence. `lengths` [B] int64 are the limits in
-    tokens, including prompts.
-    """
+    """Ends each translation at the limit of its sentence. `lengths` [B] int64 includes the prompts."""
 
     # transformers pads finished rows only if a stopping criterion has the attribute `eos_token_id`.
     eos_token_id = None
@@ -34,11 +32,11 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Base class of logits processors that mark rows for which sampling cannot choose a token. If sampling
-    cannot choose a token for a row, the processor sets all scores of the row to 0. Sampling then chooses an
-    arbitrary token. After the last step of the search, `raise_for_marked_row` raises an error if a row is
-    marked. A check at each step would make the CPU wait for the GPU. If `at_once` is True, the processor
-    raises the error immediately, in the step in which sampling can choose no token.
+    """Base class of logits processors that mark rows for which sampling cannot choose a token.
+
+    The scores of such a row become 0, so that sampling chooses an arbitrary token. After the search,
+    `raise_for_marked_row` raises the error, because a check at each step would make the CPU wait for the GPU.
+    If `at_once` is True, the processor raises the error immediately.
     """
 
     def __init__(self, at_once: bool = False):
@@ -49,10 +47,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R], `has_failed` and `is_new`, with one value for each row
-        (translation) of the batch. `has_failed` is True for rows in which sampling can choose no token.
-        `is_new` is True for rows for which `raise_for_marked_row` must raise an error.
-        """
+        """Return the rows without a possible token, and the rows to raise an error for, as bool [B * R]."""
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:
@@ -67,9 +62,7 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """If `is_marked` is True for a row of the batch, raise the error for the sentence of the first such
-        row. Each of the `num_sentences` sentences has the same number of rows.
-        """
+        """Raise the error for the first marked row. Each sentence has the same number of rows."""
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
             raise self.error(rows.index(True) * num_sentences // len(rows))
@@ -87,17 +80,13 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks each row (translation) of the batch for which the other logits processors forbid every token.
-
-    `excluded` is the id of the padding token if no translation may contain padding, else None.
-    """
+    """Marks rows in which every token is forbidden. `excluded` is the id of a forbidden padding token."""
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
         super().__init__(at_once)
         self.config = config
         self.prompt_length = prompt_length
         self.excluded = excluded
-        # The ids of the tokens that end a translation, such as the id of `</s>`.
         self.ends = eos_token_ids(config)
         if config.pad_token_id is not None:
             self.ends.append(config.pad_token_id)

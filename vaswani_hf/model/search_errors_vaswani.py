@@ -7,11 +7,7 @@ from transformers import GenerationConfig
 
 
 class SentenceError(ValueError):
-    """Raised if a sentence cannot be translated.
-
-    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if
-    unknown.
-    """
+    """Raised if a sentence cannot be translated. `sentence` is its index in the batch."""
 
     def __init__(self, sentence: int, text: str | None = None):
         super().__init__(sentence, text)
@@ -37,9 +33,7 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """Raised if settings forbid every translation of a sentence. `settings` is a text with the names and
-    values of the settings that can forbid tokens.
-    """
+    """Raised if settings forbid every translation of a sentence. `settings` lists names and values."""
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
         super().__init__(sentence, text)

@@ -58,9 +58,7 @@ class SearchStrategies:
 
     @property
     def given(self) -> list[str]:
-        """The names of the given arguments that only the search of this package supports, for error
-        messages.
-        """
+        """The names of the arguments that only the search of this package supports, for error messages."""
         names = ["`ensemble`"] if self.ensemble else []
         if self.must_contain is not None:
             names.append("`must_contain`")
@@ -68,24 +66,20 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the fields that replace a component of the default search: a candidate selection, a
-        scorer or a stopping rule.
-        """
+        """The names of the given candidate selection, scorer and stopping rule."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
 class RunningSearch(Protocol):
     """The attributes of a search that a strategy may read. `BeamSearch` has these attributes."""
 
-    # The settings of the search.
     config: GenerationConfig
     # The beams before the step, K for each sentence.
     beams: Beams
     num_beams: int
     # The number of candidates per sentence that a candidate selection chooses.
     num_candidates: int
-    # The number of new tokens in each beam. When a stopping rule reads `num_new`, `num_new` already includes
-    # the new token of each candidate.
+    # The number of new tokens in each beam. For a stopping rule, the number includes the candidate's token.
     num_new: int
     # The ids of the tokens that end a translation, or None.
     eos: torch.Tensor | None
@@ -108,29 +102,25 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. If there are fewer candidates, fill the result with
-        candidates of the score `EMPTY_SCORE`.
+        """Choose `search.num_candidates` candidates. Fill the result with candidates of the score
+        `EMPTY_SCORE`.
 
-        `search.beams` contains the beams, see `Beams`. `log_probs` [N, K, V] are the log-probabilities of the
-        next token. In the first step `log_probs` may be [N, 1, V], because all beams of a sentence are equal
-        at the start.
+        `log_probs` [N, K, V] are the log-probabilities of the next token of `search.beams`. In the first
+        step, `log_probs` may be [N, 1, V], because all beams of a sentence are equal at the start.
         """
 
 
 def best_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-    """Choose the continuations with the highest scores. `best_candidates` is the default candidate selection
-    of beam search without `do_sample`.
-    """
+    """Choose the continuations with the highest scores: the default without `do_sample`."""
     return top_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
     """Return the `number` best candidates for the log-probabilities [N, K, V] of the next token and the
-    scores [N, K] of the beams.
+    scores [N, K] of the beams. Missing candidates have the score `EMPTY_SCORE`.
 
-    If there are fewer than `number` candidates, the missing candidates have the score `EMPTY_SCORE`. A large
-    vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The division of
-    the vocabulary into chunks halves the time of the selection, and does not change the result.
+    A large vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The
+    chunks halve the time of the selection, and do not change the result.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -165,10 +155,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the number of tokens in a chunk of a vocabulary: the divisor of `num_classes` that is nearest to
-    sqrt(num_classes). If the vocabulary is small, or no divisor is near sqrt(num_classes), return 1, so that
-    the vocabulary is not divided.
-    """
+    """Return the divisor of `num_classes` nearest to its square root, or 1 if no divisor is near."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -177,16 +164,12 @@ def chunk_size(num_classes: int) -> int:
 
 
 def drawn_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-    """Draw continuations at random. `drawn_candidates` is the default candidate selection of beam search with
-    `do_sample`.
-    """
+    """Draw continuations at random: the default with `do_sample`."""
     return sample_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Draw candidates without replacement, in proportion to their probability. The result is in the order of
-    the draws, not sorted by score.
-    """
+    """Draw candidates without replacement, in proportion to their probability. The result is not sorted."""
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
@@ -205,8 +188,7 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the scores of translations, a tensor with the shape of `log_probs`. `log_probs` [...], with
-        any shape, are the summed log-probabilities of the translations (nats).
+        """Return scores with the shape of the summed log-probabilities `log_probs` [...] (nats).
 
         `length` is the number of new tokens, including `</s>`. `coverage` [...] is the result of
         `coverage_score`, or None without a coverage penalty.
@@ -214,9 +196,7 @@ class Scorer(Protocol):
 
 
 class PenaltyScorer(Scorer):
-    """The default scorer (Wu et al. 2016, Equation 14). The score is the log-probability divided by the
-    length penalty, plus the coverage penalty times its weight.
-    """
+    """Computes log-probability / length penalty + weight * coverage score (Wu et al. 2016, Equation 14)."""
 
     def __init__(self, config: GenerationConfig):
         self.config = config
@@ -229,19 +209,16 @@ class PenaltyScorer(Scorer):
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """Return the divisor of scores: ((5 + length) / 6)^alpha for `length_penalty_type="gnmt"` (Wu et al.
-    2016, Equation 14), otherwise length^alpha.
-    """
+    """Return ((5 + length) / 6)^alpha for "gnmt" (Wu et al. 2016, Equation 14), else length^alpha."""
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 
 
-def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the coverage penalty before the multiplication by its weight: the sum of log(min(coverage, 1))
-    over the source tokens (Wu et al. 2016, Equation 14).
-
-    `coverage` [..., S] is the sum of the attention weights that all target tokens give to each source token.
-    """
+def coverage_score(
+    coverage: torch.Tensor,  # [..., S], the sum of the attention weights of all target tokens
+    source_mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14)."""
     # Clamp the coverage to positive numbers, because log(0) would be -inf for a source token without
     # attention.
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
@@ -255,35 +232,34 @@ class StoppingRule(Protocol):
     """Decides whether the search ends for a sentence before the length limit."""
 
     def may_improve(self, search: RunningSearch, finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N]. A value is True if an unfinished translation could still become one of
-        the results that the search returns for the sentence.
+        """Return True where an unfinished translation could become a result of the sentence, [N] bool.
 
-        `finished` [N, K] are the scores of the finished translations, best first, or `EMPTY_SCORE` for missing
-        translations. `best` [N] is the highest summed log-probability of a candidate that has not ended.
+        `finished` [N, K] are the scores of the finished translations, best first, or `EMPTY_SCORE` for
+        missing translations. `best` [N] is the highest summed log-probability of a candidate that has not
+        ended.
         """
 
     def is_full(self, search: RunningSearch, finished: torch.Tensor) -> torch.Tensor:
-        """Return a bool tensor [N] that is True for a sentence with enough finished translations. The search
-        ends for this sentence, even if longer translations could have better scores.
+        """Return True for each sentence with enough finished translations, [N] bool. The search for the
+        sentence ends, even if longer translations could have better scores.
         """
 
 
 class EarlyStopping(StoppingRule):
-    """The default stopping rule. `EarlyStopping` implements the setting `early_stopping`.
+    """The default stopping rule, with the setting `early_stopping`.
 
     The search continues for a sentence while an unfinished translation could become one of the `num_counted`
-    best results. If `early_stopping` is True, the search for a sentence also ends as soon as the sentence has
-    `num_beams` finished translations.
+    best results. If `early_stopping` is True, the search also ends as soon as the sentence has `num_beams`
+    finished translations.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # True if `may_improve` considers all possible lengths of an unfinished translation, [B] bool.
+        # Values for each sentence, [B] bool, because grid beam search changes the values of some sentences.
         self.considers_all_lengths = torch.full(
             (num_sentences,), considers_all_lengths(config), device=device
         )
-        # True if the search ends as soon as `num_beams` translations of the sentence are finished, [B] bool.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: RunningSearch, finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
@@ -301,9 +277,8 @@ class EarlyStopping(StoppingRule):
 def highest_reachable_score(
     log_prob: Any, length: Any, longest: Any, scorer: Scorer, config: GenerationConfig
 ) -> Any:
-    """Return the highest score that an unfinished translation can still reach. The unfinished translation has
-    `length` new tokens now, and at most `longest` new tokens when it is finished. `log_prob` is the summed
-    log-probability so far. More tokens cannot increase `log_prob`.
+    """Return the highest score that an unfinished translation can reach. The translation has `length` new
+    tokens now, and at most `longest` new tokens when it is finished. More tokens cannot increase `log_prob`.
 
     With a positive length penalty, the longer of two translations with equal log-probability has the higher
     score.
@@ -312,13 +287,11 @@ def highest_reachable_score(
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:
-    """Return True if the stopping rule considers all lengths that an unfinished translation can still reach,
-    not only the current length.
+    """Return True if the stopping rule considers all possible lengths of a translation.
 
-    The stopping rule of transformers considers all possible lengths only for `early_stopping="never"`. For
-    `early_stopping=False`, transformers compares scores at the current length, although this comparison is
-    exact only without a length penalty. With `length_penalty_type="gnmt"`, this package considers all
-    possible lengths for `early_stopping=False`, not only for `early_stopping="never"`.
+    transformers considers all lengths only for `early_stopping="never"`. For `early_stopping=False`,
+    transformers compares scores at the current length, although this comparison is exact only without a
+    length penalty. With `length_penalty_type="gnmt"`, this package also considers all lengths for False.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

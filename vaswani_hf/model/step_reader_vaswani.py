@@ -23,33 +23,26 @@ from .search_errors_vaswani import NotFiniteError
 
 @dataclass(frozen=True)
 class StepValues:
-    """The numbers that the CPU needs after a search step: a sum to detect NaN, and counts of sentences and
-    tokens. One transfer copies the tensor `values` from the device to the CPU.
-    """
+    """The numbers that the CPU needs after a search step. One transfer copies `values` to the CPU."""
 
-    # `values` [2 + len(trees)] float32 contains the sum of `log_probs`, the number of sentences whose search
-    # continues, and one token count for each `TreeKVCache` in `trees`. The token count, `num_living`, is the
-    # number of a sentence's cached tokens that belong to at least one beam, as the maximum over the
-    # sentences.
+    # [2 + len(trees)] float32: the sum of `log_probs`, the number of sentences whose search continues, and
+    # `num_living` of each tree.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # `log_probs` [N, K] (in the first step [N, 1]) contains, for each beam, the log-probability of one fixed
-    # token of the vocabulary. `sentences` [N] int64 contains the index of each sentence, and `is_open` [N] is
-    # True if the search for the sentence had not ended before the step. If `log_probs` contains NaN for a
-    # sentence with `is_open` True, the error names the sentence.
+    # The log-probability of one fixed token of the vocabulary, [N, K] (in the first step [N, 1]).
     log_probs: torch.Tensor
-    sentences: torch.Tensor
-    is_open: torch.Tensor
+    sentences: torch.Tensor  # [N] int64, the indices of the sentences
+    is_open: torch.Tensor  # [N] bool, before the step
     # The CUDA event at the end of an asynchronous copy of `values` from the GPU to the CPU, else None.
     copied: torch.cuda.Event | None
 
 
 class StepReader:
-    """Copies the `StepValues` of each search step from the device to the CPU. In a step of the default
-    search, only `StepReader` makes the CPU wait for a GPU. If `is_late` is True, the CPU uses the
-    `StepValues` one step later, so that the GPU does not wait for the CPU. With `is_late`, the search can run
-    one additional step, because the CPU learns one step later that the search has ended. The search discards
-    the results of the additional step.
+    """Copies the `StepValues` of each search step to the CPU. In a step of the default search, only
+    `StepReader` makes the CPU wait for a GPU.
+
+    If `is_late` is True, the CPU uses the values one step later, so that the GPU does not wait for the CPU.
+    The search can then run one additional step, and discards its results.
     """
 
     def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
@@ -65,8 +58,8 @@ class StepReader:
         """Return the number of sentences whose search continues after the step, or after the previous step if
         `is_late` is True. Raise an error if a log-probability is NaN for a sentence with `is_open` True.
 
-        `continues` [N] is True for each sentence whose search continues after the step. For the other
-        arguments, see `StepValues`.
+        `continues` [N] is True for sentences whose search continues. See `StepValues` for the other
+        arguments.
         """
         trees = [tree for tree in self.trees if tree.is_nearly_full]
         living = [tree.living().sum(dim=1).max() for tree in trees]
@@ -81,16 +74,12 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """If `is_late` is True, check the log-probabilities of the final step for NaN, because no call of
-        `read` follows.
-        """
+        """If `is_late` is True, check the final step for NaN, because no call of `read` follows."""
         if self.pending is not None:
             self._use(self.pending)
 
     def _use(self, step: StepValues) -> int:
-        """Check the log-probabilities for NaN, set `num_living` of each `TreeKVCache`, and return the number
-        of sentences whose search continues.
-        """
+        """Check for NaN, set `num_living` of each tree, and return the number of continuing sentences."""
         if step.copied is not None:
             step.copied.synchronize()
         log_prob_sum, num_continuing, *living = step.values.tolist()

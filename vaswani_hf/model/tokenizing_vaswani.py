@@ -29,11 +29,8 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a phrase after a space, because many tokenizers give other tokens at the
-    beginning of a text.
-    """
-    # Put the word "a" before the phrase, tokenize the word and the phrase together, and remove the tokens of
-    # the word "a".
+    """Return the token ids of a phrase after a space. At the start of a text, the ids often differ."""
+    # Tokenize the phrase after the word "a", and remove the tokens of the word "a".
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:
@@ -47,9 +44,7 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """Return a dict that maps each tag of a target language in a tokenizer's vocabulary, such as ">>en<<", to
-    its token id.
-    """
+    """Return a dict from each tag of a target language in a vocabulary, such as ">>en<<", to its token id."""
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and TAG.fullmatch(token.content):
@@ -58,17 +53,13 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def languages_of(tokenizer: Any) -> dict[str, int]:
-    """Return a dict that maps each language of a multilingual tokenizer to the id of its language token. The
-    dict is empty if the tokenizer has no language tokens.
-    """
+    """Return a dict from each language of a multilingual tokenizer to the id of its language token."""
     tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
     return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if a tokenizer does not match a Vaswani model: if its token ids are too large, or its
-    special tokens have other ids. The model may have more embedding rows than the tokenizer has tokens.
-    """
+    """Raise an error if the token ids or the special tokens of a tokenizer do not match a Vaswani model."""
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
