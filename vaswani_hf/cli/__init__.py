@@ -1,8 +1,7 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
-Each subcommand has a file in the folder `cli/`. The file of a subcommand defines the class of the options and
-the function `run`. The files in `cli/` import torch and transformers only inside functions, because the
-import takes seconds. A subcommand checks its options before it imports torch, so that an invalid option is
+Each subcommand has a file in `cli/` with the class of the options and the function `run`. The files import
+torch and transformers only inside functions, because the import takes seconds and an invalid option must be
 reported at once.
 """
 
@@ -47,7 +46,7 @@ from .threads import leaving_busy_cores, limit_spinning
 
 
 def _print_completion(options: completion.CompletionOptions) -> None:
-    """Pass `COMMANDS` as an argument, because an import of `COMMANDS` in completion.py would be circular."""
+    """Pass `COMMANDS` to completion.py, because an import of `COMMANDS` would be circular."""
     completion.run(options, COMMANDS)
 
 
@@ -190,13 +189,11 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # Report the error if the broken pipe is not standard output, but for example the pipe to a worker
-        # process.
+        # The broken pipe is not standard output, but for example the pipe to a worker process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)
-        # Return 0, because the program that reads standard output, such as `head`, has ended, and the command
-        # has made no error.
+        # The reader of standard output, such as `head`, has ended, and the command has made no error.
         return 0
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
@@ -229,17 +226,14 @@ def _run(words: list[str]) -> int:
     if verbosity >= 0:
         command.run(options)
         return 0
-    # Redirect stderr to hide all messages of the run. `main` prints errors after this block, when stderr is
-    # restored.
+    # Hide all messages of the run. `main` prints errors after the end of the redirection.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         command.run(options)
     return 0
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:
-    """Set the log level. Verbosity -1 (`--quiet`) logs only errors, 1 (`--verbose`) logs debug messages too,
-    and 0 keeps the level.
-    """
+    """Log only errors if `verbosity` is -1, also debug messages if 1, and keep the level if 0."""
     if verbosity == 0:
         return
     import logging
@@ -288,9 +282,7 @@ def _list_commands(words: list[str]) -> NoReturn:
 
 
 def _prepare_libraries(is_quick: bool) -> None:
-    """Register the models and tasks of this package with transformers. Hide the progress bars that
-    transformers shows while it loads or saves a model.
-    """
+    """Register the models and tasks with transformers, and hide the progress bars of transformers."""
     from ..patches import quick_imports
 
     with _without_garbage_collection(), quick_imports() if is_quick else nullcontext():
@@ -299,8 +291,7 @@ def _prepare_libraries(is_quick: bool) -> None:
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
-    # `disable_progress_bar` hides the progress bars of the Hub too, so enable the progress bars of the Hub
-    # again.
+    # `disable_progress_bar` also hides the progress bars of the Hub.
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
@@ -308,9 +299,8 @@ def _prepare_libraries(is_quick: bool) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Turn the garbage collector off in the body of the `with` statement, because imports create many objects
-    and delete almost none of them. After the `with` statement, the garbage collector ignores the objects that
-    exist at the end of the body.
+    """Turn the garbage collector off during imports, because imports create many objects and delete almost
+    none. Afterwards, the garbage collector ignores the objects that exist at the end of the `with` statement.
     """
     gc.disable()
     try:

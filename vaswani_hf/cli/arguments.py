@@ -1,6 +1,4 @@
-"""Defines the class of a command, creates argparse arguments from a class of options, and converts the words of a
-command line to values.
-"""
+"""Creates argparse arguments from a class of options, and converts the words of a command line to values."""
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,9 +20,7 @@ _GPU_OPTIONS = ("--gpus", "--gpu", "--cuda", "--use_cuda", "--num_gpus", "--devi
 
 
 class Command(NamedTuple):
-    """Describes a subcommand: the help text, an example, the class of its options, and the function that runs
-    the subcommand.
-    """
+    """A subcommand: the help text, an example, the class of the options, and the function to run."""
 
     help: str
     example: str
@@ -33,9 +29,7 @@ class Command(NamedTuple):
 
 
 def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str, Any], int]:
-    """Parse the arguments of a command line. Return a dict from the field names of the options to the values,
-    and the verbosity: -1 for `--quiet`, 1 for `--verbose`, else 0.
-    """
+    """Return the values by field name, and the verbosity (-1 for `--quiet`, 1 for `--verbose`, else 0)."""
     field_of_recipe_keys = command.options.field_of_recipe_keys()
     parser = make_parser(name, command)
     keys = {} if field_of_recipe_keys is None else recipe_keys()
@@ -63,8 +57,7 @@ def make_parser(name: str, command: Command) -> "CommandParser":
         description=f"{command.help[:1].upper()}{command.help[1:]}.",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # Do not allow abbreviated options, because an abbreviation could become ambiguous in the next
-        # version.
+        # An abbreviation could become ambiguous in the next version.
         allow_abbrev=False,
     )
     add_options(parser, command.options)
@@ -83,9 +76,7 @@ def make_parser(name: str, command: Command) -> "CommandParser":
 
 
 def recipe_keys() -> dict[str, bool]:
-    """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the value of
-    the key is boolean, else False.
-    """
+    """Map each recipe key (`section.key` or `key`) to True if the value of the key is boolean, else False."""
     return {place: key.is_boolean for place, key in read_keys().items()}
 
 
@@ -93,15 +84,11 @@ class CommandParser(argparse.ArgumentParser):
     """A subclass of `argparse.ArgumentParser` that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Print an error in one sentence, and end the process. The method `error` of argparse would print all
-        options before the error.
-        """
+        """Print one sentence, and end the process. argparse would print all options before the error."""
         self.exit(USAGE_ERROR, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """End the process with an error about the first unknown option. The error suggests a similar option,
-        if there is one.
-        """
+        """End the process with an error about the first unknown option, and suggest a similar option."""
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if option is None:
             self.error(f"the argument {words[0]!r} is not expected")
@@ -133,10 +120,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
-    """Add one argument to the parser for each field of the class `options`.
-
-    If the user does not give an option, the namespace that argparse returns has no attribute for this option.
-    """
+    """Add one argument for each field. The parsed namespace does not contain the options that are not given."""
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
         is_positional = command_line_settings(field).get("positional")
@@ -164,9 +148,7 @@ def group_of(field: FieldInfo) -> str:
 
 
 def option_of(name: str, field: FieldInfo) -> str:
-    """Return the name of a field on the command line, such as `--num_beams`. The name of a positional
-    argument has no hyphens.
-    """
+    """Return the name of a field on the command line: `--num_beams`, or `model` for a positional argument."""
     settings = command_line_settings(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
@@ -196,11 +178,7 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """Return a function that converts a word of the command line to a value of the type `kind`.
-
-    If a number is expected but the word is not a number, the function returns the word unchanged, and
-    `Settings` reports the error later.
-    """
+    """Return a converter of words. A word that is not a number stays text; `Settings` reports the error."""
 
     def read(text: str) -> Any:
         if kind is bool:
@@ -220,9 +198,8 @@ def _reader_of(kind: Any) -> Callable[[str], Any]:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, bool] | None = None
 ) -> list[str]:
-    """Replace hyphens in option names by underscores: `--some-name` becomes `--some_name`. Add the value
-    `true` to a boolean option or recipe key without a value: `--json` becomes `--json=true`. `keys` maps the
-    name of each recipe key to True if the value of the key is boolean.
+    """Write option names with underscores (`--some_name`), and add `=true` to each boolean option or recipe
+    key without a value (`--json=true`). `keys` is the result of `recipe_keys`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}

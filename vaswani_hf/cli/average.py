@@ -1,6 +1,4 @@
-"""Defines `vaswani average`, the command that writes a checkpoint with the mean of the weights of several
-checkpoints.
-"""
+"""Defines `vaswani average`, the command that averages the weights of several checkpoints."""
 
 from pathlib import Path
 from typing import Self

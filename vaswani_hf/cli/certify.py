@@ -1,6 +1,4 @@
-"""Defines `vaswani certify`, the command that exports a checkpoint to all formats and measures how much the
-outputs of the exported models differ from the outputs of the checkpoint.
-"""
+"""Defines `vaswani certify`, the command that compares the outputs of a checkpoint and of its exports."""
 
 import sys
 from pathlib import Path
@@ -53,9 +51,7 @@ class CertifyOptions(ModelOptions):
 
 
 def run(options: CertifyOptions) -> None:
-    """Run the command: print the certificate as a table, and write certificate.json. Raise an error if the
-    outputs of an exported model with float32 weights differ too much from the outputs of the checkpoint.
-    """
+    """Print and write the certificate. Raise an error if an export in float32 differs too much."""
     from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
     from ..checkpoint.loading import checkpoint_folder
     from ..convert.certify import CertificateError, certify, faults

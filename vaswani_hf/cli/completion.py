@@ -1,6 +1,4 @@
-"""Defines `vaswani completion`, the command that prints a script for bash, zsh or fish. A shell that runs the
-script completes the commands and options of `vaswani`.
-"""
+"""Defines `vaswani completion`, the command that prints a completion script for bash, zsh or fish."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal

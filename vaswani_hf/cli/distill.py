@@ -73,8 +73,7 @@ def run(options: DistillOptions) -> None:
     distillation.check_is_no_input(options.output, recipe.data)
     tag = distillation.tag_for_teachers(options.teacher, options.engine, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the output file before this process reads the file, because another process may be writing to the
-    # file.
+    # Lock the output file before reading the file, because another process may write to the file.
     with output_file(
         options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
@@ -118,9 +117,7 @@ def _summary(counts: Counter[str], output: str, more: str) -> str:
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Translate the training pairs after the first `done` pairs. Yield the number of each pair, the pair
-    (source and target), and the translation of the source by the teachers.
-    """
+    """Yield the number, the texts and the translation of each training pair after the first `done` pairs."""
     from ..translation.workers import translate_remaining
 
     waiting: deque[tuple[int, dict[str, str]]] = deque()

@@ -24,9 +24,7 @@ class ExportOptions(ModelOptions):
 
 
 def run(options: ExportOptions) -> None:
-    """Run the command: export the checkpoint, and print the largest difference between the outputs of the
-    checkpoint and the exported model.
-    """
+    """Export the checkpoint, and print the largest difference between the outputs of both models."""
     from ..convert.export import export
 
     compared = export(

@@ -1,6 +1,4 @@
-"""Defines `vaswani import`, the command that converts a checkpoint of another library to a checkpoint of this
-package.
-"""
+"""Defines `vaswani import`, the command that converts a checkpoint of another library."""
 
 from typing import Literal
 
@@ -33,9 +31,7 @@ class ImportOptions(Options):
 
 
 def run(options: ImportOptions) -> None:
-    """Import the checkpoint, and print the largest difference between the outputs of the original model and
-    of the imported model.
-    """
+    """Import the checkpoint, and print the largest difference between the outputs of both models."""
     from ..convert.importing import import_checkpoint
 
     report = import_checkpoint(

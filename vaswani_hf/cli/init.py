@@ -60,9 +60,7 @@ class InitOptions(Options):
         return self
 
     def language(self, side: str) -> str | None:
-        """Return the language of `side`, which is "source" or "target". The language is the value of the
-        option `--<side>_language`, or the ending of the file name, such as en for `train.en.gz`.
-        """
+        """Return the given language of "source" or "target", or the ending of the file name, such as en."""
         given = getattr(self, f"{side}_language")
         files = getattr(self, side)
         if given or not files:
@@ -72,9 +70,7 @@ class InitOptions(Options):
 
     @property
     def data(self) -> dict[str, Any]:
-        """Return the languages and the training files as keys and values of the section `data` of a
-        recipe.
-        """
+        """The section `data` of the recipe: the languages and the training files."""
         files = {"train_source": self.source, "train_target": self.target, "train_pairs": self.pairs}
         return {
             "source_language": self.language("source"),

@@ -1,6 +1,4 @@
-"""Functions and classes for the outputs of commands. Before a command begins its work, the command checks the
-path of its output, and locks an output file. Each error message names the output file or standard output.
-"""
+"""Checks, locks and writes the outputs of commands. Each error message names the output."""
 
 import os
 import stat
@@ -19,10 +17,7 @@ class OutputError(OSError):
 
 
 class LineOutput:
-    """Writes complete lines to standard output or to a file, always without buffering.
-
-    The messages of the errors have the form "<name> cannot be written (<reason>); <remedy>."
-    """
+    """Writes complete lines without buffering. `name` and `remedy` are parts of the error messages."""
 
     def __init__(self, stream: BinaryIO, name: str, remedy: str):
         self._stream = stream
@@ -79,13 +74,8 @@ def check_output(
 ) -> None:
     """Raise an error if an output would overwrite another file or cannot be written.
 
-    Args:
-        path: The path of the output. None means standard output.
-        inputs: The files that the command reads. The keys are the names of options. None means standard
-            input.
-        resume: True if the command continues an existing file, False if the command writes a new file, None
-            if the command has no option `--resume`.
-        option: The option for the path of the output, such as `--output`, for error messages.
+    `inputs` maps options to the files that the command reads. None as a path means standard output or
+    standard input. `resume` is None if the command has no option `--resume`.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -120,9 +110,7 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
-    """Return the device and the inode of a regular file, given as a path or as an open file. Return None for
-    a folder, a pipe or a terminal.
-    """
+    """Return the device and the inode of a regular file (a path or an open file), or None for other files."""
     try:
         status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
     except (OSError, ValueError, AttributeError):
@@ -134,12 +122,8 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
 ) -> Iterator[LineOutput]:
-    """Open and lock a file, so that only this process writes to the file.
-
-    If the command fails and the file is new and empty, the file is deleted.
-
-    The arguments `path`, `option` and `resume` are the same as in `check_output`. `remedy` is the last part
-    of the error message if a write fails.
+    """Open and lock a file, and delete a new and empty file if the command fails. `path`, `option` and
+    `resume` are the arguments of `check_output`. `remedy` ends the error message of a failed write.
     """
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)

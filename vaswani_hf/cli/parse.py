@@ -1,6 +1,4 @@
-"""Defines `vaswani parse`, the command that parses sentences. The command writes each tree on one line, in
-bracket notation or as JSON.
-"""
+"""Defines `vaswani parse`, the command that writes the tree of each sentence on one line."""
 
 from typing import Any
 

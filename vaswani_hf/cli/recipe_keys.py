@@ -1,7 +1,7 @@
 """Formats the texts that `vaswani train --help-keys` and `--help-key` print.
 
 docs/generators/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
-recipe_keys.json instead of the classes, because an import of the settings classes would also import torch.
+recipe_keys.json, because an import of the settings classes would also import torch.
 """
 
 import argparse
@@ -35,9 +35,7 @@ class RecipeKey:
 
 
 class PrintKeys(argparse.Action):
-    """The `argparse.Action` of `--help-keys` and `--help-key`. Like `--help`, the action prints a text and
-    ends the process.
-    """
+    """The `argparse.Action` of `--help-keys` and `--help-key`: prints a text and ends the process."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         try:
@@ -47,7 +45,7 @@ class PrintKeys(argparse.Action):
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            # Ignore the error, because the program that reads standard output, such as `head`, has ended.
+            # The reader of standard output, such as `head`, has ended.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit()
 
@@ -65,9 +63,7 @@ def describe_all_keys() -> str:
 
 
 def describe_key(name: str) -> str:
-    """Describe one key, such as `training.warmup_steps`. If `name` has no section, as in `warmup_steps`,
-    describe the keys with this name in all sections.
-    """
+    """Describe a key such as `training.warmup_steps`, or `warmup_steps` of all sections."""
     keys = read_keys()
     found = {place: key for place, key in keys.items() if name in (place, key.key)}
     if not found:
@@ -88,8 +84,6 @@ def _describe(place: str, key: RecipeKey) -> str:
 
 
 def read_keys() -> dict[str, RecipeKey]:
-    """Return a dictionary from the name of each key (`section.key`, or `key` for a key without a section) to
-    its description.
-    """
+    """Map each key (`section.key`, or `key` for a key without a section) to the description of the key."""
     keys = [RecipeKey(**row) for row in json.loads(_FILE.read_text(encoding="utf-8"))]
     return {f"{key.section}.{key.key}".lstrip("."): key for key in keys}

@@ -12,11 +12,8 @@ _LONGEST = 600
 
 
 def report(error: Exception, is_output_lost: bool) -> int:
-    """Print the error in one sentence, and return the exit code. `-v` and VASWANI_TRACEBACK=1 add the
-    traceback. `is_output_lost` is True if standard output cannot be written.
-    """
-    # Import the module inside the function, so that only a command with an error waits for the import of
-    # huggingface_hub.
+    """Print the error (with the traceback for `-v` or VASWANI_TRACEBACK=1), and return the exit code."""
+    # Only a command with an error waits for the import of huggingface_hub.
     from ..checkpoint.hub import hub_error, sentence_of
 
     logger = logging.getLogger("vaswani_hf")
@@ -28,8 +25,7 @@ def report(error: Exception, is_output_lost: bool) -> int:
         message = _system_error_message(error, is_output_lost)
     elif not isinstance(error, ValueError | OSError) and not hasattr(error, "exit_code"):
         # Messages of other libraries may be unclear without the name of the exception class. Only exception
-        # classes of this package have the attribute `exit_code`. Messages of this package are clear without
-        # the class name.
+        # classes of this package have the attribute `exit_code`.
         message = f"{type(error).__name__}: {message}"
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} … (-v shows all)"
@@ -38,14 +34,10 @@ def report(error: Exception, is_output_lost: bool) -> int:
 
 
 def _system_error_message(error: OSError, is_output_lost: bool) -> str:
-    """Return a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because Python's
-    message may omit the file name.
-    """
+    """Return a sentence in place of Python's message, because Python's message may omit the file name."""
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
-        # If the disk is full, an error of `shutil.copyfile` has the source file in `filename` and the target
-        # file in `filename2`. The error message names the target file of the copy, because the target file is
-        # on the full disk.
+        # `shutil.copyfile` sets `filename2` to the target file. The target file is on the full disk.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

@@ -6,10 +6,8 @@ import sys
 
 
 def open_closed_streams() -> None:
-    """Open the null device for each closed standard stream.
-
-    If a standard stream stays closed, the next file that Python opens gets the file descriptor of the stream,
-    and messages to the stream are written into this file.
+    """Open the null device for each closed standard stream. Otherwise, the next file that Python opens would
+    get the file descriptor of the stream, and messages to the stream would be written into the file.
     """
     for number in range(3):
         try:
@@ -28,16 +26,13 @@ def is_reader_gone() -> bool:
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
     except (AttributeError, OSError):
-        # Return False if the check is not possible: Windows has no `poll`, and the output stream in a test
-        # has no file descriptor.
+        # Windows has no `poll`, and the output stream in a test has no file descriptor.
         return False
 
 
 def discard_lost_output() -> bool:
-    """Flush standard output, and return True if standard output can no longer be written.
-
-    If standard output cannot be written, redirect standard output to the null device, because Python flushes
-    standard output at exit and would print another error.
+    """Flush standard output. Return True if this fails, and redirect standard output to the null device,
+    because Python would otherwise print another error at exit.
     """
     try:
         if sys.stdout is not None:

@@ -1,6 +1,4 @@
-"""The options and the work that `vaswani translate` and `vaswani parse` share: the commands read texts, and
-write one line for each text.
-"""
+"""The options, the input and the output that `vaswani translate` and `vaswani parse` share."""
 
 import os
 import sys
@@ -27,8 +25,7 @@ from .output import LineOutput, check_output, output_file, standard_input, stand
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
 
-# A function that converts a line to a request. The arguments are the line, its number, and the name of the
-# input.
+# A function that converts a line, its number and the name of the input to a request.
 ReadRequest = Callable[[bytes, int, str], Request]
 
 
@@ -61,8 +58,8 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
             )
         if self.resume and self.text is not None:
             raise InvalidValueError("`--resume` continues a file and must come without `--text`.")
-        # If a command-line argument is not UTF-8, Python replaces each invalid byte by a lone surrogate.
-        # UTF-8 cannot encode a lone surrogate.
+        # Python replaces each byte of an argument that is not UTF-8 by a lone surrogate, and UTF-8 cannot
+        # encode a lone surrogate.
         check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
@@ -83,12 +80,7 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
-    """Create the translation options. If the user types the texts and does not give `--window`, the window
-    has one text, so that each text is translated immediately.
-
-    A window is a group of lines that are read together. Large windows are faster, because the lines of a
-    window are sorted into batches of similar length.
-    """
+    """Create the translation options. If the user types the texts, the default `window` is one text."""
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
         settings["window"] = 1
@@ -127,8 +119,7 @@ def translate_texts(
 
     num_workers = options.workers
     if is_typed_by_user(options.text, options.input):
-        # Do not start worker processes, because the worker processes would wait for the lines that the user
-        # types.
+        # Worker processes would wait for the lines that the user types.
         num_workers = 1
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)
@@ -148,24 +139,20 @@ def translate_texts(
             )
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
-        # The first `write` deletes an incomplete last line that an earlier run wrote. Therefore call `write`
-        # even if there was no translation to write.
+        # The first `write` deletes an incomplete last line of an earlier run, even if no translation follows.
         file.write(b"")
 
 
 def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
-    # Replace line breaks by spaces, because the output must have one line for each input line, but the text
-    # in a JSON line may contain line breaks.
+    # The output must have one line for each input line, but the text in a JSON line may contain line breaks.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 
 
 @contextmanager
 def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
-    """Open the output, and yield a pair: the output, and the number of complete lines that an earlier run
-    wrote.
-    """
+    """Yield the output, and the number of complete lines that an earlier run wrote."""
     if options.output is None:
         yield standard_output(), 0
         return
@@ -199,9 +186,7 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Raise an error if the command would append JSON lines to a file with plain text, or plain text to a
-    file with JSON lines.
-    """
+    """Raise an error if the file has plain text and the command writes JSON lines, or the reverse."""
     with open(path, "rb") as file:
         line = file.readline()
     try:

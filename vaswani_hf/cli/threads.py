@@ -1,8 +1,4 @@
-"""Sets the number of PyTorch's threads, and limits how long waiting threads spin, because other programs can
-use the processor at the same time.
-
-scripts/benchmarks/threads.md has measurements of training and translation beside a busy process.
-"""
+"""Adapts PyTorch's threads to other programs on the processor (measurements: scripts/benchmarks/threads.md)."""
 
 import os
 import sys
@@ -17,21 +13,16 @@ _STATISTICS = Path("/proc/stat")
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Reduce the time for which a waiting thread spins: from milliseconds to microseconds.
-
-    PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting OpenMP thread spins for 300,000
-    iterations. If another program uses the core of one thread, the other threads spin for most of the time.
-    GNU's OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import
-    of torch.
+    """Reduce the time for which a waiting OpenMP thread spins from 300,000 iterations (milliseconds) to 1,000
+    (microseconds), because the other threads spin while another program uses the core of one thread. GNU's
+    OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import.
     """
     if not _WAITING_VARIABLES & environment.keys():
         environment["GOMP_SPINCOUNT"] = "1000"
 
 
 class ProcessorTimes(NamedTuple):
-    """Processor times in seconds since the start of the machine, summed over all cores: the total time, the
-    idle time, and the time that this process has used.
-    """
+    """Seconds since the start of the machine over all cores: total, idle, and used by this process."""
 
     total: float
     idle: float
@@ -49,23 +40,17 @@ def processor_times() -> ProcessorTimes:
 
 
 def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) -> float:
-    """Return the mean number of free cores between two measurements: the cores that were idle or that this
-    process used.
-    """
+    """Return the mean number of cores that were idle or that this process used between two measurements."""
     free = after.idle - before.idle + after.own - before.own
     return num_cores * free / (after.total - before.total)
 
 
 @contextmanager
 def leaving_busy_cores(is_quiet: bool = False) -> Iterator[None]:
-    """Context manager that limits the number of PyTorch's threads to the number of free cores, but to at
-    least one thread. The free cores are counted while the `with` block imports torch. If `is_quiet` is
-    False, a message reports the smaller number of threads.
+    """Limit PyTorch's threads to the number of free cores. A thread on a busy core delays all threads.
 
-    The threads of an operation wait for each other, so a thread on a busy core delays all threads. Counting
-    the free cores takes no additional time, because the count runs during the import of torch. The context
-    manager does nothing if the user has set OMP_NUM_THREADS, if torch is already imported, or if the system
-    is not Linux.
+    The free cores are counted while the `with` block imports torch. Nothing changes if the user has set
+    OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
     """
     if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
         yield

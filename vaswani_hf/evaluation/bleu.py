@@ -16,10 +16,8 @@ from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import format_value
 from ..settings.sections import EvaluationSettings
 
-# The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. `_COMPOUND` matches bytes, as the perl command in get_ende_bleu.sh does. In "a-é-b", the pattern for
-# bytes matches both hyphens, because "é" has two bytes, one for each match. If the pattern matched characters
-# instead of bytes, the pattern would match only the first hyphen.
+# get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. The perl
+# command and `_COMPOUND` match bytes. In "a-é-b", a pattern for characters would match only the first hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -37,34 +35,26 @@ SHORT_TEXTS_NOTE = (
 
 
 def split_compounds(text: str) -> str:
-    """Replace each hyphen inside a word of a tokenized text by the token ##AT##-##AT##: "rich-text" becomes
-    "rich ##AT##-##AT## text".
-    """
+    """Replace each hyphen inside a word by ##AT##-##AT##: "a-b" becomes "a ##AT##-##AT## b"."""
     return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(
         errors="surrogatepass"
     )
 
 
 class CompoundSplitBLEU(BLEU):
-    """Computes BLEU after splitting compounds at their hyphens in the tokenized text. In sacreBLEU's
-    signature of the score, the name of the tokenizer ends in "+split_compounds".
-    """
+    """Computes BLEU after splitting compounds at their hyphens in the tokenized text."""
 
     def __init__(self, tokenize: str, lowercase: bool):
-        # `force` turns off sacreBLEU's warning about tokenized text, because tokenized text is a valid input
-        # of this metric.
+        # `force` turns off sacreBLEU's warning about tokenized text.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
-        # Replace the attribute `tokenizer` of the metric, because sacreBLEU calls `tokenizer` for each
-        # hypothesis and each reference.
+        # sacreBLEU calls `tokenizer` for each hypothesis and each reference.
         self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
 
 def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
-    """Raise an error if sacreBLEU has no tokenizer with the name `tokenize`. Also raise an error if a package
-    or a file for this tokenizer is missing.
-    """
+    """Raise an error if sacreBLEU has no tokenizer `tokenize`, or if a file or package for it is missing."""
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
         raise InvalidValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
@@ -78,12 +68,9 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
 
 
 def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dict[str, BLEU | CHRF]:
-    """Create sacreBLEU's metric objects for BLEU and chrF. The arguments are the same as in
-    `score_translations`.
-    """
+    """Create sacreBLEU's metrics for BLEU and chrF. The arguments are those of `score_translations`."""
     check_tokenizer(tokenize)
-    # With the tokenizer "none", the text is already tokenized, so `force` turns off sacreBLEU's warning about
-    # tokenized text.
+    # The tokenizer "none" is for tokenized text. `force` turns off sacreBLEU's warning about such text.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -101,15 +88,13 @@ def score_translations(
     """Compute BLEU, chrF and exact match of a corpus, each from 0 to 100, with the signatures of sacreBLEU.
 
     BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
-    (Popović 2015) is chrF2 with character 6-grams. Each prediction has one reference text, or a list of
-    several reference texts. The entry `bleu_note` of the result explains a BLEU score that users may
+    (Popović 2015) is chrF2 with character 6-grams. The entry `bleu_note` explains a BLEU score that users may
     misunderstand.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
-    # Make one list with the first reference of every prediction, one list with the second reference, and so
-    # on, because sacreBLEU needs these lists. If a prediction has fewer references than others, the missing
-    # references are None.
+    # sacreBLEU needs one list with the first reference of every prediction, one list with the second
+    # reference, and so on. Missing references are None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
@@ -130,18 +115,15 @@ def score_translations(
 
 
 def is_zero_for_short_texts(score: BLEUScore) -> bool:
-    """Return True if BLEU is 0 because every translation is too short to contain an n-gram of the largest
-    size that BLEU counts.
-    """
+    """Return True if BLEU is 0 because no translation contains an n-gram of the largest size."""
     return score.score == 0 and score.totals[-1] == 0
 
 
 def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
-    """Divide the predictions into groups, and compute the exact match in percent and the number of sentences
-    for each group. `groups[i]` is the key of the group that contains prediction i, such as the number of
-    digits of the source number. The keys of the returned dict are the groups in ascending order.
+    """Return the exact match (percent) and the number of sentences of each group of predictions. `groups[i]`
+    is the group of prediction i, such as the number of digits of the source number.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -153,11 +135,9 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return the common values of `tokenize` and `lowercase` in the recipes of all checkpoints. The result
-    does not contain the options in `given`, because the user has set these options.
-
-    `sections` maps the name of each checkpoint to the section `evaluation` of its recipe. Raise an error if
-    two recipes have different values for an option, because all systems must be scored with the same options.
+    """Return `tokenize` and `lowercase` from the recipes, except the options in `given`. Raise an error if
+    two recipes differ, because all systems must be scored with the same options. `sections` maps the name of
+    each checkpoint to the section `evaluation` of its recipe.
     """
     scoring = {}
     for key in RECIPE_KEYS:
@@ -193,13 +173,9 @@ class TranslationMetric(evaluate.Metric):
     """Makes `score_translations` available as a metric of the library `evaluate`. Call the constructor
     instead of `evaluate.load`, because the metric is not on the Hub.
 
-    If `compute` receives `tokenize` or `lowercase`, the value in the call overrides the value that the
-    constructor received. The metric keeps all sentences in memory and writes no file. In a distributed run,
-    pass all sentences to the metric of one process, as `Seq2SeqTrainer` does.
-
-    Args:
-        tokenize (str): As in `score_translations`.
-        lowercase (bool): As in `score_translations`.
+    Values of `tokenize` and `lowercase` in a call of `compute` override the values of the constructor. The
+    metric keeps all sentences in memory. In a distributed run, pass all sentences to the metric of one
+    process, as `Seq2SeqTrainer` does.
     """
 
     def __init__(self, tokenize: str = "13a", lowercase: bool = False):
@@ -217,9 +193,7 @@ class TranslationMetric(evaluate.Metric):
         super().add_batch(predictions=predictions, references=_reference_lists(predictions, references))
 
     def compute(self, **inputs: Any) -> dict[str, float | str]:
-        """Score the given translations, together with all translations that `add` and `add_batch` have
-        received since the last call of `compute`.
-        """
+        """Score the given translations and all translations that were added since the last `compute`."""
         if self.writer is None and inputs.get("predictions") is None:
             raise InvalidValueError(
                 "`predictions` must be given to `compute`, or added with `add` first, but there are none."
@@ -239,8 +213,8 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # Do not create a folder. The base class creates a folder, but this metric writes no files, and the
-        # working folder is perhaps read-only.
+        # The base class creates a folder, but this metric writes no files, and the working folder may be
+        # read-only.
         return self._data_dir_root
 
     def _compute(

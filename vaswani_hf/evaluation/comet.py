@@ -1,9 +1,8 @@
-"""Computes COMET scores with the command `comet-score`, which must be installed in a separate environment.
+"""Computes COMET scores with the command `comet-score`, which must be installed in a separate environment,
+because unbabel-comet needs transformers below 5 and numpy below 2.
 
-unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these
-versions. Therefore unbabel-comet and this package cannot be installed in one environment. A COMET model is a
-pickle file, and a pickle file can contain code. `comet-score` executes this code with all permissions of the
-user. Use only COMET models from publishers that you trust.
+A COMET model is a pickle file, and `comet-score` executes the code in the pickle file with all permissions of
+the user. Use only COMET models from publishers that you trust.
 """
 
 import json
@@ -45,12 +44,9 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """Compute COMET scores. Return a dict that maps the name of each system to a list with one score per
-    sentence. The score of a system is the mean of the scores of its sentences.
-
-    `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
-    downloads. Call `check_comet(model)` before this function. If `device` is "cpu" or the machine has no GPU,
-    COMET computes on the CPU, else on a GPU.
+    """Return one COMET score per sentence for each system. `model` is a .ckpt file, or a name on the Hub such
+    as "Unbabel/wmt22-comet-da". Call `check_comet(model)` first. COMET computes on a GPU, except if `device`
+    is "cpu" or the machine has no GPU.
     """
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
         folder = Path(name)
@@ -84,9 +80,7 @@ def comet_scores_or_error(
     references: Sequence[str],
     device: str | None,
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """Compute COMET scores, and return an error of COMET instead of raising the error, so that an error of
-    COMET does not prevent the other scores. If `model` is None, compute no scores and return (None, None).
-    """
+    """Return COMET scores or the error of COMET, so that the error does not prevent the other scores."""
     if model is None:
         return None, None
     try:
@@ -96,15 +90,13 @@ def comet_scores_or_error(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # Replace white space by single spaces, because comet-score would read a carriage return inside a sentence
-    # as the end of a line.
+    # comet-score would read a carriage return inside a sentence as the end of a line.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score writes its progress bars to the terminal. If stderr is not a
-    # terminal, the output of comet-score goes to a log file, and an error message quotes the last line of
-    # this file.
+    # If stderr is a terminal, comet-score shows progress bars. Otherwise, an error message quotes the last
+    # line of the log file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:

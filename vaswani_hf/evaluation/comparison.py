@@ -1,6 +1,4 @@
-"""Compares systems on one test set: significance tests of sacreBLEU, confidence intervals, and scores by
-source length.
-"""
+"""Compares systems on one test set: significance tests, confidence intervals, and scores by source length."""
 
 import dataclasses
 import io
@@ -22,23 +20,20 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# A p-value needs at least this number of sentences that the two systems translate differently. The
-# randomization test decides at random for each sentence whether the two systems swap their translations. If m
-# translations differ, there are 2^m ways to swap the translations. At least two of the 2^m ways to swap
-# translations give the observed score difference or its negative: to swap no translation, and to swap all
-# translations. Therefore, if the two systems translate m sentences differently, the p-value cannot be below 2
-# / 2^m, for example 0.002 for m = 10. If only one translation differs (m = 1), sacreBLEU's p-value of 0.0001
-# is too small, because sacreBLEU counts only trials with a larger difference than the observed difference.
+# The fewest different translations for a p-value. If m translations differ, the randomization test has 2^m
+# ways to swap translations. Two of the 2^m ways, to swap none and to swap all, give the observed difference
+# or its negative. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. For m = 1,
+# sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only differences that are larger than
+# the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
 MOST_SENTENCES = 20_000
-# The length buckets group sentences by the number of source words. `BUCKETS` contains the maximum number of
-# words per sentence for each bucket except the last, as in compare-mt (Neubig et al. 2019).
+# The maximum number of source words of each length bucket except the last, as in compare-mt (Neubig et al.
+# 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The colours of the systems in the picture. The baseline is grey. All other colours are from the palette of
-# Okabe and Ito, which colour-blind people can distinguish.
+# Grey for the baseline, and the palette of Okabe and Ito, which colour-blind people can distinguish.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 # The mark of the baseline in tables and in the picture.
 _BASELINE = " (baseline)"
@@ -48,13 +43,8 @@ Systems = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class PValues:
-    """The p-values of the score difference between a system and the baseline, from 0 to 1.
-
-    The p-values are None if fewer than `FEWEST_SENTENCES` translations of the two systems differ.
-
-    Attributes:
-        bootstrap: The p-value of paired bootstrap resampling.
-        randomization: The p-value of paired approximate randomization.
+    """The p-values of the score difference between a system and the baseline, from 0 to 1. The p-values are
+    None if fewer than `FEWEST_SENTENCES` translations of the two systems differ.
     """
 
     bootstrap: float | None
@@ -63,14 +53,11 @@ class PValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """The BLEU or the chrF of a system.
+    """The BLEU or the chrF of a system, from 0 to 100.
 
     Attributes:
-        score: The score, from 0 to 100.
-        confidence_interval: The two ends of the 95 % confidence interval, from 0 to 100; None for fewer than
-            `FEWEST_SENTENCES` sentences.
-        p_values: The p-values of the difference from the baseline; None for the baseline itself, and for a
-            score on only one length bucket.
+        confidence_interval: The 95 % confidence interval; None for fewer than `FEWEST_SENTENCES` sentences.
+        p_values: None for the baseline, and for a score on a length bucket.
     """
 
     score: float
@@ -91,10 +78,8 @@ class SystemRow:
     """The scores of a system on all sentences, or on the sentences of a length bucket.
 
     Attributes:
-        system: The name of the system.
-        differing_sentences: The number of translations that differ from the translations of the baseline;
-            None in a length bucket.
-        scores: Maps each metric of sacreBLEU ("bleu" and "chrf") to the score.
+        differing_sentences: The number of translations that differ from the baseline; None in a length bucket.
+        scores: The scores of "bleu" and "chrf".
         comet: The mean COMET score of the sentences; None if COMET is not computed.
     """
 
@@ -120,13 +105,7 @@ class SystemRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthBucket:
-    """The scores on the sentences with similar source lengths.
-
-    Attributes:
-        words: The range of the number of source words, such as "11-20".
-        sentences: The number of sentences.
-        systems: The scores of each system.
-    """
+    """The scores on the sentences with similar source lengths. `words` is a range such as "11-20"."""
 
     words: str
     sentences: int
@@ -143,13 +122,9 @@ class Comparison:
     """The scores of several systems on one test set.
 
     Attributes:
-        sentences: The number of sentences of the test set.
-        systems: The scores of each system on all sentences. The first system is the baseline.
+        systems: The scores on all sentences. The first system is the baseline.
         lengths: The scores by source length. Buckets without sentences are left out.
-        signatures: Maps each metric of sacreBLEU ("bleu" and "chrf") to the settings of the metric and of the
-            significance tests.
-        notes: Sentences about the scores for the user.
-        comet_model: The name of the COMET model; None if COMET is not computed.
+        signatures: The settings of each metric ("bleu" and "chrf") and of the significance tests.
         recipe_note: A sentence about the scoring options that come from recipes; None without such options.
     """
 
@@ -170,9 +145,7 @@ class Comparison:
         return keys
 
     def as_json(self) -> dict[str, Any]:
-        """Return the dict that `vaswani evaluate --compare --json` prints. The dict has no keys for the
-        attributes that are None.
-        """
+        """Return the dict of `vaswani evaluate --compare --json`, without keys for attributes that are None."""
         comparison: dict[str, Any] = {
             "baseline": self.systems[0].system,
             "sentences": self.sentences,
@@ -190,13 +163,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricScores:
-    """The scores of all systems by one metric.
-
-    Attributes:
-        signature: The settings of the metric and of the significance tests.
-        systems: Maps the name of each system to its score on all sentences.
-        lengths: Maps the name of each length bucket to the scores of the systems on its sentences.
-    """
+    """The scores by one metric: `systems[name]` on all sentences, and `lengths[bucket][name]`."""
 
     signature: str
     systems: dict[str, Score]
@@ -204,25 +171,20 @@ class _MetricScores:
 
 
 def check_comparable(num_sentences: int) -> None:
-    """Raise an error if the test set is too large, or if the seed is invalid for sacreBLEU's significance
-    tests.
-    """
+    """Raise an error if the test set is too large, or if sacreBLEU's tests cannot use the seed."""
     if num_sentences > MOST_SENTENCES:
         raise InvalidValueError(
             f"`--compare` accepts at most {MOST_SENTENCES:,} sentences, because the significance tests would "
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # Refuse the seed 0, because sacreBLEU treats 0 as "no seed" and would draw different bootstrap samples
-    # for each system.
+    # sacreBLEU treats the seed 0 as "no seed", and would draw different bootstrap samples for each system.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise InvalidValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Group sentences by the number of source words. Return a dict that maps each range of word counts, such
-    as "11-20", to the indices of its sentences.
-    """
+    """Map each range of source word counts, such as "11-20", to the indices of its sentences."""
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
     buckets: dict[str, list[int]] = {name: [] for name in names}
@@ -240,9 +202,7 @@ def compare(
     device: str | None = None,
     recipe_note: str | None = None,
 ) -> Report:
-    """Translate the test set with all systems, and compare the systems with the first system. `scoring`
-    contains options of `compare_systems`. `recipe_note` is a sentence about options that come from recipes.
-    """
+    """Translate the test set, and compare all systems with the first. `scoring` is for `compare_systems`."""
     translations = {system.name: system.translations(test_set.sources) for system in systems}
     comet, comet_error = comet_scores_or_error(comet_model, translations, *test_set, device)
     scores = compare_systems(translations, *test_set, comet, **scoring)
@@ -267,13 +227,12 @@ def compare_systems(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> Comparison:
-    """Score each system on all sentences, and on groups of sentences with similar source lengths. Compute
-    p-values for the differences from the first system.
+    """Score each system on all sentences and on each length bucket, and compute p-values for the differences
+    from the first system.
 
-    `systems` maps the name of each system to its translations. `comet` maps the name of each system to the
-    COMET scores of its sentences. sacreBLEU (Post 2018) computes p-values with two tests: paired bootstrap
-    resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005). The 95 %
-    confidence intervals are computed by the bootstrap.
+    sacreBLEU (Post 2018) computes p-values with two tests: paired bootstrap resampling (Koehn 2004) and
+    paired approximate randomization (Riezler and Maxwell 2005). The bootstrap computes the 95 % confidence
+    intervals.
     """
     check_comparable(len(sources))
     metrics = corpus_metrics(tokenize, lowercase, split_compounds)
@@ -299,9 +258,7 @@ def compare_systems(
 
 
 def _differing_sentences(systems: Systems) -> dict[str, int]:
-    """Map the name of each system to the number of translations that differ from those of the first
-    system.
-    """
+    """Count the translations of each system that differ from the translations of the first system."""
     baseline = next(iter(systems.values()))
     return {name: sum(map(str.__ne__, texts, baseline)) for name, texts in systems.items()}
 
@@ -317,7 +274,7 @@ def _scores_by_metric(
     from tqdm.auto import tqdm
 
     scores = {}
-    # Pass `disable=None`, so that tqdm shows no progress bar if stderr is not a terminal.
+    # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
         for key, metric in metrics.items():
             bar.set_description(f"comparing {METRIC_NAMES[key]}")
@@ -357,9 +314,7 @@ def _metric_scores(
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
 ) -> tuple[Any, dict[str, Result]]:
-    """Run a significance test: `kind` is "bs" for the bootstrap or "ar" for the randomization. Return
-    sacreBLEU's signature, a string with the options of the test, and the result of each system.
-    """
+    """Run the bootstrap (`kind` "bs") or the randomization ("ar"). Return the signature and the results."""
     test = PairedTest(
         list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples
     )
@@ -375,8 +330,7 @@ def _p_values(
     """Return the p-values of a system. `randomization` has no result for a system that is not testable."""
     if name not in randomization:
         return PValues(bootstrap=None, randomization=None)
-    # If both systems have equal scores, set the p-value to 1. sacreBLEU would report p = 0.001, because
-    # sacreBLEU counts only differences that are larger than the observed difference.
+    # sacreBLEU would report p = 0.001 for equal scores, because sacreBLEU counts only larger differences.
     if math.isclose(bootstrap[name].score, bootstrap[baseline].score, abs_tol=1e-9):
         return PValues(bootstrap=1.0, randomization=1.0)
     return PValues(bootstrap=bootstrap[name].p_value, randomization=randomization[name].p_value)
@@ -391,8 +345,7 @@ def _scores(
 
 
 def _score(result: Any, num_sentences: int, p_values: PValues | None) -> Score:
-    # Convert the mean score from a NumPy float32 to a Python float, because the module `json` cannot write a
-    # float32.
+    # The module `json` cannot write a NumPy float32.
     mean = float(result.mean)
     half = float(result.ci)
     interval = None
@@ -453,9 +406,7 @@ def _notes_on_short_texts(systems: Systems, references: Sequence[str], bleu: Any
 
 
 def comparison_as_text(comparison: Comparison) -> str:
-    """Format the comparison as tables. Each metric has one table of the systems and one table of scores by
-    source length.
-    """
+    """Format one table of the systems and one table of scores by source length for each metric."""
     blocks = [_score_table(comparison, key) for key in comparison.metrics]
     blocks += [_length_table(comparison, key) for key in comparison.metrics]
     if comparison.recipe_note is not None:
@@ -505,11 +456,7 @@ def _length_table(comparison: Comparison, key: str) -> str:
 
 
 def comparison_picture(comparison: Comparison) -> bytes:
-    """Draw a bar chart as PNG: the BLEU of each system on all sentences and by source length, with 95 %
-    confidence intervals.
-
-    The comparison must have at most `len(COLORS)` systems, because each system needs a colour.
-    """
+    """Draw BLEU with 95 % confidence intervals by source length, as PNG, for at most `len(COLORS)` systems."""
     # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
 
@@ -537,8 +484,8 @@ def _draw_system(axes: Any, groups: Sequence[LengthBucket], number: int) -> None
     width = 0.8 / len(systems)
     places = [place + (number - (len(systems) - 1) / 2) * width for place in range(len(groups))]
     scores = [group.systems[number].scores["bleu"] for group in groups]
-    # Escape dollar signs, because matplotlib reads a dollar sign as the start of a formula. Write a
-    # zero-width space before each label, because matplotlib hides a label that begins with an underscore.
+    # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
+    # underscore. Therefore a zero-width space comes first.
     label = f"\u200b{systems[number].system}".replace("$", r"\$") + (_BASELINE if number == 0 else "")
     axes.bar(places, [score.score for score in scores], 0.92 * width, label=label, color=COLORS[number])
     for place, score in zip(places, scores, strict=True):

@@ -28,10 +28,9 @@ class System:
 
     Attributes:
         name: The name or the path that the user has given.
-        load: Loads the translator of the checkpoint.
         options: The options of `Translator.translate`.
-        folder: The local folder of the checkpoint. None if the system is a file of translations.
-        finished: The translations that were read from the file; None if the system is a checkpoint.
+        folder: The local folder of the checkpoint; None for a file of translations.
+        finished: The translations in the file; None for a checkpoint.
     """
 
     name: str
@@ -41,9 +40,7 @@ class System:
     finished: list[str] | None = None
 
     def translations(self, sources: list[str]) -> list[str]:
-        """Return the translations of the sources. After the translation, release the memory of the model, so
-        that the model of the next system can be loaded.
-        """
+        """Return the translations. Keep no model, because the model of the next system needs the memory."""
         if self.finished is not None:
             return self.finished
         return translate_test_set(self.load(), sources, self.name, **self.options)
@@ -55,11 +52,9 @@ class Report:
 
     Attributes:
         scores: The dict that `vaswani evaluate --json` prints.
-        text: The scores as text for the user.
         outputs: The lines for the file of `--output`.
         draw: Draws the picture of `--picture` as PNG; None if the evaluation has no picture.
-        comet_error: The error of COMET; None without an error. `vaswani evaluate` prints all other scores
-            before the command raises this error.
+        comet_error: The error of COMET. `vaswani evaluate` prints all other scores before raising the error.
     """
 
     scores: dict[str, Any]
@@ -87,13 +82,10 @@ def read_systems(
     options: Mapping[str, Any],
 ) -> list[System]:
     """Read the files of translations, and find the checkpoints. Do not load the models yet, so that an error
-    in a file is reported before a model translates for hours.
-
-    `source` is the file of the sources, which has `num_sentences` lines. `load` loads the translator of a
-    checkpoint, and `options` are options of `Translator.translate`.
+    in a file is reported before a model translates for hours. `num_sentences` is the number of lines of
+    `source`.
     """
-    # Read all files before the first download of a checkpoint, so that an error in a file is reported without
-    # delay.
+    # An error in a file is reported before the first download of a checkpoint.
     finished = {}
     for name in names:
         if Path(name).is_file():
@@ -111,9 +103,7 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _folder_of_checkpoint(name: str) -> Path:
-    """Return the local folder of a checkpoint. If `name` is a repository on the Hub, download the
-    checkpoint.
-    """
+    """Return the local folder of a checkpoint. Download a checkpoint of the Hub."""
     if Path(name).is_dir():
         check_config(Path(name), name)
         return Path(name)

@@ -5,18 +5,13 @@ import re
 from .passages import TranslateSentences
 from .tagged_text import translate_tagged_texts
 
-# Matches a complete line of a catalogue. The library polib accepts a line whose last quotation mark is missing,
-# and loses the message.
+# Matches a complete line. polib accepts a line without the last quotation mark, and loses the message.
 _LINE = re.compile(r'\ufeff?\s*(?:#.*|(?:msg\w+(?:\[\d+\])?)?\s*"(?:[^"\\]|\\.)*"\s*)?')
 _NUM_FORMS = re.compile(r"nplurals\s*=\s*([1-9])")
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
-    """Return the catalogue with translations of all messages that had no translation.
-
-    Raises:
-        ValueError: If the text is not a gettext catalogue.
-    """
+    """Translate all messages without a translation. Raise a ValueError for an invalid catalogue."""
     import polib
 
     if not text.strip():
@@ -51,8 +46,6 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
 
 
 def _is_translated(entry: "object") -> bool:
-    """Return True if the entry (a message of the catalogue) already has a translation, or translations of all
-    plural forms. Also return True if the translation is marked as fuzzy.
-    """
+    """Return True if the message, or each plural form, has a translation, including a fuzzy translation."""
     forms = entry.msgstr_plural.values()  # type: ignore[attr-defined]
     return bool(entry.msgstr) or (bool(forms) and all(forms))  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Translates HTML. Two parts of a document are translated: the text between tags, and the values of some
-attributes, such as `alt`. All other characters are copied unchanged.
+"""Translates HTML: the text between tags, and some attributes, such as `alt`. All other characters are
+copied.
 """
 
 import re
@@ -13,8 +13,7 @@ from unicodedata import category
 from .passages import Passage, Piece, TranslateSentences, join_parts
 from .placeholders import PLACEHOLDER, STATEMENT, TEMPLATE
 
-# The inline elements of HTML, such as `<b>`. An inline element is a part of a sentence; any other element
-# begins a new passage.
+# An inline element is a part of a sentence. Any other element begins a new passage.
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q s small span strike "
     "strong sub sup time tt u wbr code kbd samp var br".split()
@@ -42,9 +41,7 @@ def translate_html(text: str, translate: TranslateSentences) -> str:
 
 
 def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each HTML document. `translate` is called with the sentences of all documents
-    at once, so that sentences of several documents share batches.
-    """
+    """Translate several documents together, so that the sentences of all documents share batches."""
     texts = join_parts([_Reader(text).attribute_parts() for text in texts], translate)
     return join_parts([_Reader(text).text_parts() for text in texts], translate)
 
@@ -56,18 +53,16 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._text = text
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        # The tags, texts and comments of the document, called events. Each event is a tuple (offset in the
-        # document, kind, name of the tag).
+        # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # For an opening tag (an index in `_events`), the value is True if the element must not be translated,
-        # such as `<pre>`. The value is False if the element has the attribute `translate="yes"`. Other
-        # opening tags are not in the dict.
+        # Maps an opening tag (an index in `_events`) to True if the element is not translated, or to False if
+        # the element has `translate="yes"`. Other opening tags are not in the dict.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
         if self.rawdata.startswith("<"):
-            # The document ends inside a tag or a comment. The method `close` of `HTMLParser` would interpret
-            # the incomplete tag as text.
+            # The document ends inside a tag or a comment. `HTMLParser.close` would interpret the rest as
+            # text.
             self._events.append((len(text) - len(self.rawdata), "declaration", ""))
         else:
             self.close()
@@ -111,10 +106,9 @@ class _Reader(HTMLParser):
         self._add("declaration")
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
-        """Return a tuple (kind, name, source code, False) for each tag and each text, but only one tuple
-        (kind, name, source code, True) for an element whose content is not translated. The name in the tuple
-        of an untranslated element is empty if the element has no end tag, or contains an element with the
-        attribute `translate="yes"`.
+        """Return a tuple (kind, name, source code, False) for each tag and each text, and a tuple (kind,
+        name, source code, True) for an element that is not translated. The name of an untranslated element is
+        empty if the element has no end tag, or contains an element with `translate="yes"`.
         """
         ends, are_closed = self._ends()
         last = len(self._events) - 1
@@ -142,12 +136,10 @@ class _Reader(HTMLParser):
         return found
 
     def _ends(self) -> tuple[list[int], list[bool]]:
-        """Return two lists, `ends` and `are_closed`, with one entry for each event (tag, text or comment). If
-        event i is the start tag of an element, `ends[i]` is the index of the first event after the element,
-        and `are_closed[i]` is False if the element has no end tag. For all other events, such as texts, and
-        for void elements, such as `<br>`, `ends[i]` is i + 1 and `are_closed[i]` is True. Without an end tag,
-        an inline element ends at the next opening or closing tag of a block element, and a block element ends
-        at the end of its parent.
+        """Return two lists with an entry for each event: the index of the first event after the element that
+        begins with the event, and False if the element has no end tag. For texts, end tags and void elements,
+        such as `<br>`, the entries of event i are i + 1 and True. Without an end tag, an inline element ends
+        at the next tag of a block element, and a block element ends at the end of its parent.
         """
         last = len(self._events) - 1
         ends = [i + 1 for i in range(last)]
@@ -179,9 +171,7 @@ class _Reader(HTMLParser):
         return ends, are_closed
 
     def attribute_parts(self) -> list[str | Passage]:
-        """Divide the document into parts, with a `Passage` for the value of each attribute that is
-        translated.
-        """
+        """Divide the document into parts, with a `Passage` for each translated attribute value."""
         parts: list[str | Passage] = []
         for kind, _, raw, is_kept in self._elements():
             end = 0
@@ -220,19 +210,15 @@ def keeps_content(tag: str) -> bool:
 
 
 def text_of_code(name: str, raw: str) -> str:
-    """Return the text between the tags of an inline code element, if this text is one word. The word is part
-    of the sentence that the model receives, so that the model can copy the word into the translation. Return
-    an empty text if the element is not inline code, or does not contain exactly one word.
+    """Return the text of an inline code element if the text is one word, so that the model can copy the word
+    into the translation. Otherwise, return an empty text.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
 
 
 def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
-    """Return the character references, such as `&nbsp;`, in the texts of a passage, as a dictionary from
-    characters to references. If the passage also contains a character directly, without a reference, the
-    character is not in the dictionary.
-    """
+    """Map each character that occurs only as a reference, such as `&nbsp;`, to the reference."""
     texts = [piece.raw for piece in pieces if piece.kind == "text"]
     references = {}
     for text in texts:
@@ -246,18 +232,14 @@ def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
 
 
 def _escape_function(pieces: Sequence[Piece], quotes: str = "") -> Callable[[str], str]:
-    """Return a function that converts a translation to HTML. The function writes the character references of
-    the passage, such as `&nbsp;`, as in the source.
-    """
+    """Return a function that escapes a translation, with the character references of the passage."""
     references = {character: escape(character) for character in f"&<>{quotes}"} | references_of(pieces)
     table = {ord(character): reference for character, reference in references.items()}
     return lambda text: text.translate(table)
 
 
 def _stripped(pieces: list[Piece]) -> list[str | Passage]:
-    """Return three parts: the white space before a passage, the passage without this white space, and the
-    white space after the passage.
-    """
+    """Return the white space before a passage, the passage without outer white space, and the space after."""
     pieces = [*pieces]
     before = after = ""
     if pieces and pieces[0].kind == "text":
@@ -285,10 +267,7 @@ def _end_without_space(raw: str) -> int:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide a part of an HTML document that contains no tags into two kinds of pieces: texts and
-    unchangeable parts. The texts are translated. An unchangeable part, such as a placeholder, is copied into
-    the translation.
-    """
+    """Divide HTML without tags into texts, and parts that are copied, such as placeholders."""
     pieces = []
     end = 0
     for match in _ATOM.finditer(raw):
@@ -296,8 +275,8 @@ def text_pieces(raw: str) -> list[Piece]:
         if reference is not None:
             character = unescape(reference)
             if character != "&" and not category(character[0]).startswith("S"):
-                # A character reference for a letter, white space or punctuation, such as `&auml;`, is not
-                # an unchangeable part: the character is translated with the text around the character.
+                # A reference for a letter, white space or punctuation, such as `&auml;`, is a part of the
+                # text.
                 continue
         pieces.append(_text_piece(raw[end : match.start()]))
         if match["statement"]:
@@ -310,7 +289,5 @@ def text_pieces(raw: str) -> list[Piece]:
 
 
 def _text_piece(raw: str) -> Piece:
-    """Convert a text without tags to a `Piece` of the kind "text". Non-breaking spaces, and other spaces that
-    are not ASCII characters, are not joined to one space.
-    """
+    """Convert a text without tags to a `Piece`. Only ASCII white space is joined to one space."""
     return Piece("text", raw, re.sub(r"\s+", " ", unescape(raw), flags=re.ASCII))

@@ -1,9 +1,8 @@
-"""Translates Markdown (CommonMark with tables, strikethrough and footnotes). The markup of a document is
-copied, and only the text is translated.
+"""Translates Markdown (CommonMark with tables, strikethrough and footnotes): the markup is copied, the text
+is translated.
 
-The library markdown-it finds the blocks and the inline tokens of a document, but does not record the offsets
-of inline tokens. Therefore `_InlineReader` finds each inline token in the source code of its block. If
-`_InlineReader` cannot find an inline token in the source code of its block, the block is not translated.
+The library markdown-it does not record the offsets of inline tokens. Therefore `_InlineReader` finds each
+inline token in the source code of its block. A block with a token that is not found is not translated.
 """
 
 import re
@@ -27,13 +26,8 @@ _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block of a document, such as a paragraph or the cell of a table.
-
-    Attributes:
-        content (str): The source code of the block.
-        place (list): A tuple (line number, first column, column after the last character) for each line of
-            the block.
-        pieces (list): The texts, unchangeable parts and tags of the block.
+    """A block of a document, such as a paragraph or a table cell. `place` has a tuple (line number, first
+    column, column after the last character) for each line of the block.
     """
 
     content: str
@@ -43,8 +37,8 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """A change of a document: `text` replaces the characters between the columns `start` and `end` of the line
-    `line`, and the lines `removed` are removed. `text` can contain line breaks.
+    """Replaces the columns from `start` to `end` of a line by `text` (may contain line breaks), and removes
+    the lines `removed`.
     """
 
     line: int
@@ -62,9 +56,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     lines = text[len(before) :].split("\n")
     blocks: list[_Block] = []
     edits: list[_Edit] = []
-    # The line and the column at which the previous block ends. The search for the next block, such as a table
-    # cell, begins at `cursor`. Otherwise, the search would find the first of two table cells with equal text
-    # twice.
+    # The line and the column at which the previous block ends. Without `cursor`, the search would find the
+    # first of two table cells with equal text twice.
     cursor = (0, 0)
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
@@ -76,8 +69,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         place = _place_of(token, lines, cursor)
         pieces = _InlineReader(token.content).pieces_of(token.children)
         if place is None:
-            # The place of a table cell with an escaped "|" is not known. Set the cursor to the end of the line,
-            # so that no later cell of the line is found inside this cell.
+            # The place of a table cell with an escaped "|" is not known. Set `cursor` to the end of the line,
+            # so that no later cell is found inside the cell.
             if token.map is not None:
                 cursor = token.map[0], len(lines[token.map[0]])
             continue
@@ -90,7 +83,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     passages = [Passage(block.pieces, _escape_function(block.pieces)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
-            # Keep the source block, because no sentence of the block is translated.
+            # No sentence of the block is translated.
             continue
         translation = _LINE_START.sub(_escaped_line_start, translation.strip())
         if _has_equal_markup(parser, block.content, translation, definitions):
@@ -99,9 +92,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
 
 
 def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateSentences) -> list[_Edit]:
-    """Translate a block of HTML. Copy the characters before the block in each line, such as the `>` of a
-    quotation.
-    """
+    """Translate a block of HTML, and keep the characters before the block in each line, such as `>`."""
     start, end = token.map
     sources = lines[start:end]
     contents = token.content.removesuffix("\n").split("\n")
@@ -114,9 +105,8 @@ def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateS
 
 
 def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
-    """Write the translation of a block in place of the first line of the block, and remove the other lines.
-    Each line of the translation begins with the characters before the second line of the block, such as the
-    `>` of a quotation.
+    """Replace a block by its translation. Each further line begins with the characters before the second line
+    of the block, such as the `>` of a quotation.
     """
     (line, start, end), *others = block.place
     prefix = lines[others[0][0]][: others[0][1]] if others else ""
@@ -128,7 +118,7 @@ def _edited(lines: Sequence[str], edits: Sequence[_Edit]) -> list[str]:
     """Return the lines of a document with the given changes."""
     edited = [*lines]
     removed: set[int] = set()
-    # Make the last edit first, because an edit changes the columns of all later characters in the same line.
+    # Make the last edit first, because an edit changes the columns of all later characters in the line.
     for edit in sorted(edits, key=lambda edit: (edit.line, edit.start), reverse=True):
         line = edited[edit.line]
         edited[edit.line] = line[: edit.start] + edit.text + line[edit.end :]
@@ -137,9 +127,7 @@ def _edited(lines: Sequence[str], edits: Sequence[_Edit]) -> list[str]:
 
 
 def _parser() -> Any:
-    """Return a parser that writes the source code of links, images and code into the tokens, and knows
-    footnotes.
-    """
+    """Return a parser that knows footnotes, and records the source code of links, images and code."""
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import autolink, backtick, image, link
 
@@ -160,9 +148,7 @@ def _parser() -> Any:
 
 
 def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]:
-    """Wrap `rule`, a rule of the Markdown parser, so that it also records the Markdown source of the token
-    that it finds.
-    """
+    """Wrap a rule of the parser, so that the rule also records the Markdown source of the found token."""
 
     def record(state: Any, silent: bool) -> bool:
         start = state.pos
@@ -170,8 +156,7 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
         is_found = rule(state, silent)
         if is_found and not silent:
             for token in state.tokens[num_tokens:]:
-                # The first new token of the parser can be the text before the link, the image or the inline
-                # code.
+                # The first new token can be the text before the link, the image or the code.
                 if token.type != "text":
                     token.meta["source"] = state.src[start : state.pos]
                     break
@@ -192,9 +177,7 @@ def _footnote(state: Any, silent: bool) -> bool:
 
 
 def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool:
-    """Parse the definition of a footnote. The definition begins at the line `first`, for example with
-    `[^1]: text`, and contains the following lines that begin with four spaces.
-    """
+    """Parse a definition such as `[^1]: text`, and the following lines that begin with four spaces."""
     start = state.bMarks[first] + state.tShift[first]
     match = _FOOTNOTE_DEFINITION.match(state.src, start, state.eMarks[first])
     if match is None or state.is_code_block(first):
@@ -216,9 +199,7 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
 
 
 def _place_of(token: Any, lines: Sequence[str], cursor: tuple[int, int]) -> list[tuple[int, int, int]] | None:
-    """Return a tuple (line number, first column, column after the last character) for each line of a block.
-    Return None if a line of the block is not found in the document.
-    """
+    """Return `_Block.place`, or None if a line of the block is not found in the document."""
     if token.map is None:
         return None
     number = token.map[0]
@@ -243,10 +224,9 @@ class _InlineReader:
         self._content = content
         # The offset of the next token.
         self._position = 0
-        # For each link that is not closed yet, the offset at which its opening mark begins, and the offset at
-        # which the whole link ends.
+        # For each open link, the offset of the opening mark and the offset at which the whole link ends.
         self._links: list[tuple[int, int]] = []
-        # For each type of token, a function that returns the source code and the pieces of a token.
+        # For each type of token, a function that returns the source code and the pieces.
         self._readers: dict[str, Callable[[Any], tuple[str, list[Piece]]]] = {
             "text": self._text,
             "text_special": self._special,
@@ -267,9 +247,7 @@ class _InlineReader:
         }
 
     def pieces_of(self, tokens: Sequence[Any]) -> list[Piece] | None:
-        """Return the texts, unchangeable parts and tags of the block. Return None if the tokens of the parser
-        do not match the Markdown source of the block.
-        """
+        """Return the pieces of the block, or None if the tokens do not match the Markdown source."""
         pieces: list[Piece] = []
         for token in _without_texts_of_autolinks(tokens):
             if token.type not in self._readers:
@@ -329,8 +307,8 @@ class _InlineReader:
         start, end = self._links.pop()
         raw = self._content[self._position : end]
         label = self._content[start + 1 : self._position]
-        # The text of the link `[label]` or `[label][]` is translated. Therefore the translation is
-        # `[text][label]`, with the label of the definition.
+        # The text of `[label]` or `[label][]` is translated. Therefore write `[text][label]` with the label
+        # of the definition.
         closing = f"][{' '.join(label.split())}]" if raw in {"]", "][]"} else raw
         return raw, [Piece("close", closing, name="link")]
 
@@ -340,9 +318,7 @@ class _InlineReader:
 
 
 def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
-    """Remove the text and the end of each autolink, such as `<https://a.b>`. The first token of an autolink,
-    `link_open`, contains the source code of the whole autolink.
-    """
+    """Keep only the first token of each autolink, because the first token contains the whole source code."""
     found = []
     is_in_autolink = False
     for token in tokens:
@@ -374,8 +350,8 @@ def _html_piece(raw: str) -> Piece:
 
 
 def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
-    """Join the pieces of each HTML element that is not translated, such as `<kbd>Ctrl</kbd>`, to one
-    unchangeable part. An element without end tag ends at the end of the block.
+    """Join each HTML element that is not translated, such as `<kbd>Ctrl</kbd>`, to one atom. An element
+    without end tag ends at the end of the block.
     """
     found: list[Piece] = []
     # The name of the element, and the number of its start tags minus the number of its end tags.
@@ -402,18 +378,14 @@ def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
 def _has_equal_markup(parser: Any, source: str, translation: str, definitions: dict[str, Any]) -> bool:
     """Return True if the translation of a block is one paragraph with the markup of the source block."""
     if _structure(parser, translation, definitions) != _structure(parser, source, definitions):
-        # The Markdown parser finds other markup in the translation than in the source block. For example, `**`
-        # before a space does not begin bold text.
+        # For example, `**` before a space does not begin bold text.
         return False
-    # Some translations are not exactly one paragraph. For example, the translation is empty, or begins a code
-    # block with `~~~~`.
+    # For example, the translation is empty, or begins a code block with `~~~~`.
     return [block.type for block in parser.parse(translation)] == _PARAGRAPH
 
 
 def _structure(parser: Any, content: str, definitions: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the type and the content of each inline token that is not text, sorted alphabetically, to
-    compare the markup of two texts.
-    """
+    """Return the sorted types and contents of the inline tokens that are not text."""
     (token,) = parser.parseInline(content, definitions)
     return sorted(
         (child.type, str(child.attrs or child.content))
@@ -423,9 +395,7 @@ def _structure(parser: Any, content: str, definitions: dict[str, Any]) -> list[t
 
 
 def _escape_function(pieces: Sequence[Piece]) -> Callable[[str], str]:
-    """Return a function that writes a backslash before each character that Markdown can interpret as markup,
-    and writes the character references of the passage, such as `&nbsp;`, as in the source.
-    """
+    """Return a function that escapes Markdown, and writes the character references of the passage."""
     references = references_of(pieces)
     pattern = re.compile("|".join([*map(re.escape, references), _SPECIAL.pattern]))
     return lambda text: pattern.sub(lambda match: references.get(match[0], f"\\{match[0]}"), text)

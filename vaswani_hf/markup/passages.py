@@ -1,14 +1,10 @@
-"""Translates passages. A passage is a section of a document, such as a paragraph, that contains texts, tags
-and parts that a translation must not change.
+"""Translates passages. A passage is a section of a document, such as a paragraph: a list of texts, tags and
+atoms (parts that a translation must not change, such as `{name}`).
 
-A passage is a list of pieces: texts, tags and unchangeable parts. Each sentence of a passage is translated
-without its tags. The word alignment of the sentence determines the positions of the tags in the translation
-(see projection.py).
-
-A sentence is first translated with its unchangeable parts, such as `{name}`. If an unchangeable part occurs
-in the translation more often or less often than in the source, the sentence is translated again without its
-unchangeable parts, and the word alignment determines the positions of the unchangeable parts in the
-translation. The code calls an unchangeable part an atom.
+Each sentence of a passage is translated without its tags. The word alignment determines the positions of the
+tags in the translation (see projection.py). The first translation contains the atoms. If an atom occurs in
+the translation more often or less often than in the source, the sentence is translated again without atoms,
+and the word alignment also determines the positions of the atoms.
 """
 
 import re
@@ -23,12 +19,10 @@ from ..model.translations_vaswani import Translation
 from .placeholders import PLACEHOLDER
 from .projection import Bounds, Node, Unit, project, render
 
-# A function that translates sentences with the option `return_alignments`, and returns one `Translation` for
-# each sentence.
+# Translates sentences with the option `return_alignments`, and returns a `Translation` for each sentence.
 TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 
-# Matches a word and the punctuation before and after the word. The groups are the punctuation before the
-# word, the word, and the punctuation after the word.
+# Groups: the punctuation before a word, the word, and the punctuation after the word.
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
 # Matches white space that is not an ASCII character, such as a space that does not break.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
@@ -40,14 +34,11 @@ class Piece:
     """A text, a tag, a line break or an unchangeable part of a passage.
 
     Attributes:
-        kind (str): "text" (a text that is translated), "atom" (an unchangeable part that is copied), "open"
-            (an opening tag), "close" (a closing tag) or "break" (a line break).
-        raw (str): The piece as the document contains it, such as the HTML tag `<b>` or the text `R&amp;D`.
-        text (str): The text that the model receives for the piece. The text is empty for tags, line breaks
-            and some unchangeable parts.
+        kind (str): "text" (translated), "atom" (an unchangeable part), "open" or "close" (a tag) or "break".
+        raw (str): The piece as the document contains it, such as `<b>` or `R&amp;D`.
+        text (str): The text that the model receives; empty for tags, line breaks and some atoms.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
-        partner (Piece, optional): The closing tag of an opening tag, or the opening tag of a closing tag. None
-            if the tag has no partner. `translate_passages` sets `partner`.
+        partner (Piece, optional): The other tag of a pair of tags. `translate_passages` sets `partner`.
     """
 
     kind: Literal["text", "atom", "open", "close", "break"]
@@ -59,9 +50,8 @@ class Piece:
 
 @dataclass(slots=True)
 class Passage:
-    """A section of a document, such as a paragraph, as a list of pieces (texts, tags, unchangeable parts and
-    line breaks). The function `escape` converts a translated text to the format of the document. For example,
-    `escape` replaces `<` by `&lt;` in HTML.
+    """A section of a document, such as a paragraph. `escape` converts a translated text to the format of the
+    document. For example, `escape` replaces `<` by `&lt;` in HTML.
     """
 
     pieces: list[Piece]
@@ -70,9 +60,7 @@ class Passage:
 
 @dataclass(slots=True)
 class _Sentence:
-    """A sentence of a passage: its texts, tags, line breaks and unchangeable parts, in the order of the
-    document.
-    """
+    """A sentence of a passage, with the pieces in the order of the document."""
 
     pieces: list[Piece] = field(default_factory=list)
     # The white space between the previous sentence and this sentence.
@@ -91,9 +79,7 @@ class _Sentence:
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """For each piece, return the text that the model receives. If `has_atoms` is False, the model
-        receives an empty text for each unchangeable part.
-        """
+        """Return the text of each piece for the model. Without `has_atoms`, the text of an atom is empty."""
         texts: list[str] = []
         # True if an unchangeable part was removed between the previous text and the current piece.
         is_after_removed = False
@@ -102,14 +88,13 @@ class _Sentence:
             texts.append("" if is_removed else piece.text)
             is_after_removed = is_after_removed or (is_removed and piece.text != "")
             if piece.kind == "text" and is_after_removed and not piece.text[:1].isalnum():
-                # Remove the space before a removed part, such as `{x}`, unless the text after the part begins
-                # with a letter or a digit.
+                # Remove the space before a removed part, unless the text after the part begins with a letter
+                # or a digit.
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # If the removal of an unchangeable part, such as `{x}`, leaves two commas next to each
-                    # other, remove one of the commas. For example, "a, {x}, b" becomes "a, b" instead of "a,,
-                    # b".
+                    # Remove one of two commas around a removed part: "a, {x}, b" becomes "a, b" instead of
+                    # "a,, b".
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
             if texts[-1]:
@@ -121,10 +106,7 @@ class _Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if each unchangeable part, such as `{x}`, has a text by which the part can later be
-        found in the translation. The text that the model receives for an unchangeable part must not be a
-        word, and must not occur in another place of the source sentence.
-        """
+        """Return True if the text of each atom is not a word, and occurs nowhere else in the source."""
         source = self.source()
         return all(
             not text.isalpha() and source.count(text) == number
@@ -132,9 +114,7 @@ class _Sentence:
         )
 
     def is_faithful(self) -> bool:
-        """Return True if each unchangeable part, such as `{x}`, occurs in the translation as many times as in
-        the source.
-        """
+        """Return True if each atom occurs in the translation as many times as in the source."""
         assert self.translation is not None
         numbers = Counter(self.atoms)
         found = Counter(_pattern_of(numbers).findall(self.translation.text))
@@ -162,9 +142,7 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each document. A document is a list of `Passage` objects, which are
-    translated, and strings, which are copied unchanged.
-    """
+    """Translate the passages of each document, and copy the strings unchanged."""
     passages: list[Passage] = []
     for parts in documents:
         passages += [part for part in parts if isinstance(part, Passage)]
@@ -196,8 +174,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             sentences += [_Sentence(run, separator=separator), _Sentence()]
             separator = ""
             continue
-        # Before the text is split into sentences, replace each placeholder or other unchangeable part by
-        # letters. A full stop inside an unchangeable part does not end a sentence.
+        # Replace atoms by letters, because a full stop inside an atom does not end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
         ends = [piece for piece in run if piece.text or piece.kind == "atom"] or run
@@ -226,9 +203,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
 
 
 def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
-    """If an unchangeable part is inside a word, such as "&amp;" in "R&amp;D", extend the unchangeable part to
-    the whole word.
-    """
+    """Extend an atom inside a word, such as "&amp;" in "R&amp;D", to the whole word."""
     found: list[Piece] = []
     following = deque(pieces)
     while following:
@@ -249,9 +224,8 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
-    """If only a closing tag and an opening tag separate two words, insert a `Piece` of the kind "break"
-    between the two tags. The inserted `Piece` writes no characters to the document. For example,
-    `<b>one</b><i>two</i>` has two words, but its text without the tags is "onetwo".
+    """Insert a "break" without characters between two words that only a closing tag and an opening tag
+    separate, as in `<b>one</b><i>two</i>`.
     """
     found: list[Piece] = []
     is_closed = False
@@ -273,9 +247,7 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _set_partners(pieces: Sequence[Piece]) -> None:
-    """Set the partner of each tag that belongs to a pair of tags. Any two pairs of tags are either nested or
-    disjoint.
-    """
+    """Set the partner of each tag in a pair of tags. Any two pairs are either nested or disjoint."""
     waiting: list[Piece] = []
     for piece in pieces:
         piece.partner = None
@@ -291,9 +263,7 @@ def _set_partners(pieces: Sequence[Piece]) -> None:
 
 
 def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
-    """Join the translations of the sentences of a passage, and insert the tags and the unchangeable
-    parts.
-    """
+    """Join the translations of the sentences, and insert the tags and the unchangeable parts."""
     _set_partners(passage.pieces)
     builder = _SourceBuilder()
     target: list[Unit] = []
@@ -319,12 +289,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
 
 
 class _SourceBuilder:
-    """Divides the sentences of a passage into units (words, punctuation and unchangeable parts) and nodes
-    (tags, and unchangeable parts that the model does not receive).
-
-    Attributes:
-        root (Node): The node of the whole passage.
-        units (list): The units of all sentences, in the order of the source.
+    """Divides the sentences of a passage into units (words, punctuation and atoms) and nodes (tags, and atoms
+    that the model does not receive).
     """
 
     def __init__(self) -> None:
@@ -427,14 +393,8 @@ class _SourceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a word of a translation.
-
-    Attributes:
-        text (str): The characters of the part.
-        atom (str): The text of the placeholder (or other unchangeable part) that the part belongs to. Empty if
-            the part does not belong to a placeholder. A placeholder with spaces, such as `<%= x %>`, has a
-            part in each of its words.
-        begins_atom (bool): True if the part is the beginning of a placeholder.
+    """A part of a word of a translation. `atom` is the text of the atom that the part belongs to, or empty.
+    An atom with spaces, such as `<%= x %>`, has a part in each of its words.
     """
 
     text: str
@@ -443,9 +403,7 @@ class _Part:
 
 
 def _target_units(translation: Translation, source: Sequence[Unit], separator: str) -> list[Unit]:
-    """Divide the translation of a sentence into units (words, punctuation and unchangeable parts).
-    `Unit.source` is the index in `source` of the aligned word, punctuation or unchangeable part.
-    """
+    """Divide a translation into units. `Unit.source` is the index of the aligned unit in `source`."""
     aligned = _aligned_units(translation, source)
     atoms: dict[str, deque[int]] = {}
     for i, unit in enumerate(source):
@@ -461,13 +419,12 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
                 index = atoms[part.atom].popleft()
                 of_part = [replace(source[index], source=index)]
             elif not part.begins_atom and units and units[-1].text == part.atom:
-                # The part is the end of an unchangeable part with spaces, such as `<%= x %>`. The unit of the
-                # unchangeable part is already in the list.
+                # The part is the end of an atom with spaces, such as `<%= x %>`. The unit of the atom is
+                # already in the list.
                 space = ""
                 continue
             else:
-                # Remove a placeholder that occurs in the translation but not in the source, because the model
-                # has invented the placeholder.
+                # The model has invented the placeholder.
                 continue
             of_part[0].space = space
             units += of_part
@@ -479,16 +436,13 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
             # space.
             unit.space = source[unit.source].space or unit.space
     if units and source and not units[-1].is_word and not source[-1].is_word:
-        # Record that the punctuation at the end of the translation is aligned with the punctuation at the end
-        # of the source sentence.
+        # Align the punctuation at the end of the translation with the punctuation at the end of the source.
         units[-1].source = len(source) - 1
     return units
 
 
 def _aligned_units(translation: Translation, source: Sequence[Unit]) -> dict[int, list[int]]:
-    """Map the index of each aligned word of the translation to the indices of the words and punctuation of the
-    source that the word is aligned with.
-    """
+    """Map each aligned word of the translation to the indices of the aligned words and punctuation."""
     units_of_word: dict[int, list[int]] = {}
     for i, unit in enumerate(source):
         if not unit.raw:
@@ -501,9 +455,7 @@ def _aligned_units(translation: Translation, source: Sequence[Unit]) -> dict[int
 
 
 def _words_of(text: str, pattern: re.Pattern[str]) -> Iterator[list[_Part]]:
-    """Divide each word of a text into parts inside and outside of the matches of `pattern`, which matches
-    placeholders and other unchangeable parts.
-    """
+    """Divide each word of a text into parts inside and outside of the matches of `pattern`."""
     atoms = deque(pattern.finditer(text))
     for word in re.finditer(r"\S+", text):
         parts = []
@@ -532,9 +484,7 @@ def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
-    """Divide a target word into units (word and punctuation). `aligned` contains the indices of the source
-    units (words and punctuation) that the target word is aligned with.
-    """
+    """Divide a target word into units. `aligned` has the indices of the aligned source units."""
     if "".join(source[i].text for i in aligned) == chunk:
         return [Unit(source[i].text, source=i) for i in aligned]
     before, word, after = _WORD.fullmatch(chunk).groups()  # type: ignore[union-attr]

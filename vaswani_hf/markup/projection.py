@@ -1,11 +1,10 @@
-"""Inserts the tags and the unchangeable parts of a source text, such as placeholders or code, into the
-translation. The word alignment determines the positions of the tags and the unchangeable parts.
+"""Inserts the tags and the unchangeable parts (atoms) of a source text into the translation. The word
+alignment determines the positions of the tags and the atoms.
 
-A `Unit` of a text is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a
-pair of tags, a single tag or an unchangeable part. The nodes form a tree: a node between two tags is a child
-of the pair of these tags. In the translation, each pair of tags encloses one contiguous range of words and
-other `Unit` objects. The range of a pair of tags lies inside the range of its parent pair. If two pairs of
-tags have the same parent node, their ranges do not overlap. Therefore each tag occurs exactly once in the
+A `Unit` is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags, a single
+tag or an atom. The nodes form a tree: a node between two tags is a child of the pair of tags. In the
+translation, each pair of tags encloses one contiguous range of units inside the range of the parent pair. The
+ranges of pairs with the same parent do not overlap. Therefore each tag occurs exactly once in the
 translation, and the pairs of tags are nested.
 """
 
@@ -18,14 +17,10 @@ class Unit:
     """A word, punctuation, or an unchangeable part such as a placeholder.
 
     Attributes:
-        text (str): The text of the word, punctuation or unchangeable part.
-        raw (str): The source code of an unchangeable part in the document, such as `&nbsp;`. Empty for words
-            and punctuation.
-        word (int): For a unit of the source text, the white-space-separated word that contains the unit, as
-            the index of the word in its sentence.
+        raw (str): The source code of an unchangeable part, such as `&nbsp;`; empty for words and punctuation.
+        word (int): For a unit of the source, the index of its white-space-separated word in the sentence.
         space (str): The white space before the unit.
-        source (int, optional): For a unit of the translation, the index of the aligned `Unit` of the source
-            text. None without an aligned `Unit`.
+        source (int, optional): For a unit of the translation, the index of the aligned unit of the source.
     """
 
     text: str
@@ -42,29 +37,21 @@ class Unit:
 
 @dataclass(slots=True)
 class Node:
-    """A pair of tags, a single tag, or an unchangeable part such as a placeholder or code. The root node
-    represents the whole passage, and has no tags.
+    """A pair of tags, a single tag, or an unchangeable part (atom). The root node represents the whole
+    passage, and has no tags.
 
     Attributes:
-        raw (str): The source code of the opening tag, of the single tag or of the unchangeable part.
+        raw (str): The source code of the opening tag, of the single tag or of the atom.
         closing (str): The source code of the closing tag of a pair.
-        kind (str): "pair" (an opening tag and its closing tag), "open" or "close" (a tag whose partner is
-            missing), or "atom" (an unchangeable part).
-        before (str): The character of the source text before the node. `before` is the letter "X" if an
-            unchangeable part, such as a placeholder, is before the node. `before` is empty at the beginning
-            of the sentence.
-        after (str): The character of the source text after the node. `after` is the letter "X" if an
-            unchangeable part, such as a placeholder, is after the node. `after` is empty at the end of the
+        kind (str): "pair", "open" or "close" (a tag whose partner is missing), or "atom".
+        before (str): The character of the source before the node: "X" for an atom, empty at the beginning of
+            the sentence.
+        after (str): The character of the source after the node: "X" for an atom, empty at the end of the
             sentence.
-        source_start (int): For a pair of tags, the index of the first source unit (such as a word) between
-            the tags. For a single tag (a tag without a partner) or an unchangeable part, the index of the
-            next source unit.
-        source_end (int): For a pair of tags, the index of the first source unit (such as a word) after the
-            closing tag.
-        start (int): For a pair of tags, the index of the first unit of the translation after the opening tag.
-            For a single tag or an unchangeable part, the index of the next unit of the translation.
-        end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
-            otherwise equal to `start`.
+        source_start (int): The index of the first source unit after the opening tag, the single tag or the atom.
+        source_end (int): For a pair, the index of the first source unit after the closing tag.
+        start (int): Like `source_start`, in the translation.
+        end (int): Like `source_end`, in the translation; for a single tag or an atom, equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -82,8 +69,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The `Unit` objects of one sentence: indices `source_start` to `source_end - 1` in the source text, and
-    indices `start` to `end - 1` in the translation. A `Unit` is a word, punctuation or an unchangeable part.
+    """The units of one sentence: `source_start` (inclusive) to `source_end` (exclusive), and `start` to
+    `end`.
     """
 
     source_start: int
@@ -93,9 +80,7 @@ class Bounds:
 
 
 def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
-    """For each node, set `start` and `end`, so that `target[start:end]` are the units (such as words) inside
-    the node.
-    """
+    """Set `start` and `end` of each node, so that `target[start:end]` are the units inside the node."""
     root.end = len(target)
     parents = [root]
     while parents:
@@ -109,8 +94,7 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
             child.start = child.end = _position(child, parent, target, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
-                # Tags without a partner keep their order, because the partners of these tags are in other
-                # passages.
+                # Tags without a partner keep their order, because the partners are in other passages.
                 last_tag = child.start = child.end = max(child.start, last_tag)
         parents += pairs
 
@@ -122,10 +106,8 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """For each pair of tags directly inside `parent`, choose the words of the translation that the two tags
-    will enclose. Begin with the pairs of tags for which `_aligned_range` finds target words for every
-    sentence inside the pair. Place the other pairs of tags last, around words of the translation that are not
-    yet inside a pair of tags.
+    """Set the ranges of the pairs of tags directly inside `parent`. Place the pairs without a range in
+    `_aligned_range` last, around words that are not yet inside a pair.
     """
     free = [True] * len(target)
     unsure = []
@@ -163,9 +145,7 @@ def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
 
 
 def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
-    """Return the range of `Unit` indices (such as indices of words) that both a translated sentence and the
-    parent node contain.
-    """
+    """Return the range of target units that both the sentence and the parent node contain."""
     start = min(max(parent.start, sentence.start), parent.end)
     return start, max(start, min(parent.end, sentence.end))
 
@@ -178,9 +158,8 @@ def _aligned_range(
     target: Sequence[Unit],
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
-    """Return the range of units in the translation that corresponds to the source units between a pair of
-    tags. Return None if no word of the translation is aligned with the text between the tags, or if all
-    aligned words are already inside other pairs of tags.
+    """Return the range of target units that corresponds to the source units between a pair of tags, or None
+    if no free word of the translation is aligned with the text between the tags.
     """
     region = _region(parent, sentence)
     words = [
@@ -191,19 +170,16 @@ def _aligned_range(
         if source[i].is_word
     ]
     if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
-        # If the pair of tags contains all source words of the sentence, the pair also contains all words of
-        # the translated sentence. Leave out punctuation at both ends of the translated sentence if the
-        # aligned source punctuation is outside the pair of tags.
+        # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
+        # Leave out punctuation at both ends if the aligned source punctuation is outside the pair.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1
         while start < end and _is_outside(target[end - 1], pair):
             end -= 1
         return start, end
-    # Find the contiguous range of translation units (such as words) with the highest score. A word of the
-    # translation (or another `Unit`) adds 1 to the score if the aligned source word is inside the pair of
-    # tags. A word of the translation subtracts 1 from the score if the aligned source word is outside the
-    # pair of tags.
+    # Find the contiguous range with the highest score. A unit adds 1 to the score if the aligned source unit
+    # is inside the pair of tags, and subtracts 1 if the aligned source unit is outside.
     best = None
     best_sum = 0
     start = region[0]
@@ -228,9 +204,7 @@ def _aligned_range(
 
 
 def _is_outside(unit: Unit, pair: Node) -> bool:
-    """Return True if `unit` is punctuation of the translation that is aligned with a source unit outside the
-    tags of `pair`.
-    """
+    """Return True if `unit` is punctuation that is aligned with a source unit outside the pair of tags."""
     return (
         not unit.is_word
         and unit.source is not None
@@ -239,10 +213,7 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest contiguous range between `start` and `end` in which all
-    elements of `free` are True. `free[i]` is True if no other pair of tags with the same parent node contains
-    the word (or other `Unit`) `i` of the translation.
-    """
+    """Set the range of a pair of tags to the longest run of free units between `start` and `end`."""
     best = (start, start)
     run_start = start
     for i in range(start, end + 1):
@@ -255,13 +226,12 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Choose the place of `node` (a pair of tags, a single tag or an unchangeable part) in the translation,
-    and return the index of the unit after the node. Place the node directly after the translation of the
-    preceding source unit (such as a word). If the preceding source unit has no translation, place the node
-    directly before the translation of the following source unit. For an opening tag without a closing tag,
-    try the following source unit first. If neither the preceding nor the following source unit has a
-    translation, the node keeps its relative position in the sentence. For example, a node in the middle of
-    the source sentence goes into the middle of the translation.
+    """Return the index of the target unit before which `node` is placed.
+
+    The place is directly after the translation of the preceding source unit. Without this translation, the
+    place is directly before the translation of the following source unit. An opening tag without a closing
+    tag tries the following source unit first. If neither source unit has a translation, the node keeps its
+    relative position in the sentence.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -288,9 +258,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """If `node` lies inside a pair of tags in `pairs`, move `node` out of the pair. `node` must contain no
-    units (words, punctuation or unchangeable parts). If `node` is before the pair of tags in the source, move
-    `node` before the pair of tags; otherwise, move `node` after the pair of tags.
+    """Move a node without units out of the pairs of tags that contain the node: before a pair if the node is
+    before the pair in the source, otherwise after the pair.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -299,25 +268,21 @@ def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
 
 
 def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
-    """Return the translation with the tags and the unchangeable parts, in the format of the document (for
-    example, as HTML).
-    """
+    """Return the translation with the tags and the unchangeable parts, in the format of the document."""
     writer = _Writer(root, target, escape)
     return writer.write()
 
 
 class _Writer:
-    """Writes the units of a translation (words, punctuation and unchangeable parts) and the nodes of a passage
-    (tags and unchangeable parts).
-    """
+    """Writes the units of a translation and the nodes of a passage."""
 
     def __init__(self, root: Node, target: Sequence[Unit], escape: Callable[[str], str]):
         self._root = root
         self._target = target
         self._escape = escape
         self._parts: list[str] = []
-        # The number of units whose preceding white space is already written. The white space can be written
-        # earlier than its unit, because tags can be between the white space and the unit.
+        # The number of units whose preceding white space is written. Tags can be between the white space and
+        # the unit.
         self._num_spaced = 0
 
     def write(self) -> str:
@@ -346,9 +311,7 @@ class _Writer:
             self._parts.append(unit.raw or self._escape(unit.text))
 
     def _take_space(self, i: int) -> str:
-        """Return the space before unit `i`, or an empty string if this space is already written or if a unit
-        before unit `i` is not written.
-        """
+        """Return the space before unit `i` if this space is the next space to write, else an empty string."""
         if i != self._num_spaced or i >= len(self._target):
             return ""
         self._num_spaced += 1
@@ -361,20 +324,18 @@ class _Writer:
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
-        # The node is an unchangeable part, or a pair of tags that encloses other nodes but no words.
+        # The node is an atom, or a pair of tags that encloses other nodes but no words.
         if parent is not self._root and parent.start == parent.end:
-            # In the translation, the pair of tags around `node` encloses no words. Therefore the next word,
-            # and the space before the word, come after the closing tag of the pair. Write a space only if the
-            # source text has a space before the node.
+            # The parent encloses no words. Therefore the next word, and the space before the word, come after
+            # the closing tag of the parent. Write a space only if the source text has a space before the
+            # node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         if node.start == 0 and not node.before and self._target and self._target[0].space:
-            # The node begins the passage. Therefore write the space before the first word of the translation
-            # after the node.
+            # The node begins the passage. The space of the first word comes after the node.
             return "", ""
         if node.before.strip() and self._is_aligned(node.start - 1, node.source_start - 1):
-            # Write no space before the node, because the source text has no space between the previous unit
-            # (such as a word) and the node.
+            # The source text has no space between the previous unit and the node.
             return "", ""
         before = self._space_before(node)
         after = self._space_after(node)
@@ -392,9 +353,7 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space between a node without words and the next word. The space of the next word is
-        before the node.
-        """
+        """Return the space after a node without words. The space of the next word is before the node."""
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):
             return ""

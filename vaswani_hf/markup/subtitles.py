@@ -7,9 +7,8 @@ from .passages import TranslateSentences
 from .placeholders import PLACEHOLDER
 from .tagged_text import translate_tagged_texts
 
-# Matches a line break inside a sentence. A line break before a dash or a musical note is not matched, because
-# the next line is a new sentence: a sentence of another person, or a line of a song. A line break after a
-# musical note, and before or after an empty line, is not matched.
+# Matches a line break inside a sentence. A dash or a musical note in the next line begins a sentence of
+# another person or of a song. A line break after a musical note, or at an empty line, also ends a sentence.
 _NEW_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
 # Matches tags, placeholders and dashes at the start of a line, and each space outside of these parts.
@@ -17,11 +16,7 @@ _SPACE = re.compile(rf"<[^<>]*>|{PLACEHOLDER.pattern}|(?m:^[-–—]\ )|(?P<spac
 
 
 def translate_subtitles(text: str, translate: TranslateSentences) -> str:
-    """Return the translation of the text of a SubRip file (`.srt`).
-
-    Raises:
-        ValueError: If `text` is not a valid SubRip file.
-    """
+    """Translate the text of a SubRip file (`.srt`). Raise a ValueError if the file is invalid."""
     import srt
 
     text = text.replace("\r\n", "\n")
@@ -39,8 +34,7 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
     parts = []
     end = 0
     for content, translation in zip(contents, translations, strict=True):
-        # Replace only the text of each subtitle, and copy the rest of the file, such as the time stamps,
-        # unchanged.
+        # Replace only the text of each subtitle, and copy the rest of the file, such as the time stamps.
         time_stamps = _TIME_STAMPS.search(text, end)
         assert time_stamps is not None
         start = text.index(content, time_stamps.end())

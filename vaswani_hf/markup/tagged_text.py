@@ -9,10 +9,9 @@ from .placeholders import PLACEHOLDER, STATEMENT
 
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
 _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?:\s[^<>]*|/)?>"
-# Template statements, and white space at the start and at the end of a text, are a "break" in the pattern,
-# because a "break" is copied unchanged. A dash at the start of a line, as in a dialogue, and musical notes at
-# both ends of a line are also a "break". The last alternative of the pattern matches a "<" that does not
-# begin a tag, as in "I <3 you".
+# A "break" is copied unchanged: template statements, line breaks, tabs, white space at both ends of a text, a
+# dash at the start of a line, and musical notes at both ends of a line. The alternative `<\d*` matches a "<"
+# that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
     rf"(?P<break>{STATEMENT.pattern}|[\n\t]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
     re.VERBOSE,
@@ -20,9 +19,7 @@ _PART = re.compile(
 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Return the translation of each text. If the tags of a translation differ from the tags of its source
-    text, because the model has written a tag, the source text replaces the translation.
-    """
+    """Translate each text. If the tags change, because the model has written a tag, keep the source text."""
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [
         translation if _tags(translation) == _tags(text) else text
@@ -35,9 +32,7 @@ def _tags(text: str) -> Counter[str]:
 
 
 def _passage(text: str) -> Passage:
-    """Divide a text into translatable texts, tags, breaks (line breaks and other white space that is copied) and
-    unchangeable parts, such as placeholders. Character references, such as `&amp;`, are unchangeable parts.
-    """
+    """Divide a text into texts, tags, breaks and unchangeable parts, such as placeholders and `&amp;`."""
     pieces = []
     end = 0
     for match in _PART.finditer(text):

@@ -34,9 +34,7 @@ INTERFACES: dict[str, type[ApiRequest]] = {
 
 
 def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
-    """Return the FastAPI application. The application calls `on_ready` after the translation thread has
-    started.
-    """
+    """Return the application. The application calls `on_ready` after the translation thread has started."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -92,7 +90,6 @@ def _answer(
     wanted: Wanted,
     translations: list[list[Translation]],
 ) -> dict[str, Any]:
-    """Return the answer to a request."""
     confidence = 0.0
     if wanted.source == AUTO:
         confidence = service.directions.confidences(wanted.texts)[direction.source]
@@ -100,9 +97,7 @@ def _answer(
 
 
 def _short_message(error: Exception) -> str:
-    """Return the message of an exception. Truncate a long message, because the message may contain a long
-    value that the client has sent.
-    """
+    """Return the message. Truncate a long message, because the message may contain a value of the client."""
     message = str(error)
     return message if len(message) <= MOST_SHOWN else f"{message[:MOST_SHOWN]} …"
 
@@ -114,8 +109,7 @@ def _timeout_message(service: Service) -> str:
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
-    # The asyncio future `leaving` is done when the client disconnects. `leaving` is also done after the
-    # answer has been sent, because `receive` then reports a disconnect.
+    # `leaving` is done when the client disconnects, and also after the answer has been sent.
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -138,9 +132,7 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 def _internal_error(error: Exception) -> HTTPException:
-    """Log the class of an exception, and return the answer for the client. The log and the answer do not
-    contain the message of the exception, because the message may contain texts of the client or file paths.
-    """
+    """Log only the class of an exception, because the message may contain texts of the client or paths."""
     logger.error("A translation failed with %s.", type(error).__name__)
     return HTTPException(500, "The translation failed.")
 
@@ -153,8 +145,8 @@ def _streamed_answer(
     parts: asyncio.Queue[str | None] = asyncio.Queue()
 
     def put(part: str | None) -> None:
-        # `call_soon_threadsafe` raises a RuntimeError if the event loop is closed because the service has
-        # stopped.
+        # `call_soon_threadsafe` raises a RuntimeError if the service has stopped and the event loop is
+        # closed.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
@@ -189,10 +181,9 @@ def _event(content: dict[str, Any]) -> str:
 
 
 def _add_information(app: FastAPI, service: Service) -> None:
-    """Add the endpoints that do not translate texts, such as `/health` and `/languages`.
-
-    Each endpoint returns a `Response`, because FastAPI imports `pydantic.v1` for other return types, and this
-    import delays the start of the service.
+    """Add the endpoints that do not translate texts, such as `/health` and `/languages`. Each endpoint
+    returns a `Response`, because FastAPI imports `pydantic.v1` for other return types, and this import delays
+    the start.
     """
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
@@ -237,8 +228,7 @@ def _languages(directions: Directions) -> list[dict[str, Any]]:
     targets: dict[str, list[str]] = {}
     for direction in directions:
         targets.setdefault(direction.source, []).append(direction.target)
-        # Also list languages that are only target languages, because clients need the names of these
-        # languages.
+        # Clients also need the names of languages that are only target languages.
         targets.setdefault(direction.target, [])
     return [
         {"code": code, "name": language_name(code), "targets": sorted(others)}

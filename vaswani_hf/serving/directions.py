@@ -1,6 +1,4 @@
-"""Loads the models of the HTTP service, and finds the model that translates from the source language of a
-request to its target language.
-"""
+"""Loads the models of the HTTP service, and finds the model for the languages of a request."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,22 +15,14 @@ from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"
-# The language detector reads at most this number of characters, because more characters hardly change the
-# result.
+# The maximum number of characters for the language detector. More characters hardly change the result.
 _MOST_READ = 1000
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A source language, a target language, and the translator that translates between the two languages.
-
-    Attributes:
-        source (str): The code of the source language.
-        target (str): The code of the target language.
-        translator (BaseTranslator): The translator of the model.
-        tag (str, optional): The language code in the tag of the target language. For example, "en" stands for
-            the tag `>>en<<`, and the service adds this tag to each source text. None if the model needs no
-            tag.
+    """A source language, a target language, and the translator. `tag` is the language code in the tag that
+    the service adds to each source text: "en" for `>>en<<`. `tag` is None if the model needs no tag.
     """
 
     source: str
@@ -41,24 +31,15 @@ class Direction:
     tag: str | None = None
 
     def without_tags(self, text: str) -> str:
-        """Replace each tag such as `>>en<<` by `»en«`, because a tag in the text of a client would change the target
-        language.
-        """
+        """Replace each tag, such as `>>en<<` by `»en«`, because a tag would change the target language."""
         for tag in self.translator.segment_tokenizer.tags:
             text = text.replace(tag, f"»{tag[2:-2]}«")
         return text
 
 
 class Directions:
-    """Contains each `Direction` (source language, target language and translator) that the service supports.
-
-    Args:
-        models (sequence): A tuple for each model: the source language, the target language and the
-            translator.
-        detector (callable, optional): A function that returns the probability of each language for a text.
-
-    Raises:
-        ValueError: If two models have the same source language and the same target language.
+    """The directions that the service supports. `models` contains a source language, a target language and a
+    translator for each model. Two models with the same languages raise a ValueError.
     """
 
     def __init__(
@@ -78,9 +59,8 @@ class Directions:
         for source, target, translator in models:
             for tag in translator.segment_tokenizer.tags:
                 language = tag.strip("><")
-                # A model that was trained in both directions can also translate from its target language to
-                # its source language. For this reverse direction, the service adds a tag that names the
-                # language to translate into.
+                # A model for both directions also translates in the reverse direction, with a tag that names
+                # the language to translate into.
                 pair = (target, source) if language == source else (source, language)
                 self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
 
@@ -88,15 +68,12 @@ class Directions:
         return iter(self._directions.values())
 
     def sources(self, target: str | None = None) -> list[str]:
-        """Return the source languages of all models. If `target` is given, return only the source languages
-        of models that translate to `target`.
-        """
+        """Return the source languages of all models, or of the models that translate to `target`."""
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
-        """For each source language, return the probability that the texts are in this source language. All
-        texts must be in one language. The most probable language is first. If there is no detector, all
-        probabilities are 0.
+        """Return the probability of each source language for texts in one language, the most probable
+        language first. Without a detector, all probabilities are 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)
@@ -104,9 +81,7 @@ class Directions:
         return dict(sorted(languages.items(), key=lambda item: -item[1]))
 
     def _detected(self, texts: Sequence[str], target: str | None) -> str:
-        """Return the most probable language of texts. Only languages that the service can translate to
-        `target` are considered.
-        """
+        """Return the most probable language of texts among the source languages for `target`."""
         languages = self.sources(target)
         if not languages:
             raise ValueError("No model translates to the target language; `/languages` lists the languages.")
@@ -122,18 +97,9 @@ class Directions:
         return best
 
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
-        """Return the `Direction` with the given source language and target language.
-
-        Args:
-            source (str): The source language, or "auto" to detect the language of `texts`.
-            target (str, optional): The target language. The value may be None if only one target language
-                exists for the source language.
-            texts (sequence): The source texts. The function reads the texts only if `source` is "auto", to
-                detect their language.
-
-        Raises:
-            ValueError: If no model translates from `source` to `target`, if `target` is None and there are
-                several target languages, or if the language of the texts cannot be detected.
+        """Return the `Direction` for the given languages. The source language "auto" stands for the language
+        of `texts`. The target language may be None if the source language has only one target language. Raise
+        a ValueError if there is no `Direction`, or if the language of the texts cannot be detected.
         """
         if source == AUTO:
             source = self._detected(texts, target)
@@ -168,18 +134,8 @@ def load_directions(
     load: Callable[[str], BaseTranslator],
     detector: LanguageDetector | None = None,
 ) -> Directions:
-    """Load all models.
-
-    Args:
-        names (sequence): Checkpoint folders, or repositories on the Hub.
-        languages (sequence): The source language and the target language of each entry of `names`, such as
-            "en:de". If the sequence is empty, the languages are read from the checkpoints.
-        load (callable): A function that returns the translator for an entry of `names`.
-        detector (callable, optional): A function that returns the probability of each language for a text.
-
-    Raises:
-        ValueError: If `languages` is empty and a checkpoint does not contain its languages, or if two models
-            have the same source language and the same target language.
+    """Load the models `names` (folders or repositories on the Hub). `languages` has an entry for each model,
+    such as "en:de". If `languages` is empty, read the languages from the checkpoints.
     """
     models = []
     for number, name in enumerate(names):
@@ -201,10 +157,10 @@ def load_directions(
 
 
 def _keep_in_memory(model: nn.Module) -> None:
-    """Copy the weights to ordinary memory, because the weights that transformers loads are a memory-mapped
-    file. If another program truncated the file, the service would crash.
+    """Copy the weights from the memory-mapped file of transformers to ordinary memory, because the service
+    would crash if another program truncated the file.
     """
     for parameter in model.parameters():
-        # Do not copy quantized weights, because quantized weights are already in ordinary memory.
+        # Quantized weights are already in ordinary memory.
         if type(parameter) is nn.Parameter:
             parameter.data = parameter.data.clone()

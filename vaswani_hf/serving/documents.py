@@ -1,5 +1,4 @@
-"""Translates the HTML documents of a request. A thread divides the documents into sentences, and puts the
-sentences into the queue of the service. Therefore a batch can contain sentences of documents and sentences of
+"""Translates the HTML documents of a request. A batch can contain sentences of documents and sentences of
 other requests.
 """
 
@@ -13,16 +12,9 @@ from .engine import Job
 
 
 class DocumentsJob:
-    """A client's request to translate HTML documents. The method `run` translates the documents.
-
-    Args:
-        documents (sequence): The documents.
-        submit (callable): A function that puts a list of sentences into the queue, and returns the `Job` of
-            these sentences. The options of the job must include `return_alignments`.
-
-    Attributes:
-        future (Future): The future receives the result: for each document, a list with one `Translation`. The
-            service cancels `future` if the client closes the connection.
+    """A request to translate HTML documents. `submit` puts sentences into the queue with the option
+    `return_alignments`. `future` receives a list with one `Translation` for each document. The service
+    cancels `future` if the client closes the connection.
     """
 
     def __init__(self, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):
@@ -32,7 +24,7 @@ class DocumentsJob:
 
     def run(self) -> None:
         """Translate the documents, and set the result or the exception of `future`."""
-        # Ignore an InvalidStateError, because another thread may have cancelled the future.
+        # Another thread may have cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:
                 texts = translate_html_documents(self._documents, self._translate)
@@ -43,7 +35,6 @@ class DocumentsJob:
 
     def _translate(self, sentences: Sequence[str]) -> list[Translation]:
         job = self._submit(sentences)
-        # If `self.future` is cancelled, cancel the job of the sentences too, so that the queue drops the
-        # sentences.
+        # Cancel the job together with `self.future`, so that the queue drops the sentences.
         self.future.add_done_callback(lambda _: job.future.cancel())
         return [best for best, *_ in job.future.result()]

@@ -1,8 +1,7 @@
-"""Defines the limits of the HTTP service, such as the maximum size of a request. The fields of `Limits` are
-options of the command `vaswani serve`.
+"""Defines the limits of the HTTP service. The fields of `Limits` are options of the command `vaswani serve`.
 
-This file imports neither torch nor FastAPI, because the command `vaswani` parses its arguments before the
-import of the two libraries.
+This file imports neither torch nor FastAPI, because the command parses its arguments before these slow
+imports.
 """
 
 from pydantic import Field
@@ -36,7 +35,7 @@ class Limits(Settings):
 
     @property
     def max_body(self) -> int:
-        """The maximum size of the body of a request in bytes. JSON needs up to 12 bytes for a character,
-        because characters outside the Basic Multilingual Plane may be escaped.
+        """The maximum size of a body in bytes. JSON needs up to 12 bytes for an escaped character outside the
+        Basic Multilingual Plane.
         """
         return 12 * self.max_characters + 100_000

@@ -41,9 +41,7 @@ class Metrics:
         self._batches.observe(num_sentences)
 
     def watch_queue(self, num_waiting: Callable[[], float]) -> None:
-        """Set the function that the metric `vaswani_queue_characters` calls to get the number of characters
-        in the queue.
-        """
+        """Set the function that returns the number of characters in the queue."""
         self._queue.set_function(num_waiting)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
@@ -65,8 +63,8 @@ class Metrics:
             try:
                 await app(scope, receive, send_counted)
             finally:
-                # Count all unknown paths under the label "other", because clients can request arbitrarily
-                # many different paths, and each label needs memory.
+                # Count unknown paths as "other", because clients can request many different paths, and each
+                # label needs memory.
                 path = getattr(scope.get("route"), "path", "other")
                 self._requests.labels(path, status).inc()
                 self._seconds.labels(path).observe(time.perf_counter() - start)

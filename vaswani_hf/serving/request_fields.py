@@ -1,4 +1,4 @@
-"""Reads the fields of an HTTP request from its URL and its body. Also refuses a body that is too large."""
+"""Reads the fields of an HTTP request from the URL and the body, and refuses a body that is too large."""
 
 import json
 from collections.abc import Iterable
@@ -11,20 +11,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # The maximum number of characters of an error message.
 MOST_SHOWN = 400
-# The content types of HTML forms. An empty content type also means a form, because some clients send a form
-# without a content type.
+# The content types of HTML forms. Some clients send a form without a content type.
 _FORM_TYPES = ("", "application/x-www-form-urlencoded")
 
 
 async def fields_of(request: Request) -> dict[str, Any]:
-    """Return the fields of a request as one dict. The fields are in the query of the URL and in the body
-    (JSON or an HTML form). If a field is in the query and in the body, the value in the body counts.
-    """
+    """Return the fields of the query and of the body (JSON or an HTML form). The body overrides the query."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
-        # Do not read `request.query_params`, because `request.query_params` accepts invalid UTF-8. Do not call
-        # `request.form` for other forms than multipart forms, because `request.form` decodes characters as
-        # Latin-1 if the characters are not percent-encoded. curl does not percent-encode characters.
+        # Do not use `request.query_params`, which accepts invalid UTF-8. Use `request.form` only for
+        # multipart forms, because `request.form` decodes characters as Latin-1 if they are not
+        # percent-encoded, as curl sends them.
         fields = _with_lists(_decoded_pairs(request.scope["query_string"].decode()))
         # Decode the body of a multipart form too, because `request.form` decodes invalid UTF-8 as Latin-1.
         body = (await request.body()).decode()
@@ -35,8 +32,7 @@ async def fields_of(request: Request) -> dict[str, Any]:
             content = json.loads(body)
             if not isinstance(content, dict):
                 raise ValueError
-            # Raise an error for a lone surrogate such as "\ud800", because UTF-8 cannot encode a lone
-            # surrogate in the answer.
+            # UTF-8 cannot encode a lone surrogate such as "\ud800" in the answer.
             json.dumps(content, ensure_ascii=False).encode()
             return fields | content
         if body and content_type not in _FORM_TYPES:
@@ -60,9 +56,7 @@ def _decoded_pairs(encoded: str) -> list[tuple[str, str]]:
 
 
 def _with_lists(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a query or of an HTML form. If a field occurs several times, its value is the list
-    of its values.
-    """
+    """Return the fields by name. The value of a repeated field is the list of its values."""
     values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -70,16 +64,12 @@ def _with_lists(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def disconnect_error() -> HTTPException:
-    """Return the exception for a request whose client has closed the connection. No client receives the
-    error.
-    """
+    """Return the exception for a request whose client has closed the connection."""
     return HTTPException(499, "The client has closed the connection.")
 
 
 class BodyLimit:
-    """Refuses a request whose body is larger than `limit` bytes. If the header `Content-Length` announces
-    more than `limit` bytes, the request is refused before its body arrives.
-    """
+    """Refuses a body of more than `limit` bytes, if possible by the header `Content-Length`."""
 
     def __init__(self, app: ASGIApp, limit: int):
         self._app = app

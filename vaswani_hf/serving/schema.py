@@ -1,9 +1,6 @@
-"""Defines the requests and the answers of the HTTP service. The service has two translation endpoints, and
-one request class for each endpoint.
-
-A request of `POST /translate` has the same fields as a request of LibreTranslate. The class
-`TranslationsRequest` defines the fields of a request of `POST /v1/translations`. Each request class converts
-its fields to a `Wanted` object, and converts the translations to the answer for the client.
+"""Defines the requests and the answers of the HTTP service: `LibreTranslateRequest` for `POST /translate`,
+and `TranslationsRequest` for `POST /v1/translations`. Each class converts the fields of a request to a
+`Wanted` object, and the translations to the answer for the client.
 """
 
 from collections.abc import Sequence
@@ -20,18 +17,9 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class WantedSettings:
-    """The settings of a request that determine the options of the translations. The settings contain no text
-    to translate, because the settings are the key under which the service caches the options.
-
-    Attributes:
-        num_alternatives (int): The number of translations of each text in addition to the best translation.
-        has_scores (bool): True if the answer must contain scores and the confidence of each word.
-        has_alignments (bool): True if the answer must contain word alignments.
-        is_streamed (bool): True if the service must send each part of the translation as soon as the part is
-            generated.
-        glossary (str, optional): The name of a glossary of the service.
-        min_confidence (float, optional): If the calibrated confidence of a translation is below this
-            probability, the answer contains an empty text instead of the translation.
+    """The settings of a request. The settings contain no text, because the service caches the translation
+    options by the settings. If the calibrated confidence of a translation is below the probability
+    `min_confidence`, the answer contains an empty text.
     """
 
     num_alternatives: int = 0
@@ -44,17 +32,8 @@ class WantedSettings:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The content of a client request: the texts, and the options of their translations.
-
-    Attributes:
-        texts (tuple): The source texts.
-        source (str): The source language, or "auto".
-        target (str, optional): The target language. May be None if only one target language is possible for
-            the source language.
-        target_prefix (str): The text that each translation must begin with.
-        must_contain (tuple): The phrases that each translation must contain.
-        is_html (bool): True if the texts are HTML documents.
-        settings (WantedSettings): The settings of the translations.
+    """The texts of a request, and the options of the translations. `source` may be "auto". `target` may be
+    None if the source language has only one target language.
     """
 
     texts: tuple[str, ...]
@@ -81,9 +60,8 @@ class ApiRequest(Protocol):
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
-        """Return the answer. `translations` contains one list for each source text: the translations of the
-        text, best first. `confidence` is the probability of the source language, if the service has detected
-        the language.
+        """Return the answer. `translations` contains a list for each source text, the best translation first.
+        `confidence` is the probability of a detected source language.
         """
         ...
 
@@ -96,7 +74,7 @@ class DetectRequest(BaseModel):
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
         """Validate the fields. Raise a ValueError that explains the first invalid field."""
-        # Ignore null and empty texts, because clients send null or an empty text for a field without a value.
+        # Clients send null or an empty text for a field without a value.
         given = {name: value for name, value in fields.items() if value not in (None, "")}
         try:
             return cls.model_validate(given)
@@ -119,9 +97,7 @@ class DetectRequest(BaseModel):
 
 
 class LibreTranslateRequest(DetectRequest):
-    """The fields of a `POST /translate` request. Unknown fields are ignored, as in LibreTranslate. A number
-    may be sent as text, because all values of an HTML form are text.
-    """
+    """The fields of a `POST /translate` request. Numbers may be text, because HTML forms contain only text."""
 
     source: str
     target: str
@@ -150,9 +126,7 @@ class LibreTranslateRequest(DetectRequest):
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
-        """Return the answer in the format of LibreTranslate. If the field `q` is a list of texts, each field
-        of the answer is a list with one value per text.
-        """
+        """Return the answer of LibreTranslate. If `q` is a list, each field of the answer is a list."""
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],
         }
@@ -169,9 +143,7 @@ class LibreTranslateRequest(DetectRequest):
 
 
 def _other_texts(translations: Sequence[Translation]) -> list[str]:
-    """Return the texts of all translations except the best translation, without duplicates and without empty
-    texts.
-    """
+    """Return the different texts of all translations except the best translation, without empty texts."""
     best, *others = [translation.text for translation in translations]
     return [text for text in dict.fromkeys(others) if text not in (best, "")]
 
@@ -275,8 +247,8 @@ class TranslationsRequest(Settings):
         }
 
     def _record(self, translation: Translation) -> dict[str, Any]:
-        """Return the fields of a translation that the client has requested. A `Translation` may have more
-        fields, because for example `min_confidence` needs the scores.
+        """Return the requested fields of a translation. The translation may have more fields, because for
+        example `min_confidence` needs the scores.
         """
         record = translation.as_dict()
         unwanted: tuple[str, ...] = () if self.scores else _SCORES

@@ -1,6 +1,4 @@
-"""Translates and scores texts: loads checkpoints by name, chooses the dtype, and translates with int8
-weights, with CTranslate2 or in several processes.
-"""
+"""Translates and scores texts: loading by name, dtypes, int8 weights, CTranslate2 and worker processes."""
 
 from .translator import Translator
 

@@ -1,6 +1,4 @@
-"""Defines the calibration of a checkpoint: a function that estimates the probability that a translation is
-good. The estimate uses the token probabilities of the translation.
-"""
+"""Estimates the probability that a translation is good, from the token probabilities of the translation."""
 
 import json
 import math
@@ -13,17 +11,13 @@ from ..model.translations_vaswani import Translation
 
 
 def features_of(translation: Translation) -> list[float]:
-    """Return the features of a translation: the constant 1, the mean log-probability of a token (nats), the
-    lowest log-probability of a token (nats), and the natural logarithm of the number of tokens.
-    """
+    """Return 1, the mean and the lowest log-probability (nats) of a token, and the log of the token count."""
     log_probs = translation.token_log_probs or [0.0]  # [T]
     return [1.0, math.fsum(log_probs) / len(log_probs), min(log_probs), math.log(len(log_probs))]
 
 
 class Calibration:
-    """Estimates the probability that a translation is good, with a logistic regression on the features that
-    `features_of` returns.
-    """
+    """Estimates the probability that a translation is good: a logistic regression on `features_of`."""
 
     def __init__(self, weights: list[float]):
         """`weights` has one weight for each feature that `features_of` returns."""
@@ -32,13 +26,12 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # Return 1 if the translation has no tokens, because only the translation of a blank source text
-            # has no tokens, and an empty translation of a blank text is correct.
+            # The translation of a blank text has no tokens, and is correct. A text that the language check
+            # copies has no tokens either.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)
-        # Limit the logit of the probability to the range from -30 to 30, because `math.exp` raises an
-        # OverflowError for large numbers.
+        # `math.exp` raises an OverflowError for large numbers.
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
 
 

@@ -1,7 +1,5 @@
-"""Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
-
-CTranslate2 does not validate the files that it loads. If a file is damaged, CTranslate2 may crash the process
-or write wrong translations.
+"""Validates the files of a CTranslate2 folder. If a file is damaged, CTranslate2 may crash the process or
+write wrong translations.
 """
 
 import struct
@@ -20,16 +18,13 @@ from ..model.inputs_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# The version of CTranslate2's binary format that `_shapes` can read. In files of other versions, the shapes
-# of the weights are not checked.
+# The version of CTranslate2's binary format that `_shapes` can read. Other versions are not checked.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """The content of a CTranslate2 folder, except for the weights. The tokens in each list are sorted by
-    token id.
-    """
+    """The content of a CTranslate2 folder without the weights. The lists of tokens are sorted by token id."""
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -39,9 +34,7 @@ class CTranslate2Files:
 
     @classmethod
     def read(cls, folder: Path) -> "CTranslate2Files":
-        """Read the files of a folder that `vaswani export` wrote. Raise an error if a file is missing or
-        damaged.
-        """
+        """Read a folder that `vaswani export` wrote. Raise an error if a file is missing or damaged."""
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise InvalidValueError(
                 f"`model` must be a folder that `vaswani export --format ctranslate2` wrote, but '{folder}' holds "
@@ -67,9 +60,7 @@ def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return a dict that maps the name of each weight to its shape. For an unknown version of CTranslate2's
-    binary format, return an empty dict.
-    """
+    """Map each weight to its shape. Return an empty dict for an unknown version of the binary format."""
     path = folder / MODEL_FILE
     if not path.is_file():
         _refuse(folder, MODEL_FILE, "must be a file, but is a folder")
@@ -96,9 +87,7 @@ def _unpack(file: BinaryIO, kinds: str) -> tuple[int, ...]:
 
 
 def _text(file: BinaryIO) -> str:
-    """Read a name from a CTranslate2 model file. Each name ends with a zero byte, and the zero byte is not
-    returned.
-    """
+    """Read a name, and remove the zero byte at the end of the name."""
     (length,) = _unpack(file, "H")
     return struct.unpack(f"{length}s", file.read(length))[0].removesuffix(b"\0").decode()
 
@@ -110,16 +99,13 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # Read the last byte of the weight, to check that the file is long enough. `seek` raises no error for a
-    # position after the end of the file.
+    # Read the last byte, because `seek` raises no error for a position after the end of the file.
     _unpack(file, "B")
     return name, shape
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """Return the tokens of the source or target vocabulary, sorted by token id. Raise an error if the
-    vocabulary does not match the model or the tokenizer.
-    """
+    """Return the tokens by id. Raise an error if the tokens do not fit the model or the tokenizer."""
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")
     tokens = read_json(folder, file, folder)

@@ -12,18 +12,15 @@ from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import Request
 from ..version import install_command
 
-# A function that returns the probability of each language for a text. The languages are codes of ISO 639-1,
-# such as "en".
+# Returns the probability of each language (a code of ISO 639-1, such as "en") for a text.
 LanguageDetector = Callable[[str], Mapping[str, float]]
 
-# A text counts as a text in another language if the detector gives the source language a probability below
-# `_LEAST_PROBABILITY`. The limit was tested with py3langid 0.4.0 (scripts/benchmarks/serving.md). Of texts in
-# the source language, 0 % of 1,000 sentences and 0.6 % of 1,000 texts of two words were wrongly classified as
-# another language. Of texts in another language, 98.5 % of 2,000 sentences and 71.6 % of 1,000 texts of two
-# words were correctly classified as another language.
+# If the detector gives the source language a lower probability, the text counts as a text in another
+# language. In scripts/benchmarks/serving.md, py3langid 0.4.0 wrongly classified 0 % of 1,000 sentences and
+# 0.6 % of 1,000 texts of two words in the source language. py3langid correctly classified 98.5 % of 2,000
+# sentences and 71.6 % of 1,000 texts of two words in another language.
 _LEAST_PROBABILITY = 0.01
-# The language of a text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have
-# the same short words, such as "OK".
+# A text with fewer letters is not checked, because many languages have the same short words, such as "OK".
 _LEAST_LETTERS = 5
 
 
@@ -33,9 +30,7 @@ def has_detector() -> bool:
 
 
 def load_detector() -> LanguageDetector:
-    """Return the language detector of py3langid. The detector loads its model in the first call, because
-    decompressing the model takes 0.4 s. The wheel of py3langid contains the model, so nothing is downloaded.
-    """
+    """Return the detector of py3langid. The detector loads its model in the first call (0.4 s)."""
     if not has_detector():
         raise InvalidValueError(
             f"`--language_check` needs the library py3langid; run `{install_command('language_check')}`."
@@ -51,16 +46,9 @@ def _identifier() -> Any:
 
 
 class LanguageCheck:
-    """Checks whether texts are in the source language of a model.
-
-    Args:
-        language (str): The source language of the model, such as "en".
-        action (str): The action for a text in another language: "pass" returns the text without a
-            translation, and "refuse" raises a ValueError.
-        detector (callable): A function that returns the probability of each language for a text.
-
-    Raises:
-        ValueError: If the detector does not support the language `language`.
+    """Checks whether texts are in the source language `language` of a model, such as "en". For a text in
+    another language, the action "pass" returns the text without a translation, and the action "refuse" raises
+    a ValueError. A language that `detector` does not support also raises a ValueError.
     """
 
     def __init__(self, language: str, action: Literal["pass", "refuse"], detector: LanguageDetector):
@@ -74,10 +62,8 @@ class LanguageCheck:
         self._detector = detector
 
     def __call__(self, request: Request) -> Request:
-        """Return the request unchanged if its text is in the source language. If the text is in another
-        language, raise a ValueError (action "refuse"), or return the request with `is_copied` set to True
-        (action "pass"). For a request with `is_copied`, the translator returns the text without a
-        translation.
+        """Return the request. For a text in another language, set `is_copied` (action "pass"), so that the
+        translator returns the text without a translation, or raise a ValueError (action "refuse").
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request
@@ -93,9 +79,7 @@ class LanguageCheck:
 
 
 def check_of_checkpoint(name: str, action: Literal["pass", "refuse"]) -> LanguageCheck:
-    """Return a `LanguageCheck` for the source language of a checkpoint. The function reads the source
-    language from the files of the checkpoint `name`.
-    """
+    """Return a `LanguageCheck` for the source language that the checkpoint records."""
     languages = recorded_languages(checkpoint_folder(name))
     if languages is None:
         raise InvalidValueError(

@@ -1,6 +1,5 @@
-"""Chooses the dtype in which a translator computes. The dtype "auto" chooses bfloat16 if bfloat16 is fast on
-the device, and if the first texts have the same translations in bfloat16 and in float32. Otherwise, "auto"
-chooses float32.
+"""Chooses the dtype of a translator. The dtype "auto" chooses bfloat16 if bfloat16 is fast on the device and
+gives the same translations of the first texts as float32, otherwise float32.
 """
 
 import copy
@@ -21,20 +20,16 @@ from ..model.translator_vaswani import BaseTranslator
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# To choose the dtype, `choose_dtype` compares the translations of at most `NUM_COMPARED` texts in float32 and
-# in bfloat16. A few texts are enough to detect a model for which bfloat16 is not precise enough. If a single
-# translation differs between float32 and bfloat16, `choose_dtype` does not choose bfloat16. With 100 texts,
-# `choose_dtype` would reject bfloat16 even for suitable models, because rounding can change a translation if
-# two hypotheses have almost the same score.
+# The maximum number of texts that `choose_dtype` compares. A few texts are enough to detect a model for which
+# bfloat16 is not precise enough. With 100 texts, `choose_dtype` would reject bfloat16 even for suitable
+# models, because rounding can change a translation if two hypotheses have almost the same score.
 NUM_COMPARED = 8
-# Only one thread chooses the dtype of a translator, because several threads may use the translator.
+# Several threads may use one translator.
 _DECIDING = threading.Lock()
 
 
 def checked_dtype(dtype: Any) -> torch.dtype | str | None:
-    """Convert the argument `dtype`, such as "bfloat16", to a torch.dtype. "auto" and None (the dtype of the
-    checkpoint) are returned unchanged.
-    """
+    """Convert a name such as "bfloat16" to a torch.dtype. Return "auto" and None unchanged."""
     if dtype is None or dtype in ("auto", *DTYPES.values()):
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -48,9 +43,7 @@ def choose_dtype(
     translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions
 ) -> None:
     """Change a translator from float32 to bfloat16 if both dtypes give the same translations of the first
-    texts.
-
-    If all texts are blank, `choose_dtype` compares nothing, and the next call chooses the dtype.
+    texts. If all texts are blank, the next call chooses the dtype.
     """
     with _DECIDING:
         compared: list[Any] = [request for request in requests if has_text(request)][:NUM_COMPARED]
@@ -84,9 +77,7 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """Translate requests with the float32 translator and with the bfloat16 translator, without sampling.
-    Return the number of requests with equal translations in float32 and bfloat16.
-    """
+    """Return the number of requests with equal translations in float32 and bfloat16, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}
@@ -104,18 +95,15 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # If a translation raises an error, choose float32, and do not raise the error. After
-            # `choose_dtype`, the translator translates the same texts again in float32, and raises an error
-            # that also occurs in float32.
+            # Choose float32. The translator then translates the same texts again in float32, and raises an
+            # error that also occurs in float32.
             return 0
     return sum(map(str.__eq__, expected, found))
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Suppress warnings during the comparison of the dtypes, because the translator translates the same texts
-    again and then logs the same warnings.
-    """
+    """Suppress warnings, because the translator later translates the same texts and logs the warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,13 +1,12 @@
 """Replaces the weights of linear layers by int8 weights, for translation on the CPU. The library torchao
 quantizes the weights, and int8 kernels of PyTorch multiply the matrices.
 
-If PyTorch has no int8 kernel for the processor, torchao not only quantizes the weights, but also multiplies
-the matrices. torchao is slower than an int8 kernel, because torchao needs about twelve operations per layer.
-On a processor without int8 instructions, torchao is much slower than float32
+Without an int8 kernel for the processor, torchao also multiplies the matrices, in about twelve operations per
+layer. On a processor without int8 instructions, torchao is much slower than float32
 (scripts/benchmarks/generation.md).
 
 In tensor shapes, R is the number of rows of hidden states, I the number of input features of a linear layer,
-and O the number of its output features.
+and O the number of output features.
 """
 
 import warnings
@@ -22,9 +21,9 @@ from ..model.errors_vaswani import InvalidValueError
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore an `Int8Weight` supports only the methods in `_HARMLESS`.
-# The methods in `_HARMLESS` do not read the values of the weight. An `Int8Weight` does not support the
-# attributes in `_VIEWS`, such as `T`, because the returned tensor would have no valid values.
+# The methods and attributes of an `Int8Weight` that are allowed and refused. An `Int8Weight` stores no float
+# values. The methods in `_HARMLESS` do not read values. The tensors of the attributes in `_VIEWS` would have
+# no valid values.
 _HARMLESS = {
     "dim",
     "size",
@@ -45,12 +44,12 @@ _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
-    """The int8 weight [O, I] of a linear layer.
+    """The int8 weight [O, I] of a linear layer. `product` computes the output of the layer from the states
+    and the bias.
 
-    The attribute `product` is a function that computes the output of the layer from the states and the bias.
-    Except for `nn.functional.linear`, all operations that need the values of the weight raise an error.
-    Therefore an `Int8Weight` cannot be saved, moved, copied or trained. A layer with an `Int8Weight` is still
-    an `nn.Linear`, because the fast code paths of this package expect an `nn.Linear`.
+    Except for `nn.functional.linear`, all operations on the values of the weight raise an error. Therefore an
+    `Int8Weight` cannot be saved, moved, copied or trained. The layer is still an `nn.Linear`, because the
+    fast code paths of this package expect an `nn.Linear`.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -75,9 +74,7 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Raise an error if the argument `quantization` is unknown, or does not work with the dtype, the device
-    or the installed libraries.
-    """
+    """Raise an error if `quantization` is unknown, or does not fit the dtype, the device or the libraries."""
     if quantization is None:
         return
     if quantization != "int8":
@@ -101,31 +98,26 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 
 
 def quantize(model: Any) -> Any:
-    """Replace the weights of the linear layers of a model by int8 weights, and return the same model object.
-
-    The model must be in float32 and on the CPU. Embeddings stay in float32, even if an embedding shares its
-    weight with the output projection.
+    """Replace the weights of the linear layers of a float32 model on the CPU by int8 weights, in place.
+    Embeddings stay in float32, even if an embedding shares its weight with the output projection.
     """
     kernel = _kernel()
     reduce_range = kernel is not None and _overflows(kernel)
     for module in model.modules():
-        # torchao cannot quantize a layer with only one input feature. A position encoding class of a user may
-        # contain a layer with one input feature.
+        # torchao cannot quantize a layer with one input feature. A position encoding class of a user may
+        # contain such a layer.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel, reduce_range)
     return model
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Return the faster of `_with_fbgemm` and `_with_onednn` on this processor. Return None if neither
-    `_with_fbgemm` nor `_with_onednn` works on this processor. torchao then computes the linear layers.
-    """
+    """Return the faster int8 kernel of this processor, or None if torchao must multiply the matrices."""
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Otherwise prefer FBGEMM. On a
-    # processor with AVX2, oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the
-    # time for one sentence. `_with_fbgemm` needs the function `quantize_per_channel`, and a later version of
-    # PyTorch may remove `quantize_per_channel`.
+    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. With AVX2, oneDNN needs the same
+    # time as FBGEMM for a batch of 64 sentences, but twice the time for one sentence. FBGEMM needs
+    # `quantize_per_channel`, and a later version of PyTorch may remove `quantize_per_channel`.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -134,11 +126,8 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
 
 def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool:
     """Return True if a kernel adds two products in a 16-bit integer, so that the sum of the largest products
-    overflows.
-
-    The function lets the kernel multiply the largest int8 weights by the largest inputs, and checks the
-    results of the kernel. The function does not read the list of processor instructions, because environment
-    variables such as ONEDNN_MAX_CPU_ISA can turn off listed instructions.
+    overflows. Do not read the list of processor instructions instead, because environment variables such as
+    ONEDNN_MAX_CPU_ISA can turn off listed instructions.
     """
     weight = torch.full((16, 64), 127, dtype=torch.int8)
     multiply = kernel(weight, torch.full((16,), 1 / 127))
@@ -147,9 +136,7 @@ def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool
 
 
 def _in_int8(weight: torch.Tensor, kernel: Callable | None, reduce_range: bool) -> nn.Parameter:
-    """Return the int8 weight of a layer with the float32 weight `weight`. With `reduce_range`, each value of
-    the int8 weight uses 7 bits instead of 8 bits.
-    """
+    """Return the int8 weight of a float32 weight, with 7 bits per value if `reduce_range` is true."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, PerRow, quantize_
 
     if kernel is None:
@@ -164,11 +151,9 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None, reduce_range: bool) 
 
 
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return the output [..., O] of a linear layer for states [..., I].
-
-    `multiply` multiplies rows [R, I] by the int8 weight. Before the multiplication, each row of the states is
-    divided by its own largest absolute value. Therefore the result for a row does not depend on other rows of
-    the batch.
+    """Return the output [..., O] of a linear layer for states [..., I]. `multiply` multiplies rows [R, I] by
+    the int8 weight. Each row is divided by its own largest absolute value, so that the result for a row does
+    not depend on other rows of the batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -178,9 +163,7 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies input rows [R, I] by an int8 weight [O, I] with the library FBGEMM.
-    `scales` [O] are the scales of the weight. All values in the input rows must be from -1 to 1.
-    """
+    """Return a function that multiplies rows [R, I] (from -1 to 1) by a weight [O, I] with scales [O]."""
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
@@ -196,17 +179,14 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies input rows [R, I] by an int8 weight [O, I] with the library oneDNN.
-    `scales` [O] are the scales of the weight. All values in the input rows must be from -1 to 1.
-    """
+    """Return a function that multiplies rows [R, I] (from -1 to 1) by a weight [O, I] with scales [O]."""
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Multiply the scales of the weight by the scale of the input rows, and pass 1.0 to oneDNN as the scale of
-    # the input rows. If oneDNN received the two scales separately, some oneDNN kernels would multiply an
-    # integer sum by the row scale and then by the weight scale. Other oneDNN kernels would multiply the
-    # integer sum by the product of the two scales. oneDNN chooses the kernel by the number of input rows.
-    # Therefore the rounding errors of an input row would depend on the number of input rows.
+    # Pass the product of both scales as the scale of the weight. With two separate scales, some kernels would
+    # multiply an integer sum by one scale after the other, and other kernels by the product of the scales.
+    # oneDNN chooses the kernel by the number of rows. Therefore the rounding errors of a row would depend on
+    # the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

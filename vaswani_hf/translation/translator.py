@@ -1,6 +1,4 @@
-"""Defines `Translator`, which extends `BaseTranslator` with loading by name, the dtype "auto" and int8
-weights.
-"""
+"""Defines `Translator`: `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -36,8 +34,7 @@ class Translator(BaseTranslator):
         2
     """
 
-    # `makes_trees` is True in the class `Parser`, because `Parser` loads only parsing models. `makes_trees`
-    # is False in `Translator`, because `Translator` loads only translation models.
+    # True in the class `Parser`, because `Parser` loads only parsing models.
     makes_trees = False
     # True if the dtype is "auto", and the translator has not yet chosen between float32 and bfloat16.
     is_undecided = False
@@ -124,8 +121,7 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # If all texts so far are blank, read `options.window` more requests, because the choice of the dtype
-        # needs a text to translate.
+        # If all texts so far are blank, read more requests, because the choice needs a text to translate.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)
@@ -133,9 +129,7 @@ class Translator(BaseTranslator):
 
 
 def checked_device(name: str) -> torch.device:
-    """Convert a name such as "cpu" or "cuda:1" to a device. Raise an error if this machine has no such
-    device.
-    """
+    """Convert a name such as "cuda:1" to a device. Raise an error if this machine has no such device."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

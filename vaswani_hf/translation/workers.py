@@ -1,6 +1,4 @@
-"""Translates texts in this process or in several worker processes. Each worker process loads its own
-translator.
-"""
+"""Translates texts in this process or in several worker processes. Each process loads its own translator."""
 
 import multiprocessing
 import pickle
@@ -22,9 +20,9 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# A window is a group of requests. The main process sends a window only if fewer than `_WINDOWS_PER_WORKER`
-# windows per worker process have been sent but not yet yielded. `_WINDOWS_PER_WORKER` is above 1, so that a
-# worker process is not idle while another worker process translates an earlier window.
+# The maximum number of windows (groups of requests) per worker process that have been sent but not yet
+# yielded. The maximum is above 1, so that a worker process is not idle while another worker process
+# translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -37,44 +35,32 @@ def translate_remaining(
     num_workers: int,
     dtype: str | None,
 ) -> Generator[Any, None, None]:
-    """Yield the translations of all requests after the first `done` requests.
+    """Yield the translations of all requests after the first `done` requests. The caller must close the
+    generator to end the worker processes.
 
-    A window is a group of requests that are read and sorted together. A window contains `options.window`
-    requests. With several worker processes and no random seed, a window contains fewer requests:
-    `options.window / num_workers`. If one window contains all remaining requests, the calling process
-    translates the requests, because starting worker processes would take longer than the translation.
-
-    The caller must close the generator to end the worker processes.
-
-    Args:
-        load: A picklable function that loads the translator. The argument `dtype` of `load` replaces the
-            dtype of the translator.
-        requests: All requests of the input.
-        options: The options of the translator.
-        done: The number of requests that an earlier run has translated.
-        num_workers: The number of processes.
-        dtype: The value of `--dtype`. With "auto", the calling process chooses the dtype for all worker
-            processes.
+    The calling process translates the requests if one window (a group of `options.window` requests) contains
+    all remaining requests, because starting worker processes would take longer. `load` is a picklable
+    function that loads the translator. The argument `dtype` of `load` replaces the dtype of the translator.
+    With the dtype "auto", the calling process chooses the dtype for all worker processes.
     """
     window = options.window
     if num_workers > 1 and options.seed is None:
         window = -(-window // num_workers)
-    # With a seed, do not divide the window size by the number of processes, because the sampled tokens depend
-    # on the window size. A resumed run translates a whole window again, because the rounding errors of a
-    # sentence depend on the other sentences of its batch.
+    # With a seed, do not divide the window size, because the sampled tokens depend on the window size. A
+    # resumed run translates a whole window again, because the rounding errors of a sentence depend on the
+    # other sentences of the batch.
     begin = done - done % window
     translator = None
     if num_workers == 1 or dtype == "auto":
         translator = load()
-        # Choose the dtype from the first requests of the input, also in a resumed run, so that all processes
-        # and runs use the same dtype.
+        # Choose the dtype from the first requests, also in a resumed run, so that all processes and runs use
+        # the same dtype.
         requests = translator.after_choosing_dtype(requests, options)
     options = replace(options, window=window)
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
     if num_workers > 1:
-        # Read `window + 1` requests to find out whether the input is longer than one window. Start worker
-        # processes only if the input is longer than one window.
+        # Start worker processes only if the input is longer than one window.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
@@ -100,18 +86,16 @@ def translate_in_processes(
     num_workers: int,
     first_line: int = 1,
 ) -> Iterator[Any]:
-    """Translate groups of requests, called windows, in several processes. Yield the translations in the order
-    of the requests.
+    """Translate windows (groups of requests) in several processes. Yield the translations in the order of the
+    requests.
 
-    The function starts at most one worker process for each window (group of requests). `load` is a picklable
-    function that loads the translator. Each worker process calls `load`. The worker processes share the CPU
-    threads of the calling process, and end when the iterator ends. A caller that does not read the iterator
-    to its end must close the iterator. A script must call `translate_in_processes` under `if __name__ ==
-    "__main__":`, because each worker process imports the script.
+    `load` is a picklable function that each worker process calls. The worker processes share the CPU threads
+    of the calling process, and end when the iterator ends or is closed. A script must call
+    `translate_in_processes` under `if __name__ == "__main__":`, because each worker process imports the
+    script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Read the first `num_workers` windows (groups of requests) before the worker processes start. If there
-    # are fewer windows than `num_workers`, start fewer worker processes.
+    # Start at most one worker process for each window.
     first = list(islice(windows, num_workers))
     if not first:
         return
@@ -129,7 +113,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # A terminal sends Ctrl-C (SIGINT) to all processes. The worker processes ignore SIGINT, and the main
+    # A terminal sends Ctrl-C (SIGINT) to all processes. The worker processes ignore SIGINT, because the main
     # process ends the worker processes.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
@@ -139,8 +123,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the main process's copy of `of_worker`, the worker's end of the connection. Otherwise, the
-            # main process would not notice that the worker process has ended.
+            # Without this copy, the main process notices the end of the worker process.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -152,9 +135,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 def _work(
     connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
 ) -> None:
-    """The main function of a worker process: receive windows (groups of requests) from `connection` and
-    translate them, until the main process closes the connection.
-
+    """The main function of a worker process: translate windows until the main process closes the connection.
     `user_files` are Python files in which the user has registered classes.
     """
     from transformers.utils.logging import disable_progress_bar
@@ -169,8 +150,7 @@ def _work(
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # If a request fails, send the error together with the translations of the requests before the failed
-        # request.
+        # Send an error together with the translations of the requests before the failed request.
         done, failure = [], None
         try:
             translator = translator or load()
@@ -181,14 +161,12 @@ def _work(
         try:
             connection.send((done, failure))
         except ConnectionError:
-            # End without an error, because a closed connection means that the main process has ended.
+            # A closed connection means that the main process has ended.
             return
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return `error` if `error` can be pickled and sent to the main process. Otherwise, return a
-    `ChildProcessError` that contains the type and the message of `error`.
-    """
+    """Return `error`, or a `ChildProcessError` with the type and the message if `error` cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -207,9 +185,7 @@ def _in_order(
     windows: Iterator[tuple[list[Request], int]],
     options: TranslationOptions,
 ) -> Iterator[Any]:
-    """Send windows (groups of requests) to idle processes, and yield the translations in the order of the
-    windows.
-    """
+    """Send windows to idle processes, and yield the translations in the order of the windows."""
     idle = list(workers)
     busy: dict[Any, int] = {}
     finished: dict[int, tuple[list[Any], Exception | None]] = {}
@@ -234,7 +210,7 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        # Do not call `wait` with an empty list of connections, because `wait` would never return.
+        # With an empty list of connections, `wait` would never return.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
