@@ -70,6 +70,7 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
     assert names == [
         ("MarianMT", "float32", "measured"),
         ("CTranslate2", "float32", "measured"),
+        ("CTranslate2", "float16", "measured"),
         ("CTranslate2", "int8", "measured"),
     ]
     for row, baseline in zip(rows[:2], (own, exact), strict=True):
@@ -77,9 +78,9 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
         assert (row["changed"], row["message"]) == (0, "")
         assert row["length_penalty"] == baseline["length_penalty"]
         assert row["bleu"] == baseline["bleu"]
-    assert rows[2]["largest_difference"] > 1e-4
+    assert 1e-4 < rows[3]["largest_difference"] > rows[2]["largest_difference"]
     assert printed.out.count("| 0 of 10 |") >= 2
-    assert "2 of 3: CTranslate2 (float32): largest difference" in printed.err
+    assert "2 of 4: CTranslate2 (float32): largest difference" in printed.err
     # The model card shows the certificate, unless the weights have changed.
     card = str(model_card(checkpoint, "user/words"))
     assert f"on 10 sentences of\n`test.en` ({certificate['hardware']})." in card
@@ -102,7 +103,7 @@ def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_base
     (folder / "generation_config.json").write_text(json.dumps(config | search))
     rows = certify(folder, SOURCES, REFERENCES, formats=["marian", "ctranslate2"]).rows
 
-    assert [row.length_penalty for row in rows] == ["gnmt 0.6", "power 1", "power 1"] + ["gnmt 0.6"] * 2
+    assert [row.length_penalty for row in rows] == ["gnmt 0.6", "power 1", "power 1"] + ["gnmt 0.6"] * 3
     for row in rows[2:4]:
         assert (row.changed, row.message) == (0, "")
 
@@ -160,7 +161,7 @@ def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkey
     rows = {(row.engine, row.weights): row for row in certificate.rows}
     assert rows["MarianMT", "float32"].status == "not expressible"
     assert "`attention_window` is 2, which MarianMT cannot express" in rows["MarianMT", "float32"].message
-    for weights in ("float32", "int8"):
+    for weights in ("float32", "float16", "int8"):
         row = rows["CTranslate2", weights]
         assert row.status == "not installed"
         assert row.message.startswith("not installed; install it with `pip install 'ctranslate2")

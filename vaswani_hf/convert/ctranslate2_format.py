@@ -41,5 +41,5 @@ CTRANSLATE2 = ExportFormat(
     needs_tokenizers=True,
     keeps_recipe=True,
     engine=CTranslate2Engine,
-    certified=("float32", "int8"),
+    certified=("float32", "float16", "int8"),
 )
