@@ -149,13 +149,12 @@ class Parsing(Task):
     ) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
         gold = [tree_from_text(text) if text else Tree((), (), ()) for text in test["target"]]
-        scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
-        trees = scores.pop("trees")
+        trees, scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
         line = (
-            f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall "
-            f"{scores['recall']:.2f} · exact match {scores['exact_match']:.1f} %"
+            f"test: F1 {scores.f1:.2f} · precision {scores.precision:.2f} · recall {scores.recall:.2f} · "
+            f"exact match {scores.exact_match:.1f} %"
         )
-        return Scores(scores, [line], trees_as_lines(trees))
+        return Scores(scores.as_json(), [line], trees_as_lines(trees))
 
     def card_words(
         self, record: DataRecord, data: TreebankData | None, test: dict[str, Any], repo_id: str

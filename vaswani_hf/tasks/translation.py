@@ -372,11 +372,10 @@ class Translation(Task):
         # Score the whole test set, as `vaswani evaluate` does. The translation of an empty source is an empty
         # text.
         targets = list(test["target"])
-        measured = translate_and_measure(
+        translations, measured = translate_and_measure(
             translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
         )
-        translations = measured.pop("translations")
-        scores = self.score_outputs(translations, targets, evaluation) | measured
+        scores = self.score_outputs(translations, targets, evaluation) | measured.as_json()
         lines = [
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
             f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"
