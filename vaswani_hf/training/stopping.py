@@ -225,7 +225,7 @@ class GracefulShutdown:
 
 
 @contextlib.contextmanager
-def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
+def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
     """Context manager that replaces the error that gloo or NCCL raises after another process of the run has
     ended. The message of the new error says how to continue the run.
     """
