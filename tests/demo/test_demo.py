@@ -5,13 +5,12 @@ import socket
 import pytest
 
 from vaswani_hf.cli import demo
-from vaswani_hf.demo.models import load_models
+from vaswani_hf.demo.models import load_directions
 
 gradio = pytest.importorskip("gradio", reason="the extra `demo` is not installed")
 
 from vaswani_hf.demo.interface import (  # noqa: E402
     LONGEST_TEXT,
-    Direction,
     _Actions,
     alignment_as_html,
     translations_as_html,
@@ -65,14 +64,14 @@ def test_a_port_in_use_is_one_sentence(vaswani, copier_checkpoint):
 
 
 def test_every_sentence_of_a_text_is_translated(copier_checkpoint):
-    [model] = load_models([copier_checkpoint], "cpu")
-    actions = _Actions([Direction(**vars(model))])
+    [direction] = load_directions([copier_checkpoint], "cpu")
+    actions = _Actions([direction])
     text = "der Hund läuft\n\nzwei, nein\nÖl"
-    assert actions.translate(model.label, text, 4, 1)[0] == text
+    assert actions.translate(direction.label, text, 4, 1)[0] == text
     with pytest.raises(
         gradio.Error, match=f"at most {LONGEST_TEXT:,} characters, but has {LONGEST_TEXT + 1:,}"
     ):
-        actions.translate(model.label, "a" * (LONGEST_TEXT + 1), 4, 1)
+        actions.translate(direction.label, "a" * (LONGEST_TEXT + 1), 4, 1)
 
 
 def test_texts_are_not_read_as_html():
@@ -84,3 +83,10 @@ def test_texts_are_not_read_as_html():
     # The second sentence of a text without spaces belongs to the same word of the text.
     assert alignment_as_html("一。二。", "x y", "0-0 1-1").count("<line ") == 1
     assert alignment_as_html("x", "y", "") == "" and words_as_html([]) == ""
+
+
+def test_models_of_one_direction_have_their_names_in_the_labels(both_directions):
+    first, second = both_directions
+    (second / "results.json").write_text((first / "results.json").read_text())
+    labels = [direction.label for direction in load_directions([str(first), str(second)], "cpu")]
+    assert labels == ["en → de (copier_en_de)", "en → de (copier_de_en)"]

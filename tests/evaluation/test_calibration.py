@@ -21,11 +21,11 @@ def test_a_fitted_calibration_finds_the_probabilities_of_the_data():
         good.append(rng.random() < math.exp(2 * log_probs[0]))
     fitted = fit_calibration(translations[:2000], good[:2000])
     results = reliability(fitted, translations[2000:], good[2000:])
-    assert results["calibration_error"] < 5
-    assert sum(point["sentences"] for point in results["curve"]) == 2000
+    assert results.calibration_error < 5
+    assert sum(point.sentences for point in results.curve) == 2000
     # If a calibration always reports full confidence, its error is the share of bad translations.
     sure = reliability(Calibration([100.0, 0.0, 0.0, 0.0]), translations, good)
-    assert sure["calibration_error"] == pytest.approx(100 * (1 - sum(good) / 4000))
+    assert sure.calibration_error == pytest.approx(100 * (1 - sum(good) / 4000))
 
 
 def test_a_calibration_is_written_checked_and_withholds_translations(

@@ -9,7 +9,7 @@ from vaswani_hf.parsing.bracketing import bracketing_scores
 
 def scores(gold, predicted):
     found = bracketing_scores([tree_from_text(gold)], [tree_from_text(predicted)])
-    return found["gold_brackets"], found["predicted_brackets"], found["matched_brackets"]
+    return found.gold_brackets, found.predicted_brackets, found.matched_brackets
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,8 @@ def test_the_scores_are_those_of_all_sentences_together():
     ]
     predicted = [gold[0], tree_from_text("(S (NP (NN a)) (VP (VB b) (NN c)))")]
     found = bracketing_scores(gold, predicted)
-    assert found["precision"] == 100 and found["recall"] == pytest.approx(100 * 6 / 7)
-    assert (
-        found["f1"] == pytest.approx(100 * 12 / 13) and found["exact_match"] == 50 and found["sentences"] == 2
-    )
+    assert found.precision == 100 and found.recall == pytest.approx(100 * 6 / 7)
+    assert found.f1 == pytest.approx(100 * 12 / 13) and found.exact_match == 50 and found.sentences == 2
 
 
 def test_trees_of_other_words_are_refused():

@@ -172,9 +172,9 @@ def test_the_parser_is_scored_on_sentences_of_any_words(random_parser):
         tree_from_text("(S (NP (-LRB- -LRB-) (NN 1\u00a0000) (-RRB- -RRB-)) (VP (VB go)))"),
         tree_from_text("(S (-NONE- *) (NN b))"),
     ]
-    scores = evaluate_parser(random_parser, gold, num_beams=1)
-    assert scores["sentences"] == 2 and scores["gold_brackets"] == 4
-    assert [tree.words for tree in scores["trees"]] == [tree.words for tree in gold]
+    trees, scores = evaluate_parser(random_parser, gold, num_beams=1)
+    assert scores.sentences == 2 and scores.gold_brackets == 4
+    assert [tree.words for tree in trees] == [tree.words for tree in gold]
 
 
 def test_a_sentence_longer_than_the_positions_is_refused(tokenizers):

@@ -23,7 +23,7 @@ from vaswani_hf.tasks.language_modeling import (
     MaskedLanguageModeling,
     MaskingCollator,
     evaluate_texts,
-    scores_of_texts_as_text,
+    text_scores_as_text,
 )
 from vaswani_hf.training import InterruptedRunError, train
 
@@ -181,7 +181,7 @@ def test_a_tokenizer_keeps_its_pieces_in_another_task():
 def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
     model, tokenizer = CLASSES[task].from_pretrained(trained[task]).eval(), load_tokenizers(trained[task])[0]
     scores = evaluate_texts(model, tokenizer, TEXTS, tokens_per_batch=30)
-    assert scores["texts"] == 2 and caplog.messages == ["1 of 3 texts are empty and are left out."]
+    assert scores.texts == 2 and caplog.messages == ["1 of 3 texts are empty and are left out."]
     if task == "causal_lm":
         nats, count = 0.0, 0
         for text in TEXTS:
@@ -191,14 +191,14 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
                 nats -= log_probs.gather(1, ids[0, 1:, None]).sum().item()
                 count += ids.shape[1] - 1
         num_bytes = sum(len(text.encode()) + 1 for text in TEXTS if text)
-        assert scores["tokens"] == count and scores["loss"] == pytest.approx(nats / count, rel=1e-4)
-        assert scores["bits_per_byte"] == pytest.approx(nats / num_bytes / np.log(2), rel=1e-4)
-        assert f"bits per byte {scores['bits_per_byte']:.4f}" in scores_of_texts_as_text(scores)
+        assert scores.tokens == count and scores.loss == pytest.approx(nats / count, rel=1e-4)
+        assert scores.bits_per_byte == pytest.approx(nats / num_bytes / np.log(2), rel=1e-4)
+        assert f"bits per byte {scores.bits_per_byte:.4f}" in text_scores_as_text(scores)
     else:
-        assert "bits per byte" not in scores_of_texts_as_text(scores)
-        again = evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
+        assert "bits_per_byte" not in scores.as_json() and "bits per byte" not in text_scores_as_text(scores)
+        again = evaluate_texts(model, tokenizer, TEXTS).as_json() | {"seconds": scores.seconds}
         # Batches of another size give other rounding errors, so allow a small difference.
-        assert scores == pytest.approx(again, rel=1e-5)
+        assert scores.as_json() == pytest.approx(again, rel=1e-5)
     with pytest.raises(
         ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"
     ):

@@ -219,7 +219,7 @@ def new_folder(output: Path) -> Iterator[Path]:
         # time on a file system without locks.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
-            with naming_the_folder(output):
+            with explain_write_errors(output):
                 yield folder
                 open_to_readers(folder)
                 _put_in_place(folder, output)
@@ -266,8 +266,10 @@ class WriteError(OSError):
 
 
 @contextlib.contextmanager
-def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Context manager that converts an error of a full or broken disk to a `WriteError` with the folder."""
+def explain_write_errors(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
+    """Context manager that converts an error of a full or broken disk to a `WriteError` that names the
+    folder, because the error messages of other libraries may not name the folder.
+    """
     try:
         yield
     except WriteError:

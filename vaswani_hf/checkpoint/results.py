@@ -15,7 +15,10 @@ from .files import RESULTS_FILE, finite, write_whole
 
 
 class Record(BaseModel):
-    """Base class of `Results` and its parts. A later version of the package can write unknown keys."""
+    """Base class of `Results`, of its parts, and of the results that `vaswani evaluate --json` prints. The
+    field names are the keys of the JSON object. A JSON object can have unknown keys, because a later version
+    of the package can write new keys.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow")
 

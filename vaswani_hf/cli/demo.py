@@ -35,20 +35,19 @@ def run(options: DemoOptions) -> None:
         raise InvalidValueError(
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )
-    from ..demo.models import load_models
+    from ..demo.models import load_directions
     from ..serving.server import listening_socket
 
     # gradio opens the port itself. Open the port once before the models are loaded, so that an error about the
     # port is reported immediately.
     with listening_socket(options.host, options.port) as listening:
         port = listening.getsockname()[1]
-    models = load_models(options.models, options.device)
-    # Import gradio after the models have been loaded, because the import takes seconds and an error about a
-    # model must be reported early.
-    from ..demo.interface import Direction, launch
+    directions = load_directions(options.models, options.device)
+    # `load_directions` imports gradio after it has loaded the models.
+    from ..demo.interface import launch
 
     launch(
-        [Direction(**vars(model)) for model in models],
+        directions,
         " and ".join(Path(name).name for name in options.models),
         server_name=options.host,
         server_port=port,

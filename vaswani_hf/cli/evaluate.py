@@ -250,7 +250,7 @@ def run(options: EvaluateOptions) -> None:
 def _evaluate_text_file(options: EvaluateOptions) -> "Report":
     """Compute the perplexity of a language model on the texts of a file."""
     from ..evaluation.systems import Report
-    from ..tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
+    from ..tasks.language_modeling import evaluate_text_file, text_scores_as_text
 
     scores = evaluate_text_file(
         options.model_name,
@@ -259,7 +259,7 @@ def _evaluate_text_file(options: EvaluateOptions) -> "Report":
         dtype=options.dtype,
         tokens_per_batch=options.tokens_per_batch,
     )
-    return Report(scores, scores_of_texts_as_text(scores))
+    return Report(scores.as_json(), text_scores_as_text(scores))
 
 
 def _evaluate_trees(options: EvaluateOptions) -> "Report":
@@ -272,11 +272,11 @@ def _evaluate_trees(options: EvaluateOptions) -> "Report":
     gold = bracketing.read_gold_trees(treebank)
     if _is_file(options.model_name):
         scores = bracketing.score_tree_file(options.model_name, gold, treebank)
-        return Report(scores, bracketing.scores_as_text(scores))
+        return Report(scores.as_json(), bracketing.bracketing_scores_as_text(scores))
     parser = Parser.from_pretrained(options.model_name, options.device, **options.precision)
-    scores = bracketing.evaluate_parser(parser, gold, **options.translation_settings())
-    trees = bracketing.trees_as_lines(scores.pop("trees"))
-    return Report(scores, bracketing.scores_as_text(scores), trees)
+    trees, scores = bracketing.evaluate_parser(parser, gold, **options.translation_settings())
+    lines = bracketing.trees_as_lines(trees)
+    return Report(scores.as_json(), bracketing.bracketing_scores_as_text(scores), lines)
 
 
 def _calibrate(options: EvaluateOptions) -> "Report":

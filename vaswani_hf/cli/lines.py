@@ -45,24 +45,27 @@ def report_bad_lines(
     """Yield the translations, and report skipped lines on stderr. `place` is the name of the input in
     messages, such as "the training split". The first translation belongs to line `done + 1` of the input.
     """
-    number = done
+    num_lines = 0
     num_skipped = 0
-    first = ""
-    for number, translation in enumerate(_with_line_in_errors(translations, place), done + 1):
+    first_error = ""
+    for translation in _with_line_in_errors(translations, place):
+        num_lines += 1
         if error := getattr(translation, "error", None):
             num_skipped += 1
-            sentence = _at_line(number, place, error)
-            first = first or sentence
+            sentence = _at_line(done + num_lines, place, error)
+            first_error = first_error or sentence
             if num_skipped <= MOST_WARNINGS:
                 print(f"vaswani: skipped: {sentence}", file=sys.stderr)
         yield translation
-    if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
-        blank = "" if num_skipped == number else " that are not blank"
+    if num_skipped == 0:
+        return
+    num_texts = num_lines if requests is None else requests.num_texts
+    if done == 0 and num_skipped == num_texts:
+        blank = "" if num_skipped == num_lines else " that are not blank"
         raise ValueError(
-            f"All lines{blank} were skipped, {num_skipped:,} of {number:,}; the first error: {first}"
+            f"All lines{blank} were skipped, {num_skipped:,} of {num_lines:,}; the first error: {first_error}"
         )
-    if num_skipped:
-        print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
+    print(f"vaswani: {num_skipped:,} of {num_lines:,} lines were skipped", file=sys.stderr)
 
 
 def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[Any]:

@@ -20,7 +20,7 @@ def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
     give another test set with the option `option`. The error message ends with `remedy`.
     """
     from ..data.held_out import hold_out
-    from ..data.splits import naming_split
+    from ..data.splits import explain_split_errors
     from ..recipe.data_record import data_record
     from ..tasks import TASKS
 
@@ -28,10 +28,10 @@ def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
         raise InvalidValueError(f"`{option}` must be given, because the checkpoint has no recipe; {remedy}.")
     load_split = TASKS[recipe.task].load_split
     try:
-        with naming_split("test"):
+        with explain_split_errors("test"):
             test: Any = load_split(recipe.data, "test", recipe.seed)
         if "test" in recipe.data.held_out_sizes:
-            with naming_split("train"):
+            with explain_split_errors("train"):
                 train: Any = load_split(recipe.data, "train", recipe.seed)
             test = hold_out(train, recipe.data.held_out_sizes)["test"]
     except ValueError as error:

@@ -60,7 +60,7 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_models(self) -> Self:
         check_different("models", self.models)
         if self.languages and len(self.languages) != len(self.models):
             raise InvalidValueError(
@@ -74,6 +74,10 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
                     f"`--languages` must have entries such as en:de, with the source language and the target "
                     f"language, but has {entry!r}."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_glossaries(self) -> Self:
         names = set()
         for entry in self.glossary_files:
             name, _, path = entry.partition("=")
@@ -87,6 +91,10 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
         # Read the glossaries before the models are loaded, so that an invalid line of a glossary is reported
         # early.
         _ = self.glossaries
+        return self
+
+    @model_validator(mode="after")
+    def _check_host(self) -> Self:
         if not _is_loopback(self.host) and not os.environ.get(API_KEY):
             raise InvalidValueError(
                 f"`--host` {self.host} can be reached from other machines and needs an API key; set the "

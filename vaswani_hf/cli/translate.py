@@ -180,22 +180,16 @@ def _translate_document(
         return list(found)
 
     document = _read_document(options)
+    # The translation has the byte order mark and the line ends of the document.
     mark = "\ufeff" if document.startswith("\ufeff") else ""
     line_end = "\r\n" if "\r\n" in document else "\n"
+    text = document.removeprefix(mark).replace("\r\n", "\n")
     try:
-        text = document.removeprefix(mark).replace("\r\n", "\n")
         translation = translate_markup(text, options.input_format, translate)
     except LINE_ERRORS as error:
         kind = ValueError if options.text is None else InvalidValueError
         raise kind(f"{options.place} cannot be translated: {error}") from error
-    output = (mark + translation.replace("\n", line_end)).encode("utf-8", errors="replace")
-    if options.text is not None:
-        output += b"\n"
-    if options.output is None:
-        standard_output().write(output)
-        return
-    with output_file(options.output, "free disk space and run the command again", resume=None) as file:
-        file.write(output)
+    _write_document(options, mark + translation.replace("\n", line_end))
 
 
 def _read_document(options: TranslateOptions) -> str:
@@ -206,6 +200,17 @@ def _read_document(options: TranslateOptions) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{options.place} must be UTF-8 text, but is not.") from None
+
+
+def _write_document(options: TranslateOptions, document: str) -> None:
+    data = document.encode("utf-8", errors="replace")
+    if options.text is not None:
+        data += b"\n"
+    if options.output is None:
+        standard_output().write(data)
+        return
+    with output_file(options.output, "free disk space and run the command again", resume=None) as file:
+        file.write(data)
 
 
 def _json_request(line: bytes, number: int, place: str) -> Request:

@@ -20,7 +20,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, equal_weights, shared_weights, sizes, stack_names, timescales_of
+from .weights import WeightNames, stack_names, timescales_of, weight_fields
 
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
@@ -104,14 +104,13 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     state = load_state_dict(path, _FIRST_WEIGHT)
     _refuse_other_positions(state)
     own = NAMES.to_ours(state, _TITLE)
-    size_fields = sizes(own, _TITLE)
-    d_model = size_fields["d_model"]
+    fields = weight_fields(own, _TITLE)
+    d_model = fields["d_model"]
     for name in own:
         if name.endswith("norm.weight"):
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
-    weight_fields = shared_weights(own, *equal_weights(own))
     config = VaswaniConfig(
-        **size_fields,
+        **fields,
         encoder_attention_heads=facts.h,
         decoder_attention_heads=facts.h,
         dropout=facts.dropout,
@@ -119,7 +118,6 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
         activation_dropout=facts.dropout,
         norm_position="pre",
         layer_norm_eps=_LAYER_NORM_EPS,
-        **weight_fields,
         bos_token_id=facts.bos_token_id,
         pad_token_id=facts.pad_token_id,
         eos_token_id=facts.eos_token_id,

@@ -39,7 +39,7 @@ from .opennmt import (
     with_sinusoids,
 )
 from .sentencepiece_models import NAME_THE_MODELS
-from .weights import WeightNames, add_biases, position_fields, shared_weights, sizes, stack_names
+from .weights import WeightNames, add_biases, position_fields, stack_names, weight_fields
 from .word_tokenizers import SpecialTokens
 
 _TITLE = "Eole"
@@ -165,14 +165,16 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     tables = {stack: state[name] for stack, name in _TABLES.items() if name in state}
     own, timescales = with_sinusoids(own, tables if positions in _SINUSOIDS else {})
     add_biases(own)
-    is_shared = model.get("share_embeddings", False)
-    weight_fields = shared_weights(own, is_shared, model.get("share_decoder_embeddings", False))
     special = _special_tokens(vocabulary)
     training = settings.get("training") or {}
     dropout = first_rate(training.get("dropout", 0.1))
     config = VaswaniConfig(
-        **sizes(own, _TITLE),
-        **weight_fields,
+        **weight_fields(
+            own,
+            _TITLE,
+            is_shared=model.get("share_embeddings", False),
+            is_tied=model.get("share_decoder_embeddings", False),
+        ),
         **special_ids(vocabulary["tgt"], special),
         encoder_attention_heads=encoder["heads"],
         decoder_attention_heads=decoder["heads"],

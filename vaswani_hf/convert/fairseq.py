@@ -37,16 +37,14 @@ from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
     POSITION_TABLES,
     WeightNames,
-    equal_weights,
     joint_names,
     norm_fields,
     position_fields,
     require_vocabulary_sizes,
     same_names,
-    shared_weights,
-    sizes,
     stack_names,
     to_interleaved,
+    weight_fields,
 )
 from .word_tokenizers import SPLITS_AT_SPACES
 
@@ -173,8 +171,9 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     if "lm_head.weight" not in own:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
     has_positions = not settings.get("no_token_positional_embeddings", False)
-    own = _with_positions(own, has_positions, sizes(own, _TITLE)["d_model"])
-    config = _config(settings, own, has_positions)
+    fields = weight_fields(own, _TITLE)
+    own = _with_positions(own, has_positions, fields["d_model"])
+    config = _config(settings, own, fields, has_positions)
     tokenizers, notes = _tokenizers(file.parent, settings, config, options)
     return Imported(
         config=config,
@@ -244,20 +243,22 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
 
 
 def _config(
-    settings: Mapping[str, Any], state: dict[str, torch.Tensor], has_positions: bool
+    settings: Mapping[str, Any],
+    state: Mapping[str, torch.Tensor],
+    fields: Mapping[str, int | bool],
+    has_positions: bool,
 ) -> VaswaniConfig:
-    """Return the config. Add a shared embedding to `state` if the source and target embeddings are equal."""
+    """Return the config of the model. `fields` are the fields that `weight_fields` returned."""
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if settings.get(name) is None:
             raise ValueError(
                 f"The settings in the file lack `{name}`; use a file that fairseq-train has written."
             )
-    weight_fields = shared_weights(state, *equal_weights(state))
     of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     )
     return VaswaniConfig(
-        **sizes(state, _TITLE),
+        **fields,
         encoder_attention_heads=settings["encoder_attention_heads"],
         decoder_attention_heads=settings["decoder_attention_heads"],
         dropout=settings.get("dropout", 0.1),
@@ -270,7 +271,6 @@ def _config(
         position_timescales="tensor2tensor",
         position_offset=_PAD + 1,
         scale_embedding=not settings.get("no_scale_embedding", False),
-        **weight_fields,
         bos_token_id=_BOS,
         pad_token_id=_PAD,
         eos_token_id=_EOS,

@@ -35,7 +35,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
-from .weights import EMBEDDINGS, POSITION_TABLES, WeightNames, equal_weights, same_names, to_interleaved
+from .weights import EMBEDDINGS, POSITION_TABLES, WeightNames, equal_embeddings, same_names, to_interleaved
 from .word_tokenizers import imported_tokenizer, merging_tokenizer, tokenizer_pair
 
 _SAME_FIELDS = """
@@ -68,7 +68,7 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
         state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
     own = FSMT_NAMES.to_ours(state, "FSMT")
-    is_joint, is_tied = equal_weights(own)
+    is_joint, is_tied = equal_embeddings(own)
     if is_joint:
         own["model.shared.weight"] = own["model.encoder.embed_tokens.weight"]
     sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}

@@ -34,14 +34,7 @@ from .import_formats import (
 from .joeynmt_tokenizers import joeynmt_tokenizers
 from .text_files import read_text, read_yaml
 from .unpickling import load_weights
-from .weights import (
-    WeightNames,
-    norm_fields,
-    require_vocabulary_sizes,
-    shared_weights,
-    sizes,
-    stack_names,
-)
+from .weights import WeightNames, norm_fields, require_vocabulary_sizes, stack_names, weight_fields
 
 _TITLE = "JoeyNMT"
 _CONFIG_FILE = "config.yaml"
@@ -124,13 +117,16 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     vocabularies = [_read_vocabulary(folder, data[side], side, specials) for side in ("src", "trg")]
     state = _read_state(path if path.is_file() else _weight_file(folder))
     own = NAMES.to_ours(state, _TITLE)
-    # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
-    weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
     encoder = model["encoder"]
     dropout = encoder.get("dropout", 0.1)
     config = VaswaniConfig(
-        **sizes(own, _TITLE),
-        **weight_fields,
+        **weight_fields(
+            own,
+            _TITLE,
+            # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
+            is_shared=model.get("tied_embeddings", False),
+            is_tied=model.get("tied_softmax", False),
+        ),
         **norm_fields(
             own,
             model["encoder"].get("layer_norm", "pre"),

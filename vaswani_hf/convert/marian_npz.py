@@ -57,9 +57,8 @@ from .weights import (
     add_biases,
     norm_fields,
     position_fields,
-    shared_weights,
-    sizes,
     to_interleaved,
+    weight_fields,
 )
 from .word_tokenizers import SPLITS_AT_SPACES, SpecialTokens, tokenizer_pair, word_tokenizer
 
@@ -283,8 +282,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
     add_biases(own)
     config = VaswaniConfig(
-        **sizes(own, TITLE),
-        **shared_weights(own, is_shared, is_tied),
+        **weight_fields(own, TITLE, is_shared=is_shared, is_tied=is_tied),
         **norm_fields(own, norm_position, norm_position, field="transformer-postprocess-top"),
         layer_norm_eps=EPSILONS[settings["type"]],
         encoder_attention_heads=settings.get("transformer-heads", 8),

@@ -37,11 +37,10 @@ from .unpickling import header_of, load_weights, weight_file
 from .weights import (
     WeightNames,
     add_biases,
-    shared_weights,
-    sizes,
     stack_names,
     timescales_of,
     to_interleaved,
+    weight_fields,
 )
 from .word_tokenizers import SpecialTokens
 
@@ -157,10 +156,10 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     start = vocabularies.get("decoder_start_token", DEFAULT_TOKENS.start)
     special = SpecialTokens(pad=DEFAULT_TOKENS.pad, start=start)
-    weight_fields = shared_weights(own, opt["share_embeddings"], opt["share_decoder_embeddings"])
     config = VaswaniConfig(
-        **sizes(own, _TITLE),
-        **weight_fields,
+        **weight_fields(
+            own, _TITLE, is_shared=opt["share_embeddings"], is_tied=opt["share_decoder_embeddings"]
+        ),
         **special_ids(vocabularies["tgt"], special),
         encoder_attention_heads=opt["heads"],
         decoder_attention_heads=opt["heads"],

@@ -45,10 +45,9 @@ from .weights import (
     norm_fields,
     position_fields,
     require_vocabulary_sizes,
-    shared_weights,
-    sizes,
     stack_names,
     to_interleaved,
+    weight_fields,
 )
 
 _TITLE = "Sockeye 3"
@@ -161,7 +160,6 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     state = _read_state(path)
     own = NAMES.to_ours(_by_part(state, settings), _TITLE)
     tying = settings.get("weight_tying_type", "src_trg_softmax")
-    weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
     norm_position, norm_position_of_decoder = (
         read_norm_position(stack, "preprocess_sequence", "postprocess_sequence", residual="r")
         for stack in (encoder, decoder)
@@ -169,8 +167,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own = _with_positions(own, positions, encoder["model_size"])
     config = VaswaniConfig(
-        **sizes(own, _TITLE),
-        **weight_fields,
+        **weight_fields(own, _TITLE, is_shared="src" in tying and "trg" in tying, is_tied="softmax" in tying),
         encoder_attention_heads=encoder["attention_heads"],
         decoder_attention_heads=decoder["attention_heads"],
         dropout=encoder.get("dropout_prepost", 0.1),

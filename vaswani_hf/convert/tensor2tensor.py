@@ -46,11 +46,9 @@ from .tensor2tensor_tokenizers import subword_tokenizer
 from .weights import (
     EMBEDDINGS,
     WeightNames,
-    equal_weights,
-    shared_weights,
-    sizes,
     stack_names,
     to_interleaved,
+    weight_fields,
 )
 
 _TITLE = "tensor2tensor"
@@ -176,8 +174,7 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     )
     weights = _read_weights(path, facts)
     config = VaswaniConfig(
-        **sizes(weights, _TITLE),
-        **shared_weights(weights, *equal_weights(weights)),
+        **weight_fields(weights, _TITLE),
         encoder_attention_heads=facts.num_heads,
         decoder_attention_heads=facts.num_heads,
         d_k=_head_width(weights, "k_proj", facts.num_heads),

@@ -28,14 +28,12 @@ from .unpickling import header_of, load_state_dict
 from .weights import (
     WeightNames,
     add_biases,
-    equal_weights,
     joint_names,
     norm_fields,
-    shared_weights,
-    sizes,
     stack_names,
     timescales_of,
     to_interleaved,
+    weight_fields,
 )
 
 _TITLE = "torch.nn.Transformer"
@@ -133,10 +131,9 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    weight_fields = shared_weights(own, *equal_weights(own))
     norm_position = "pre" if facts.norm_first else "post"
     config = VaswaniConfig(
-        **sizes(own, _TITLE),
+        **weight_fields(own, _TITLE),
         encoder_attention_heads=facts.nhead,
         decoder_attention_heads=facts.nhead,
         dropout=facts.dropout,
@@ -146,7 +143,6 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         **norm_fields(own, norm_position, norm_position, field="decoder.norm"),
         layer_norm_eps=facts.layer_norm_eps,
         scale_embedding=facts.scale_embedding,
-        **weight_fields,
         bos_token_id=facts.bos_token_id,
         pad_token_id=facts.pad_token_id,
         eos_token_id=facts.eos_token_id,

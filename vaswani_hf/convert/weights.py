@@ -154,24 +154,49 @@ def _without_number(name: str) -> tuple[str, str]:
     return found.group(), f"{name[: found.start()]}{{}}{name[found.end() :]}"
 
 
-def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
-    """Return the config fields that follow from shapes. Raise a ValueError if a weight is missing."""
-    for stack in ("encoder", "decoder"):
-        for part in ("embed_tokens", "layers.0.fc1"):
-            name = f"model.{stack}.{part}.weight"
-            if name not in state:
-                raise ValueError(
-                    f"The checkpoint of {title} lacks the weight that corresponds to {name}; take all "
-                    "weights from one checkpoint."
-                )
+def weight_fields(
+    state: dict[str, torch.Tensor],
+    title: str,
+    *,
+    is_shared: bool | None = None,
+    is_tied: bool | None = None,
+) -> dict[str, int | bool]:
+    """Return the config fields that follow from the weights: the sizes, such as `d_model`, the shared
+    weights, and the biases of the output projection and of the attention. Add shared weights to `state` under
+    all their names. `state` contains weights under the names of this package.
+
+    If `is_shared` is True, the source and the target have one embedding. If `is_tied` is True, the output
+    projection is the target embedding. By default, compare the values of the weights, see `equal_embeddings`.
+    Raise a ValueError if a weight is missing.
+    """
+    source, target = EMBEDDINGS
+    if is_shared and source in state:
+        state[target] = state[source]
+    feed_forwards = ("model.encoder.layers.0.fc1.weight", "model.decoder.layers.0.fc1.weight")
+    for name in (source, feed_forwards[0], target, feed_forwards[1]):
+        if name not in state:
+            raise ValueError(
+                f"The checkpoint of {title} lacks the weight that corresponds to {name}; take all weights "
+                "from one checkpoint."
+            )
+    if is_shared is None or is_tied is None:
+        is_shared, is_tied = equal_embeddings(state)
+    if is_shared:
+        state["model.shared.weight"] = state[source]
+    if is_tied:
+        state["lm_head.weight"] = state[target]
     return {
-        "vocab_size": len(state["model.encoder.embed_tokens.weight"]),
-        "decoder_vocab_size": len(state["model.decoder.embed_tokens.weight"]),
-        "d_model": state["model.encoder.embed_tokens.weight"].shape[1],
+        "vocab_size": len(state[source]),
+        "decoder_vocab_size": len(state[target]),
+        "d_model": state[source].shape[1],
         "encoder_layers": _num_layers(state, "encoder"),
         "decoder_layers": _num_layers(state, "decoder"),
-        "encoder_ffn_dim": len(state["model.encoder.layers.0.fc1.weight"]),
-        "decoder_ffn_dim": len(state["model.decoder.layers.0.fc1.weight"]),
+        "encoder_ffn_dim": len(state[feed_forwards[0]]),
+        "decoder_ffn_dim": len(state[feed_forwards[1]]),
+        "share_encoder_decoder_embeddings": is_shared,
+        "tie_word_embeddings": is_tied,
+        "lm_head_bias": "lm_head.bias" in state,
+        "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
     }
 
 
@@ -181,13 +206,13 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-def equal_weights(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
-    """Return whether the source embedding, and whether the output projection, equals the target embedding.
-    Compare the values, because a checkpoint can contain tied weights as separate tensors.
+def equal_embeddings(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
+    """Return two bools: whether the source embedding equals the target embedding, and whether the output
+    projection equals the target embedding. Compare the values of the weights, because a checkpoint can
+    contain tied weights as separate tensors. `state` contains weights under the names of this package.
     """
-    target = state["model.decoder.embed_tokens.weight"]
-    is_shared = torch.equal(state["model.encoder.embed_tokens.weight"], target)
-    return is_shared, torch.equal(state["lm_head.weight"], target)
+    source, target = (state[name] for name in EMBEDDINGS)
+    return torch.equal(source, target), torch.equal(state["lm_head.weight"], target)
 
 
 def require_vocabulary_sizes(
@@ -197,22 +222,6 @@ def require_vocabulary_sizes(
     num_tokens = (config.vocab_size, config.decoder_vocab_size)
     for file, tokens, size in zip(files, vocabularies, num_tokens, strict=True):
         require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
-
-
-def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
-    """Return the config fields about sharing and biases. Add shared weights to `state` under all names."""
-    if is_shared:
-        joint = state["model.encoder.embed_tokens.weight"]
-        state["model.shared.weight"] = joint
-        state["model.decoder.embed_tokens.weight"] = joint
-    if is_tied:
-        state["lm_head.weight"] = state["model.decoder.embed_tokens.weight"]
-    return {
-        "share_encoder_decoder_embeddings": is_shared,
-        "tie_word_embeddings": is_tied,
-        "lm_head_bias": "lm_head.bias" in state,
-        "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
-    }
 
 
 def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> dict[str, str | int]:

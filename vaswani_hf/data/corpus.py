@@ -21,7 +21,7 @@ from .batching import PairCollator
 from .columns import pair_corpora, pair_lengths
 from .corpus_cache import cached_digest, corpus_digest
 from .encoding import CorpusReport, prepare_pairs
-from .splits import naming_split
+from .splits import explain_split_errors
 from .weighted_corpora import WeightedPairs
 
 
@@ -75,7 +75,7 @@ class Corpus:
             self.weighted = WeightedPairs(*lengths, pair_corpora(self.train), weights, self.seed)
 
     def _encode(self, split: str, **options: Any) -> Any:
-        with naming_split(split):
+        with explain_split_errors(split):
             encoded, self.reports[split] = prepare_pairs(
                 self.texts[split],
                 *self.encoding_tokenizers,

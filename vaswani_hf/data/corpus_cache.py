@@ -11,16 +11,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 from datasets import Dataset, IterableDataset
 
-from ..checkpoint.files import write_whole
+from ..checkpoint.files import explain_write_errors, write_whole
 from ..version import __version__
 from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
-CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# Hash only the first pairs of a stream, because each run hashes the pairs again when the run starts.
+# The number of sentence pairs of a stream that are hashed. Hash only few pairs of a stream, because each run
+# hashes the pairs again when the run starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
@@ -67,6 +68,16 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(digest))
     return digest
+
+
+def explain_cache_errors(folder: Path | None = None) -> contextlib.AbstractContextManager[None]:
+    """Return the context manager `explain_write_errors` for code that writes into a folder of the cache of
+    `datasets`. By default, `folder` is the cache itself.
+    """
+    return explain_write_errors(
+        folder or Path(datasets.config.HF_DATASETS_CACHE),
+        remedy="free disk space, or set HF_DATASETS_CACHE to a folder with more space",
+    )
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:

@@ -16,11 +16,10 @@ import pyarrow.compute
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.files import naming_the_folder
 from ..model.errors_vaswani import InvalidValueError
 from ..version import __version__
 from .columns import CORPUS_COLUMN
-from .corpus_cache import CACHE_REMEDY, cache_folder
+from .corpus_cache import cache_folder, explain_cache_errors
 from .loading import TEXT_FEATURES
 from .memory import mapped_files
 from .pair_files import SIDES
@@ -136,7 +135,7 @@ def prepare_pairs(
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
     # The error message about a full disk names the folder into which `datasets` writes the encoded pairs.
     folder = cache_folder(pairs) or Path(tempfile.gettempdir())
-    with naming_the_folder(folder, CACHE_REMEDY):
+    with explain_cache_errors(folder):
         marked = pairs.with_format("arrow").map(
             encoder,
             batched=True,

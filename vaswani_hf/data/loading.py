@@ -7,21 +7,18 @@ Details are in pair_files.py (file formats) and dataset_hub.py (datasets of the 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import yaml
 from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets
 from datasets.exceptions import DatasetGenerationError
 
-from ..checkpoint.files import naming_the_folder
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import CorpusData
 from ..version import __version__
 from .columns import CORPUS_COLUMN
-from .corpus_cache import CACHE_REMEDY
+from .corpus_cache import explain_cache_errors
 from .dataset_hub import open_dataset
 from .pair_files import SIDES, Files, existing_files, existing_pair_files, pair_of_row, read_pairs
 
@@ -72,8 +69,12 @@ class PairSource:
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
-    """Return pairs with the columns `source` and `target`. A stream raises errors in its content later."""
-    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+    """Return sentence pairs as a dataset with the text columns `source` and `target`.
+
+    The library `datasets` stores the pairs of a file in its cache, and reads the file again if the file has
+    changed. A stream is read during the training, so an error in its content is raised later.
+    """
+    with explain_cache_errors():
         if pair_source.dataset is not None:
             return _pairs_of_dataset(pair_source, pair_source.dataset)
         return _pairs_of_files(pair_source)

@@ -22,19 +22,19 @@ def load_splits(
     """Load the texts of each split (None if missing). Call `check_split` for each split that is no stream."""
     texts: dict[str, Any] = {}
     for split in SPLITS:
-        with naming_split(split):
+        with explain_split_errors(split):
             texts[split] = load_split(data, split, seed)
     if data.held_out_sizes:
         texts |= hold_out(texts["train"], data.held_out_sizes)
     for split, pairs in texts.items():
         if isinstance(pairs, Dataset):
-            with naming_split(split):
+            with explain_split_errors(split):
                 check_split(pairs, data, split)
     return texts
 
 
 @contextmanager
-def naming_split(split: str) -> Iterator[None]:
+def explain_split_errors(split: str) -> Iterator[None]:
     """Context manager that adds the name of a split to the message of an error about the split."""
     try:
         yield

@@ -36,12 +36,12 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
+from ..checkpoint.files import MANIFEST_FILE
 from ..checkpoint.manifest import verify_manifest, write_manifest
 from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
-from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
+from .corpus_cache import cache_folder, cache_key, explain_cache_errors
 from .encoding import character_limit, has_too_many_characters
 from .memory import mapped_files, return_free_memory
 from .text_encoder import begins_with_a_space
@@ -118,7 +118,7 @@ def write_tokenizers(
         if not os.access(cache, os.W_OK):
             train(folder)
             return
-        with naming_the_folder(cache, CACHE_REMEDY):
+        with explain_cache_errors(cache):
             _fill_cache(kept, train)
     # Copy the files one by one, because `copytree` would give the folder of the run the permissions of the
     # cache folder.

@@ -1,12 +1,10 @@
-"""Loads the models of `vaswani demo`.
+"""Loads the models of `vaswani demo`."""
 
-This file does not import gradio, because the import takes seconds, and an error about a model must be reported
-early.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..browser.explain import explain
 from ..browser.loading import load_translator
@@ -16,45 +14,44 @@ from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.results import read_results
 from ..model.pipeline_vaswani import TranslationPipeline
+from ..model.translator_vaswani import BaseTranslator
+
+if TYPE_CHECKING:
+    from .interface import Direction
 
 
-@dataclass
-class DemoModel:
-    """A model of the demo page, with the fields of `Direction`, because interface.py needs gradio."""
+def load_directions(names: Sequence[str], device: str | None) -> "list[Direction]":
+    """Load models by name, and return the directions of the page. If several models translate in the same
+    direction, their labels contain the names of the models.
+    """
+    translators = [load_translator(name, device) for name in names]
+    # Import gradio after the models have been loaded, because the import takes seconds and an error about a
+    # model must be reported early.
+    from .interface import Direction
 
-    label: str
-    translate: TranslationPipeline
-    num_beams: int
-    examples: Sequence[str]
-    explain: Callable[[str, int], str]
+    directions = []
+    for name, translator in zip(names, translators, strict=True):
+        folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
+        languages = recorded_languages(folder)
+        examples = read_results(folder).examples or []
+        direction = Direction(
+            label=" → ".join(languages) if languages else Path(name).name,
+            translate=TranslationPipeline(
+                translator.model, translator.source_tokenizer, target_tokenizer=translator.target_tokenizer
+            ),
+            num_beams=translator.model.generation_config.num_beams or 4,
+            examples=[example.source for example in examples],
+            explain=partial(_explanation_page, translator, Path(name).name),
+        )
+        directions.append(direction)
+    labels = [direction.label for direction in directions]
+    return [
+        replace(direction, label=f"{direction.label} ({Path(name).name})")
+        if labels.count(direction.label) > 1
+        else direction
+        for direction, name in zip(directions, names, strict=True)
+    ]
 
 
-def load_models(names: Sequence[str], device: str | None) -> list[DemoModel]:
-    """Load models by name."""
-    models = [_load_model(name, device) for name in names]
-    labels = [model.label for model in models]
-    for model, name in zip(models, names, strict=True):
-        if labels.count(model.label) > 1:
-            model.label = f"{model.label} ({Path(name).name})"
-    return models
-
-
-def _load_model(name: str, device: str | None) -> DemoModel:
-    translator = load_translator(name, device)
-    folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
-    languages = recorded_languages(folder)
-    pipeline = TranslationPipeline(
-        translator.model, translator.source_tokenizer, target_tokenizer=translator.target_tokenizer
-    )
-
-    def explain_translation(text: str, num_beams: int) -> str:
-        return page_of(explain(translator, text, name=Path(name).name, num_beams=num_beams))
-
-    examples = read_results(folder).examples or []
-    return DemoModel(
-        label=" → ".join(languages) if languages else Path(name).name,
-        translate=pipeline,
-        num_beams=translator.model.generation_config.num_beams or 4,
-        examples=[example.source for example in examples],
-        explain=explain_translation,
-    )
+def _explanation_page(translator: BaseTranslator, name: str, text: str, num_beams: int) -> str:
+    return page_of(explain(translator, text, name=name, num_beams=num_beams))

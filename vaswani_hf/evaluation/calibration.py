@@ -6,7 +6,7 @@ Equation 3) with 10 bins, in percentage points.
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 
 from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
+from ..checkpoint.results import Record
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translations_vaswani import Translation
 from ..translation.calibration import Calibration, features_of, load_calibration
@@ -28,6 +29,40 @@ _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
 
+class CurvePoint(Record):
+    """A point of the reliability curve: the translations whose estimated probabilities are in one bin.
+
+    Attributes:
+        expected: The mean estimated probability that a translation is good, from 0 to 1.
+        found: The actual share of good translations, from 0 to 1.
+        sentences: The number of translations in the bin.
+    """
+
+    expected: float
+    found: float
+    sentences: int
+
+
+class Reliability(Record):
+    """The reliability of a calibration on a test set.
+
+    Attributes:
+        good_chrf: The lowest chrF of a good translation.
+        sentences: The number of sentences of the test set.
+        good_share: The share of good translations, from 0 to 1.
+        calibration_error: The expected calibration error, in percentage points.
+        curve: The reliability curve. Bins without translations are left out.
+        written: The calibration.json that `--calibration fit` has written; None for `--calibration check`.
+    """
+
+    good_chrf: int
+    sentences: int
+    good_share: float
+    calibration_error: float
+    curve: list[CurvePoint]
+    written: str | None = None
+
+
 def fit(checkpoint: System, test_set: TestSet) -> Report:
     """Fit the calibration of a checkpoint to a validation set, and write the calibration and the reliability
     curve into the folder of the checkpoint.
@@ -39,12 +74,12 @@ def fit(checkpoint: System, test_set: TestSet) -> Report:
         )
     translations, good = _scored_translations(checkpoint, test_set)
     calibration = fit_calibration(translations, good)
-    results = reliability(calibration, translations, good)
+    result = reliability(calibration, translations, good)
     path = Path(checkpoint.name) / CALIBRATION_FILE
-    path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(results))
-    write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
-    results["written"] = str(path)
-    return Report(results, reliability_as_text(results))
+    path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(result))
+    write_whole(path, json.dumps({"weights": calibration.weights, **result.as_json()}, indent=2) + "\n")
+    result.written = str(path)
+    return Report(result.as_json(), reliability_as_text(result))
 
 
 def check(checkpoint: System, test_set: TestSet) -> Report:
@@ -56,8 +91,8 @@ def check(checkpoint: System, test_set: TestSet) -> Report:
             "has none; write the file with `--calibration fit`."
         )
     translations, good = _scored_translations(checkpoint, test_set)
-    results = reliability(calibration, translations, good)
-    return Report(results, reliability_as_text(results))
+    result = reliability(calibration, translations, good)
+    return Report(result.as_json(), reliability_as_text(result))
 
 
 def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Translation], list[bool]]:
@@ -95,12 +130,10 @@ def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -
     return Calibration(weights.tolist())
 
 
-def reliability(calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]) -> dict:
-    """Measure a calibration on a test set, and return the reliability curve and the calibration error. For
-    the curve, the translations are divided into bins by their estimated probability. Each point of the curve
-    stands for one bin. A point of the curve contains the mean estimated probability, the actual share of good
-    translations (0 to 1), and the number of sentences in its bin.
-    """
+def reliability(
+    calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]
+) -> Reliability:
+    """Measure a calibration on a test set. `good` contains True for each good translation."""
     confidences = list(map(calibration, translations))
     bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]
     for row, confidence in enumerate(confidences):
@@ -109,35 +142,33 @@ def reliability(calibration: Calibration, translations: Sequence[Translation], g
     for rows in filter(None, bins):
         expected = sum(confidences[row] for row in rows) / len(rows)
         found = sum(good[row] for row in rows) / len(rows)
-        curve.append({"expected": expected, "found": found, "sentences": len(rows)})
-    gaps = [abs(point["expected"] - point["found"]) * point["sentences"] for point in curve]
-    return {
-        "good_chrf": GOOD_CHRF,
-        "sentences": len(good),
-        "good_share": sum(good) / len(good),
-        "calibration_error": 100 * sum(gaps) / len(good),
-        "curve": curve,
-    }
+        curve.append(CurvePoint(expected=expected, found=found, sentences=len(rows)))
+    gaps = [abs(point.expected - point.found) * point.sentences for point in curve]
+    return Reliability(
+        good_chrf=GOOD_CHRF,
+        sentences=len(good),
+        good_share=sum(good) / len(good),
+        calibration_error=100 * sum(gaps) / len(good),
+        curve=curve,
+    )
 
 
-def reliability_as_text(results: Mapping[str, Any]) -> str:
+def reliability_as_text(result: Reliability) -> str:
     """Format a reliability curve as a table."""
     lines = ["expected  found  sentences"]
-    for point in results["curve"]:
-        lines.append(f"{point['expected']:8.2f}  {point['found']:5.2f}  {point['sentences']:9,}")
+    for point in result.curve:
+        lines.append(f"{point.expected:8.2f}  {point.found:5.2f}  {point.sentences:9,}")
     lines.append(
-        f"{100 * results['good_share']:.1f} % of {results['sentences']:,} translations are good (chrF of "
-        f"{GOOD_CHRF} or more); calibration error {results['calibration_error']:.1f} points"
+        f"{100 * result.good_share:.1f} % of {result.sentences:,} translations are good (chrF of "
+        f"{result.good_chrf} or more); calibration error {result.calibration_error:.1f} points"
     )
-    if "written" in results:
-        lines.append(f"written to {results['written']}")
+    if result.written is not None:
+        lines.append(f"written to {result.written}")
     return "\n".join(lines)
 
 
-def reliability_picture(results: Mapping[str, Any]) -> bytes:
-    """Draw the reliability curve, and write the picture to a PNG file. The size of a point shows the number
-    of sentences in the bin.
-    """
+def reliability_picture(result: Reliability) -> bytes:
+    """Draw the reliability curve as PNG. The size of a point shows the number of sentences in the bin."""
     # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
 
@@ -146,14 +177,14 @@ def reliability_picture(results: Mapping[str, Any]) -> bytes:
         xlabel="expected share of good translations", ylabel="actual share of good translations"
     )
     axes.plot([0, 1], [0, 1], color="#999999", linestyle=":")
-    expected = [point["expected"] for point in results["curve"]]
-    found = [point["found"] for point in results["curve"]]
+    expected = [point.expected for point in result.curve]
+    found = [point.found for point in result.curve]
     axes.plot(expected, found, color="#0072B2")
-    sizes = [400 * point["sentences"] / results["sentences"] + 5 for point in results["curve"]]
+    sizes = [400 * point.sentences / result.sentences + 5 for point in result.curve]
     axes.scatter(expected, found, sizes, color="#0072B2")
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_title(
-        f"calibration error {results['calibration_error']:.1f} points, {results['sentences']:,} sentences",
+        f"calibration error {result.calibration_error:.1f} points, {result.sentences:,} sentences",
         fontsize=10,
     )
     content = io.BytesIO()

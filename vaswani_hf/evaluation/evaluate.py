@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from ..checkpoint.results import Record
 from ..data.batching import PairCollator
 from ..model.backend_vaswani import language_token
 from ..model.inputs_vaswani import TranslationOptions
@@ -21,6 +22,24 @@ from ..translation.translator import Translator
 from .bleu import score_translations
 
 logger = logging.get_logger(__name__)
+
+
+class Measurements(Record):
+    """The number of sentences of a test set, and the values that a model determines.
+
+    Attributes:
+        loss: The loss on the references in nats per token; None if all references are too long for the model.
+        perplexity: The perplexity per token on the references; None if `loss` is None.
+        sentences: The number of sentences.
+        seconds: The time that the translation took.
+        sentences_per_second: The speed of the translation.
+    """
+
+    loss: float | None = None
+    perplexity: float | None = None
+    sentences: int
+    seconds: float | None = None
+    sentences_per_second: float | None = None
 
 
 @torch.inference_mode()
@@ -106,16 +125,16 @@ def evaluate(
     """
     if isinstance(model, str):
         model = Translator.from_pretrained(model, device, dtype=dtype, quantization=quantization)
-    measured = translate_and_measure(model, sources, references, **options)
+    translations, measured = translate_and_measure(model, sources, references, **options)
     scores = score_translations(
-        measured["translations"],
+        translations,
         # Remove spaces at both ends, because a line of a corpus may end in spaces.
         [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,
         split_compounds=split_compounds,
     )
-    return scores | measured
+    return {**scores, **measured.as_json(), "translations": translations}
 
 
 def translate_and_measure(
@@ -125,8 +144,10 @@ def translate_and_measure(
     *,
     tokens_per_batch: int = 4096,
     **options: Any,
-) -> dict[str, Any]:
-    """Compute the results of `evaluate` that need the model: translations, loss, perplexity and speed."""
+) -> tuple[list[str], Measurements]:
+    """Translate a test set, and compute the loss and the perplexity of the references. Return the
+    translations and the measurements.
+    """
     if len(sources) != len(references):
         raise ValueError(
             f"There must be one reference per source sentence, but there are {len(sources)} sources and "
@@ -144,14 +165,14 @@ def translate_and_measure(
     )
     if not math.isfinite(nats):
         _raise_for_broken_pair(translator, sources, references, languages)
-    return {
-        "loss": nats / tokens if tokens else None,
-        "perplexity": perplexity(nats / tokens) if tokens else None,
-        "sentences": len(sources),
-        "seconds": seconds,
-        "sentences_per_second": len(sources) / seconds,
-        "translations": translations,
-    }
+    measured = Measurements(
+        loss=nats / tokens if tokens else None,
+        perplexity=perplexity(nats / tokens) if tokens else None,
+        sentences=len(sources),
+        seconds=seconds,
+        sentences_per_second=len(sources) / seconds,
+    )
+    return translations, measured
 
 
 def translate_test_set(

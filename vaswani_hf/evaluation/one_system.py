@@ -4,9 +4,34 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..checkpoint.results import Record
 from .comet import comet_scores_or_error
-from .evaluate import translate_and_measure
+from .evaluate import Measurements, translate_and_measure
 from .systems import Report, System, TestSet
+
+
+class SystemScores(Record):
+    """The scores of one system on a test set.
+
+    Attributes:
+        scores: Maps the name of each score to its value. The names depend on the task, see
+            `Task.score_outputs`.
+        measured: The measurements. Only `sentences` is set if the system is a file of translations.
+        comet: The mean COMET score of the sentences; None if COMET is not computed.
+        comet_model: The name of the COMET model; None if COMET is not computed.
+        recipe_note: A sentence about options of BLEU that come from the recipe; None without such options.
+    """
+
+    scores: dict[str, Any]
+    measured: Measurements
+    comet: float | None = None
+    comet_model: str | None = None
+    recipe_note: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON. The scores and the measurements are keys of the dict itself."""
+        others = super().as_json()
+        return {**others.pop("scores"), **others.pop("measured"), **others}
 
 
 def score_system(
@@ -24,38 +49,41 @@ def score_system(
     """
     if system.finished is not None:
         outputs = system.finished
-        measured: dict[str, Any] = {"sentences": len(outputs)}
+        measured = Measurements(sentences=len(outputs))
     else:
-        measured = translate_and_measure(system.load(), *test_set, **system.options)
-        outputs = measured.pop("translations")
-    scores = {**score(outputs, test_set.references), **measured}
+        outputs, measured = translate_and_measure(system.load(), *test_set, **system.options)
+    result = SystemScores(scores=score(outputs, test_set.references), measured=measured)
     comet, comet_error = comet_scores_or_error(comet_model, {"": outputs}, *test_set, device)
     if comet is not None:
-        scores |= {"comet": statistics.fmean(comet[""]), "comet_model": comet_model}
-    if recipe_note is not None and "bleu_signature" in scores:
-        scores["recipe_note"] = recipe_note
+        result.comet = statistics.fmean(comet[""])
+        result.comet_model = comet_model
+    if recipe_note is not None and "bleu_signature" in result.scores:
+        result.recipe_note = recipe_note
     lines = "".join(f"{output}\n" for output in outputs)
-    return Report(scores, _scores_as_text(titles, scores), lines, comet_error=comet_error)
+    return Report(result.as_json(), system_scores_as_text(result, titles), lines, comet_error=comet_error)
 
 
-def _scores_as_text(titles: Mapping[str, str], results: Mapping[str, Any]) -> str:
-    """Format the scores of one system, one score per line."""
+def system_scores_as_text(result: SystemScores, titles: Mapping[str, str]) -> str:
+    """Format the scores of one system, one score per line. `titles` maps the name of each score to its
+    title.
+    """
+    scores = result.scores
+    measured = result.measured
     lines = []
     for name, title in titles.items():
-        signature = results.get(f"{name}_signature", "")
-        lines.append(f"{title} {results[name]:.2f}  {signature}".rstrip())
-    if "exact_match" in results:
-        lines.append(f"exact match {results['exact_match']:.2f} %")
-    if "comet" in results:
-        lines.append(f"COMET {results['comet']:.4f}  {results['comet_model']}")
-    if "seconds" in results:
-        value = results["perplexity"]
+        signature = scores.get(f"{name}_signature", "")
+        lines.append(f"{title} {scores[name]:.2f}  {signature}".rstrip())
+    if "exact_match" in scores:
+        lines.append(f"exact match {scores['exact_match']:.2f} %")
+    if result.comet is not None:
+        lines.append(f"COMET {result.comet:.4f}  {result.comet_model}")
+    sentences = f"{measured.sentences:,} sentences"
+    if measured.seconds is not None:
+        value = measured.perplexity
         lines.append(f"perplexity per token {'unknown' if value is None else f'{value:.3f}'}")
-        speed = f"in {results['seconds']:.1f} s, {results['sentences_per_second']:.1f} sentences/s"
-        lines.append(f"{results['sentences']:,} sentences {speed}")
-    else:
-        lines.append(f"{results['sentences']:,} sentences")
-    for note in ("recipe_note", "bleu_note"):
-        if note in results:
-            lines.append(results[note])
+        sentences += f" in {measured.seconds:.1f} s, {measured.sentences_per_second:.1f} sentences/s"
+    lines.append(sentences)
+    for note in (result.recipe_note, scores.get("bleu_note")):
+        if note is not None:
+            lines.append(note)
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from ..checkpoint.results import Record
 from ..data.perturbations import PERTURBATIONS, PLACEHOLDER, Perturbation
 from .bleu import score_translations
 from .evaluate import translate_test_set
@@ -18,6 +19,57 @@ from .systems import Report, System, TestSet
 # Use a fixed seed, so that the random changes are the same for all systems and in all runs of the command.
 SEED = 1
 CLEAN = "clean"
+# The perturbation that inserts placeholders, a key of `PERTURBATIONS`.
+_PLACEHOLDERS = "placeholders"
+
+
+class PerturbedScores(Record):
+    """The scores of a system on a changed copy of the test set, or on the unchanged test set.
+
+    Attributes:
+        bleu: The BLEU of the translations, from 0 to 100.
+        chrf: The chrF of the translations, from 0 to 100.
+        changed_sentences: The number of sources that the perturbation has changed.
+        placeholders_kept: The percentage of translations that contain all placeholders of their sources,
+            counted over the changed sources. Only the perturbation "placeholders" has this score.
+    """
+
+    bleu: float
+    chrf: float
+    changed_sentences: int
+    placeholders_kept: float | None = None
+
+
+class SystemRobustness(Record):
+    """The scores of a system on the copies of the test set.
+
+    Attributes:
+        system: The name of the system.
+        scores: Maps "clean" and the name of each perturbation to the scores.
+    """
+
+    system: str
+    scores: dict[str, PerturbedScores]
+
+
+class Robustness(Record):
+    """The scores of systems on a test set and on its changed copies.
+
+    Attributes:
+        sentences: The number of sentences of the test set.
+        seed: The seed of the random changes.
+        bleu_signature: The settings of BLEU, as a signature of sacreBLEU.
+        chrf_signature: The settings of chrF, as a signature of sacreBLEU.
+        systems: The scores of each system.
+        recipe_note: A sentence about scoring options that come from recipes; None without such options.
+    """
+
+    sentences: int
+    seed: int
+    bleu_signature: str
+    chrf_signature: str
+    systems: list[SystemRobustness]
+    recipe_note: str | None = None
 
 
 def score_robustness(
@@ -30,15 +82,23 @@ def score_robustness(
     `score_translations`. `recipe_note` is a sentence about options that come from recipes.
     """
     test_sets = perturbed_test_sets(*test_set)
-    rows = [{"system": system.name, "scores": _scores_of(system, test_sets, scoring)} for system in systems]
+    rows = [
+        SystemRobustness(system=system.name, scores=_scores_of(system, test_sets, scoring))
+        for system in systems
+    ]
     # Score the references against themselves to get the signatures of sacreBLEU, because the signatures
     # depend only on the scoring options and are the same for all systems.
-    any_scores = score_translations(test_set.references, test_set.references, **scoring)
-    signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
-    scores = {"sentences": len(test_set.sources), "seed": SEED, **signatures, "systems": rows}
+    any_scores: dict[str, Any] = score_translations(test_set.references, test_set.references, **scoring)
+    robustness = Robustness(
+        sentences=len(test_set.sources),
+        seed=SEED,
+        bleu_signature=any_scores["bleu_signature"],
+        chrf_signature=any_scores["chrf_signature"],
+        systems=rows,
+    )
     if recipe_note is not None:
-        scores["recipe_note"] = recipe_note
-    return Report(scores, robustness_as_text(scores))
+        robustness.recipe_note = recipe_note
+    return Report(robustness.as_json(), robustness_as_text(robustness))
 
 
 def perturbed_test_sets(sources: Sequence[str], references: Sequence[str]) -> dict[str, TestSet]:
@@ -65,13 +125,9 @@ def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[
 
 def _scores_of(
     system: System, test_sets: Mapping[str, TestSet], scoring: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, PerturbedScores]:
     """Translate the test set and its changed copies with one system, and return the scores for each
     perturbation.
-
-    The perturbation "placeholders" has the additional score `placeholders_kept`. `placeholders_kept` is the
-    percentage of translations that contain all placeholders of their sources, counted over the sources that
-    the perturbation has changed.
     """
     translator = system.load()
     results = {}
@@ -79,15 +135,15 @@ def _scores_of(
     for perturbation, test_set in test_sets.items():
         what = f"{system.name} ({perturbation})"
         translations = translate_test_set(translator, test_set.sources, what, **system.options)
-        scores = score_translations(translations, test_set.references, **scoring)
-        row: dict[str, Any] = {
-            "bleu": scores["bleu"],
-            "chrf": scores["chrf"],
-            "changed_sentences": sum(map(str.__ne__, test_set.sources, clean.sources)),
-        }
-        if perturbation == "placeholders":
-            row["placeholders_kept"] = _share_of_kept_placeholders(test_set, clean, translations)
-        results[perturbation] = row
+        scores: dict[str, Any] = score_translations(translations, test_set.references, **scoring)
+        results[perturbation] = PerturbedScores(
+            bleu=scores["bleu"],
+            chrf=scores["chrf"],
+            changed_sentences=sum(map(str.__ne__, test_set.sources, clean.sources)),
+        )
+        if perturbation == _PLACEHOLDERS:
+            kept = _share_of_kept_placeholders(test_set, clean, translations)
+            results[perturbation].placeholders_kept = kept
     return results
 
 
@@ -99,28 +155,27 @@ def _share_of_kept_placeholders(test_set: TestSet, clean: TestSet, translations:
     return 100 * sum(kept) / max(1, len(kept))
 
 
-def robustness_as_text(results: Mapping[str, Any]) -> str:
-    """Format the results as a table with one line for each perturbation. The columns are BLEU and chrF of
-    each system.
+def robustness_as_text(robustness: Robustness) -> str:
+    """Format the scores as a table with one line for each perturbation. The columns are BLEU and chrF of each
+    system.
     """
-    systems = results["systems"]
+    systems = robustness.systems
     width = max(map(len, PERTURBATIONS))
-    names = [row["system"] for row in systems]
+    names = [row.system for row in systems]
     columns = [max(13, len(name)) for name in names]
     titles = [f"{name:>{column}}" for name, column in zip(names, columns, strict=True)]
     heads = [f"{'BLEU   chrF':>{column}}" for column in columns]
     lines = [" ".join([" " * width, "changed", *titles]), " ".join([" " * width, " " * 7, *heads])]
-    for perturbation in systems[0]["scores"]:
-        changed = systems[0]["scores"][perturbation]["changed_sentences"]
+    for perturbation, first in systems[0].scores.items():
         cells = []
-        for system, column in zip(systems, columns, strict=True):
-            scores = system["scores"][perturbation]
-            cells.append(f"{scores['bleu']:{column - 7}.2f} {scores['chrf']:6.2f}")
-        lines.append(" ".join([f"{perturbation:{width}}", f"{changed:7,}", *cells]))
-    for system in systems:
-        kept = system["scores"]["placeholders"]["placeholders_kept"]
-        lines.append(f"{system['system']} keeps the placeholder in {kept:.1f} % of the sentences")
-    lines += [results["bleu_signature"], results["chrf_signature"]]
-    if "recipe_note" in results:
-        lines.append(results["recipe_note"])
+        for row, column in zip(systems, columns, strict=True):
+            scores = row.scores[perturbation]
+            cells.append(f"{scores.bleu:{column - 7}.2f} {scores.chrf:6.2f}")
+        lines.append(" ".join([f"{perturbation:{width}}", f"{first.changed_sentences:7,}", *cells]))
+    for row in systems:
+        kept = row.scores[_PLACEHOLDERS].placeholders_kept
+        lines.append(f"{row.system} keeps the placeholder in {kept:.1f} % of the sentences")
+    lines += [robustness.bleu_signature, robustness.chrf_signature]
+    if robustness.recipe_note is not None:
+        lines.append(robustness.recipe_note)
     return "\n".join(lines)

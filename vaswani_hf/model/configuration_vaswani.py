@@ -1,8 +1,7 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file has four parts: the class `VaswaniConfig`, the field names that a config accepts, the names of files
-that are saved with a checkpoint, and functions that read special token ids. config_fields_vaswani.py defines
-how a field is declared.
+This file has five parts: the rules for the values of fields, the class `VaswaniConfig`, the field names that a
+config accepts, the names of files that are saved with a checkpoint, and functions that read special token ids.
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.
@@ -13,32 +12,31 @@ import difflib
 import inspect
 import os
 from collections.abc import Iterable
-from dataclasses import Field, fields
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
-from transformers.utils import logging
+from transformers.utils import is_torch_available, logging
 
-from .checks_vaswani import A_SIZE, A_SWITCH, PAPER_SYMBOLS, nearest_name, one_of, or_none
-from .config_fields_vaswani import (
-    A_POSITION_ENCODING,
-    A_POSITIVE_NUMBER,
-    A_RATE,
-    A_SCORE,
-    A_SCORE_OR_NONE,
-    A_TOKEN_OR_NONE,
-    ALWAYS_TRUE,
-    AN_ACTIVATION,
-    AN_OFFSET,
-    TOKENS_OR_NONE,
-    WINDOWS,
-    config_field,
+from .checks_vaswani import (
+    A_SIZE,
+    A_SWITCH,
+    PAPER_SYMBOLS,
+    Rule,
+    a_number,
+    is_int,
+    nearest_name,
+    one_of,
+    or_none,
 )
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import (
+    ATTENTIONS,
+    POSITION_ENCODINGS,
     REGISTRIES,
+    Registry,
     checked_value,
     fields_of_subclass,
     registered_names,
@@ -46,6 +44,78 @@ from .extension_vaswani import (
 )
 
 logger = logging.get_logger(__name__)
+
+
+# The rules for the values of fields, and the function that declares a field.
+
+
+def _are_ints(value: Any, may_be_none: bool = False) -> bool:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return len(values) > 0 and all(is_int(one) or (may_be_none and one is None) for one in values)
+
+
+def _is_activation(value: Any) -> bool:
+    if not isinstance(value, str) or not is_torch_available():
+        return isinstance(value, str)
+    from transformers.activations import ACT2FN
+
+    return value in ACT2FN
+
+
+def _name_in(registry: Registry) -> Rule:
+    names = ", ".join(f'"{name}"' for name in registry.built_in)
+    return Rule(registry.accepts, f"{names} or a name that `{registry.function}` has added")
+
+
+A_RATE = a_number("a number from 0 up to, but not including, 1", least=0, below=1)
+A_POSITIVE_NUMBER = a_number("a positive number", above=0)
+A_TOKEN_OR_NONE = or_none(Rule(is_int, "a token id (an integer of 0 or more)"))
+TOKENS_OR_NONE = or_none(Rule(_are_ints, "a token id (an integer of 0 or more), a list of token ids"))
+AN_ACTIVATION = Rule(_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"')
+A_POSITION_ENCODING = _name_in(POSITION_ENCODINGS)
+A_SCORE = _name_in(ATTENTIONS)
+A_SCORE_OR_NONE = Rule(or_none(A_SCORE).accepts, f"{A_SCORE.words}, or None")
+AN_OFFSET = Rule(is_int, "an integer of 0 or more (tokens)")
+WINDOWS = Rule(
+    lambda value: _are_ints(value, may_be_none=True),
+    "an integer of 0 or more (tokens), a list with one entry per layer or None",
+)
+ALWAYS_TRUE = Rule(lambda value: value is True, "True, because the model always has an encoder and a decoder")
+
+
+def config_field(
+    default: Any,
+    help: str,
+    rule: Rule,
+    *,
+    unit: str = "",
+    is_recipe_key: bool = True,
+    changes_outputs: bool = True,
+    needs_encoder_decoder: bool = False,
+) -> Any:
+    """Declare a field of `VaswaniConfig`. All code that depends on properties of fields reads the properties
+    from `CONFIG_FIELDS`.
+
+    Args:
+        default (Any): The default value.
+        help (str): The meaning of the field, for the docstring of `VaswaniConfig` and for the manual.
+        rule (Rule): The rule for the values of the field.
+        unit (str): The unit of a count or a size.
+        is_recipe_key (bool): True if the field is a key of the section `model` of a recipe. False if the
+            tokenizer or another section of the recipe determines the value.
+        changes_outputs (bool): False if the field changes the training, but not the outputs of a trained
+            model.
+        needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
+    """
+    properties = {
+        "help": help,
+        "rule": rule,
+        "unit": unit,
+        "is_recipe_key": is_recipe_key,
+        "changes_outputs": changes_outputs,
+        "needs_encoder_decoder": needs_encoder_decoder,
+    }
+    return field(default=default, metadata=properties)
 
 
 class VaswaniConfig(PreTrainedConfig):

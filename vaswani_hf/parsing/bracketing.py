@@ -17,6 +17,7 @@ from typing import Any
 
 from transformers.utils import logging
 
+from ..checkpoint.results import Record
 from ..data.lines import check_equally_many
 from ..data.trees import WORD, WRAPPERS, Tree, read_treebank, tree_from_symbols, treebank_files
 from ..model.errors_vaswani import InvalidValueError
@@ -28,11 +29,37 @@ PUNCTUATION = frozenset([",", ":", "``", "''", ".", "?", "!"])
 _SAME_LABEL = {"PRT": "ADVP"}
 
 
-def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
-    """Score predicted trees against gold trees of the same sentences in the same order.
+class BracketingScores(Record):
+    """The labelled bracketing scores of predicted trees, and the speed of the parser.
 
-    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the percentage of sentences
-    whose constituents are all correct. The other entries are counts.
+    Attributes:
+        f1: The harmonic mean of `precision` and `recall`.
+        precision: The percentage of predicted constituents that are correct.
+        recall: The percentage of gold constituents that are predicted.
+        exact_match: The percentage of sentences whose constituents are all correct.
+        sentences: The number of sentences.
+        gold_brackets: The number of constituents in the gold trees.
+        predicted_brackets: The number of constituents in the predicted trees.
+        matched_brackets: The number of predicted constituents that are correct.
+        seconds: The time that the parser took; None if the trees are from a file.
+        sentences_per_second: The speed of the parser; None if the trees are from a file.
+    """
+
+    f1: float
+    precision: float
+    recall: float
+    exact_match: float
+    sentences: int
+    gold_brackets: int
+    predicted_brackets: int
+    matched_brackets: int
+    seconds: float | None = None
+    sentences_per_second: float | None = None
+
+
+def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> BracketingScores:
+    """Score predicted trees against gold trees. `gold` and `predicted` must contain trees of the same
+    sentences in the same order.
     """
     num_gold = 0
     num_predicted = 0
@@ -51,16 +78,16 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
         num_predicted += brackets.total()
         num_matched += (gold_brackets & brackets).total()
         num_exact += gold_brackets == brackets
-    return {
-        "f1": 100 * 2 * num_matched / max(1, num_gold + num_predicted),
-        "precision": 100 * num_matched / max(1, num_predicted),
-        "recall": 100 * num_matched / max(1, num_gold),
-        "exact_match": 100 * num_exact / len(gold),
-        "sentences": len(gold),
-        "gold_brackets": num_gold,
-        "predicted_brackets": num_predicted,
-        "matched_brackets": num_matched,
-    }
+    return BracketingScores(
+        f1=100 * 2 * num_matched / max(1, num_gold + num_predicted),
+        precision=100 * num_matched / max(1, num_predicted),
+        recall=100 * num_matched / max(1, num_gold),
+        exact_match=100 * num_exact / len(gold),
+        sentences=len(gold),
+        gold_brackets=num_gold,
+        predicted_brackets=num_predicted,
+        matched_brackets=num_matched,
+    )
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
@@ -83,11 +110,14 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
     return brackets
 
 
-def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
-    """Parse the sentences of gold trees. Return `bracketing_scores`, the speed and the predicted `trees`.
-
-    `trees` has one entry for each gold tree: None if the gold tree has no words. `options` are options of
+def evaluate_parser(
+    parser: Parser, gold: Sequence[Tree], **options: Any
+) -> tuple[list[Tree | None], BracketingScores]:
+    """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
+
+    Return a list with one entry for each gold tree, and the scores. The entry is the predicted tree, or None
+    if the gold tree has no words.
     """
     from tqdm.auto import tqdm
 
@@ -105,10 +135,11 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     ]
     seconds = time.perf_counter() - start
     scores = bracketing_scores(with_words, trees)
+    scores.seconds = seconds
+    scores.sentences_per_second = len(with_words) / seconds
     remaining = iter(trees)
     aligned = [next(remaining) if tree.words else None for tree in gold]
-    speed = {"seconds": seconds, "sentences_per_second": len(with_words) / seconds}
-    return {**scores, **speed, "trees": aligned}
+    return aligned, scores
 
 
 def read_gold_trees(treebank: str) -> list[Tree]:
@@ -119,7 +150,7 @@ def read_gold_trees(treebank: str) -> list[Tree]:
     return gold
 
 
-def score_tree_file(path: str, gold: Sequence[Tree], treebank: str) -> dict[str, Any]:
+def score_tree_file(path: str, gold: Sequence[Tree], treebank: str) -> BracketingScores:
     """Score the trees of a file against the gold trees of a treebank."""
     with_words = trees_with_words(gold)
     predicted = [tree for tree in read_treebank(path) if tree.words]
@@ -142,17 +173,16 @@ def trees_as_lines(trees: Iterable[Tree | None]) -> str:
     return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 
 
-def scores_as_text(scores: dict[str, Any]) -> str:
-    """Format the scores of `evaluate_parser` or `bracketing_scores` as text, one score per line."""
-    sentences = f"{scores['sentences']:,} sentences"
-    if "seconds" in scores:
-        sentences += f" in {scores['seconds']:.1f} s, {scores['sentences_per_second']:.1f} sentences/s"
-    brackets = f"{scores['matched_brackets']:,} of {scores['gold_brackets']:,} brackets"
+def bracketing_scores_as_text(scores: BracketingScores) -> str:
+    """Format the scores as text, one score per line."""
+    sentences = f"{scores.sentences:,} sentences"
+    if scores.seconds is not None:
+        sentences += f" in {scores.seconds:.1f} s, {scores.sentences_per_second:.1f} sentences/s"
     lines = [
-        f"F1 {scores['f1']:.2f}  labelled brackets by the rules of evalb",
-        f"precision {scores['precision']:.2f}",
-        f"recall {scores['recall']:.2f}  {brackets}",
-        f"exact match {scores['exact_match']:.2f} %",
+        f"F1 {scores.f1:.2f}  labelled brackets by the rules of evalb",
+        f"precision {scores.precision:.2f}",
+        f"recall {scores.recall:.2f}  {scores.matched_brackets:,} of {scores.gold_brackets:,} brackets",
+        f"exact match {scores.exact_match:.2f} %",
         sentences,
     ]
     return "\n".join(lines)

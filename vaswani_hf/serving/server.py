@@ -7,12 +7,13 @@ import shlex
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..model.errors_vaswani import InvalidValueError
 from ..version import install_command
 
 if TYPE_CHECKING:
+    from .directions import Direction
     from .service import Service
 
 # The environment variable that contains the API key of the service.
@@ -99,7 +100,7 @@ def _announce(service: "Service", listening: socket.socket) -> None:
         )
 
 
-def _curl_line(address: str, needs_key: bool, direction: Any) -> str:
+def _curl_line(address: str, needs_key: bool, direction: "Direction") -> str:
     data = {"q": "Hello, world!", "source": direction.source, "target": direction.target}
     words = ["curl", f"{address}/translate"]
     for name, value in data.items():

@@ -15,6 +15,7 @@ from ..model.generation_vaswani import setting_of
 from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
+from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageCheck
 from .directions import Direction, Directions
 from .documents import DocumentsJob
@@ -200,36 +201,25 @@ class Service:
 
     def _complete_options(self, direction: Direction, settings: WantedSettings) -> TranslationOptions:
         """Return the options of a request with these settings."""
-        translator = direction.translator
-        of_request: dict[str, Any] = {
-            "min_confidence": settings.min_confidence,
-            "glossary": self._glossary(settings.glossary),
-            "tgt_lang": direction.tag,
-        }
         options = replace(
-            self._options,
-            return_scores=settings.has_scores,
-            return_alignments=settings.has_alignments,
-            **{name: value for name, value in of_request.items() if value is not None},
+            self._options, return_scores=settings.has_scores, return_alignments=settings.has_alignments
         )
+        if settings.min_confidence is not None:
+            options = replace(options, min_confidence=settings.min_confidence)
+        if settings.glossary is not None:
+            glossary: Any = self._glossary(settings.glossary)
+            options = replace(options, glossary=glossary)
+        if direction.tag is not None:
+            options = replace(options, tgt_lang=direction.tag)
         if settings.is_streamed and options.min_confidence is not None:
             raise InvalidValueError(
                 "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
                 "known at the end of the search."
             )
-        generate = dict(options.generate)
-        if settings.is_streamed:
-            generate["num_beams"] = 1
-        if settings.num_alternatives:
-            defaults = translator.complete(options).generate
-            num_beams = setting_of("num_beams", defaults, translator.backend.generation_config) or 1
-            generate["num_return_sequences"] = 1 + settings.num_alternatives
-            generate["num_beams"] = max(num_beams, generate["num_return_sequences"])
-        return translator.complete(replace(options, generate=generate))
+        translator = direction.translator
+        return translator.complete(replace(options, generate=_search_settings(translator, options, settings)))
 
-    def _glossary(self, name: str | None) -> Glossary | None:
-        if name is None:
-            return None
+    def _glossary(self, name: str) -> Glossary:
         if name in self._glossaries:
             return self._glossaries[name]
         known = ", ".join(self._glossaries)
@@ -238,3 +228,21 @@ class Service:
                 f"`glossary` is {name!r}, but the service has no glossary; leave `glossary` out."
             )
         raise InvalidValueError(f"`glossary` must be a glossary of the service ({known}), but is {name!r}.")
+
+
+def _search_settings(
+    translator: BaseTranslator, options: TranslationOptions, settings: WantedSettings
+) -> dict[str, Any]:
+    """Return the search settings of a request: greedy search for a streamed translation, and at least as many
+    beams as translations of each text.
+    """
+    generate = dict(options.generate)
+    if settings.is_streamed:
+        generate["num_beams"] = 1
+    if settings.num_alternatives:
+        defaults = translator.complete(options).generate
+        num_beams = setting_of("num_beams", defaults, translator.backend.generation_config) or 1
+        num_translations = 1 + settings.num_alternatives
+        generate["num_return_sequences"] = num_translations
+        generate["num_beams"] = max(num_beams, num_translations)
+    return generate

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
-from ..checkpoint.results import DataRecord
+from ..checkpoint.results import DataRecord, Record
 from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.columns import pair_lengths
@@ -209,10 +209,10 @@ class LanguageModeling(Task):
         scores = evaluate_texts(
             model, tokenizer, test["source"], tokens_per_batch=evaluation.tokens_per_batch
         )
-        line = f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %"
-        if "bits_per_byte" in scores:
-            line += f" · {scores['bits_per_byte']:.4f} bits per byte"
-        return Scores(scores, [line])
+        line = f"test: perplexity {scores.perplexity:.3f} · accuracy {scores.accuracy:.2f} %"
+        if scores.bits_per_byte is not None:
+            line += f" · {scores.bits_per_byte:.4f} bits per byte"
+        return Scores(scores.as_json(), [line])
 
     def card_words(
         self, record: DataRecord, data: TextData | None, test: dict[str, Any], repo_id: str
@@ -371,6 +371,29 @@ def _task_of(model: PreTrainedModel) -> LanguageModeling:
     return CausalLanguageModeling() if isinstance(model, VaswaniForCausalLM) else MaskedLanguageModeling()
 
 
+class TextScores(Record):
+    """The scores of a language model on texts.
+
+    Attributes:
+        loss: The loss in nats per predicted token.
+        perplexity: The perplexity per predicted token.
+        accuracy: The percentage of predicted tokens for which the model's most likely token is right.
+        bits_per_byte: The loss in bits per byte of the texts, so that models with different vocabularies can
+            be compared; None for a masked language model.
+        tokens: The number of predicted tokens.
+        texts: The number of texts.
+        seconds: The time that the evaluation took.
+    """
+
+    loss: float
+    perplexity: float
+    accuracy: float
+    bits_per_byte: float | None = None
+    tokens: int
+    texts: int
+    seconds: float
+
+
 @torch.inference_mode()
 def evaluate_texts(
     model: PreTrainedModel,
@@ -378,15 +401,12 @@ def evaluate_texts(
     texts: list[str],
     *,
     tokens_per_batch: int = 4096,
-) -> dict[str, Any]:
+) -> TextScores:
     """Return the scores of a language model on texts. Leave out empty texts and texts that are too long for
     the model, and log a warning.
 
     A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, and each
-    evaluation masks the same tokens. The returned scores are `loss` (nats per predicted token), `perplexity`,
-    `accuracy` (the percentage of predicted tokens for which the model's most likely token is right), the
-    numbers of predicted `tokens` and of `texts`, and `seconds`. A causal model also has the score
-    `bits_per_byte`, so that models with different vocabularies can be compared.
+    evaluation masks the same tokens.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -413,10 +433,17 @@ def evaluate_texts(
             "The model's logits are NaN or infinite: the weights of the model are damaged, or too large for "
             "their dtype; if the dtype is float16, try bfloat16 or float32."
         )
-    scores = {"loss": nats / tokens, "perplexity": perplexity(nats / tokens), "accuracy": 100 * hits / tokens}
+    scores = TextScores(
+        loss=nats / tokens,
+        perplexity=perplexity(nats / tokens),
+        accuracy=100 * hits / tokens,
+        tokens=tokens,
+        texts=num_texts,
+        seconds=time.perf_counter() - start,
+    )
     if isinstance(task, CausalLanguageModeling):
-        scores["bits_per_byte"] = nats / math.log(2) / num_bytes
-    return scores | {"tokens": tokens, "texts": num_texts, "seconds": time.perf_counter() - start}
+        scores.bits_per_byte = nats / math.log(2) / num_bytes
+    return scores
 
 
 def _batches(
@@ -449,7 +476,7 @@ def _batches(
 
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
-) -> dict[str, Any]:
+) -> TextScores:
     """Score the language model `name` on a text file with one text per line (see `evaluate_texts`)."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
@@ -467,14 +494,14 @@ def evaluate_text_file(
     return evaluate_texts(model, tokenizer, texts, tokens_per_batch=tokens_per_batch)
 
 
-def scores_of_texts_as_text(results: dict[str, Any]) -> str:
-    """Format the scores of `evaluate_texts` as lines of text."""
+def text_scores_as_text(scores: TextScores) -> str:
+    """Format the scores as lines of text."""
     lines = [
-        f"perplexity per token {results['perplexity']:.3f}",
-        f"accuracy {results['accuracy']:.2f} % of {results['tokens']:,} predicted tokens",
+        f"perplexity per token {scores.perplexity:.3f}",
+        f"accuracy {scores.accuracy:.2f} % of {scores.tokens:,} predicted tokens",
     ]
-    if "bits_per_byte" in results:
-        lines.append(f"bits per byte {results['bits_per_byte']:.4f}")
-    speed = results["texts"] / results["seconds"]
-    lines.append(f"{results['texts']:,} texts in {results['seconds']:.1f} s, {speed:.1f} texts/s")
+    if scores.bits_per_byte is not None:
+        lines.append(f"bits per byte {scores.bits_per_byte:.4f}")
+    speed = scores.texts / scores.seconds
+    lines.append(f"{scores.texts:,} texts in {scores.seconds:.1f} s, {speed:.1f} texts/s")
     return "\n".join(lines)

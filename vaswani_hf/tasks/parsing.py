@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import datasets
 from datasets import Dataset
 from pydantic import Field
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.files import TREES_FILE, naming_the_folder
+from ..checkpoint.files import TREES_FILE
 from ..checkpoint.results import DataRecord
 from ..checkpoint.tokenizers import TREE_MARK, Tokenizers, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import Corpus
-from ..data.corpus_cache import CACHE_REMEDY
+from ..data.corpus_cache import explain_cache_errors
 from ..data.loading import PairSource, dataset_of_generator, load_pairs
 from ..data.splits import load_splits, refuse_unusable
 from ..data.tokenizer_training import (
@@ -149,13 +148,12 @@ class Parsing(Task):
     ) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
         gold = [tree_from_text(text) if text else Tree((), (), ()) for text in test["target"]]
-        scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
-        trees = scores.pop("trees")
+        trees, scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
         line = (
-            f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall "
-            f"{scores['recall']:.2f} · exact match {scores['exact_match']:.1f} %"
+            f"test: F1 {scores.f1:.2f} · precision {scores.precision:.2f} · recall {scores.recall:.2f} · "
+            f"exact match {scores.exact_match:.1f} %"
         )
-        return Scores(scores, [line], trees_as_lines(trees))
+        return Scores(scores.as_json(), [line], trees_as_lines(trees))
 
     def card_words(
         self, record: DataRecord, data: TreebankData | None, test: dict[str, Any], repo_id: str
@@ -218,7 +216,7 @@ def load_treebank(names: list[str]) -> Dataset:
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
     # Pass the file names as a tuple, because the library `datasets` would divide a list into shards.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
-    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+    with explain_cache_errors():
         return dataset_of_generator(_tree_pairs, arguments)
 
 

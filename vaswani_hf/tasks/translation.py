@@ -9,18 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import datasets
 from datasets import Dataset, IterableDataset
 from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
+from ..checkpoint.files import TRANSLATIONS_FILE
 from ..checkpoint.results import DataRecord, ExampleRecord
 from ..checkpoint.tokenizers import Tokenizers, direction_tag, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import Corpus
-from ..data.corpus_cache import CACHE_REMEDY
+from ..data.corpus_cache import explain_cache_errors
 from ..data.dataset_hub import pin_dataset
 from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
 from ..data.pair_files import distillation_records
@@ -372,11 +371,10 @@ class Translation(Task):
         # Score the whole test set, as `vaswani evaluate` does. The translation of an empty source is an empty
         # text.
         targets = list(test["target"])
-        measured = translate_and_measure(
+        translations, measured = translate_and_measure(
             translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
         )
-        translations = measured.pop("translations")
-        scores = self.score_outputs(translations, targets, evaluation) | measured
+        scores = self.score_outputs(translations, targets, evaluation) | measured.as_json()
         lines = [
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
             f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"
@@ -543,7 +541,7 @@ def in_both_directions(
     if isinstance(pairs, IterableDataset):
         return pairs.map(_add_reversed, **options)
     processes = num_proc if num_proc > 1 else None
-    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+    with explain_cache_errors():
         return pairs.map(_add_reversed, **options, num_proc=processes, desc="Reversing sentence pairs")
 
 

@@ -20,6 +20,7 @@ from ..checkpoint.files import (
     WEIGHTS_FILE,
     WriteError,
     checkpoints_in,
+    explain_write_errors,
     higher_is_better,
     open_to_readers,
     read_state,
@@ -48,13 +49,16 @@ def refuse_vanished_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
-    """Raise a WriteError if writing fails because the output folder has been deleted or replaced."""
+def explain_output_errors(folder: Path) -> Iterator[None]:
+    """Context manager for code that writes into the output folder of a run. In addition to
+    `explain_write_errors`, raise a WriteError if writing fails because the output folder has been deleted or
+    replaced.
+    """
     try:
-        yield
-    except Exception as error:
-        if isinstance(error, OSError | RuntimeError | SafetensorError):
-            refuse_vanished_folder(folder)
+        with explain_write_errors(folder):
+            yield
+    except (OSError, RuntimeError, SafetensorError):
+        refuse_vanished_folder(folder)
         raise
 
 

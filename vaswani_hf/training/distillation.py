@@ -19,7 +19,7 @@ from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.held_out import hold_out
 from ..data.lines import parse_json
-from ..data.splits import naming_split
+from ..data.splits import explain_split_errors
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translations_vaswani import Translation
@@ -109,7 +109,7 @@ def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | No
     task = TASKS["translation"]
     pinned = task.pin_data(data, earlier)
     used = _without_unused_corpora(pinned)
-    with naming_split("train"):
+    with explain_split_errors("train"):
         pairs: Any = task.load_split(used, "train", seed)
     if pinned.held_out_sizes:
         # The student must not be trained on sentences that are used to score the student.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PrinterCallback
 
-from ..checkpoint.files import naming_the_folder, step_of
+from ..checkpoint.files import step_of
 from ..checkpoint.manifest import metadata_of
 from ..exit_codes import FAILURE, INTERRUPTED
 from ..publish.during_training import PushCheckpointsCallback
@@ -45,11 +45,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     keep_free_memory()
     limit_primitive_cache()
     try:
-        with (
-            trainer.stop.saving_first(),
-            checkpoints.naming_a_vanished_folder(folder),
-            naming_the_folder(folder),
-        ):
+        with trainer.stop.saving_first(), checkpoints.explain_output_errors(folder):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except NoStepsLeftError:
         pass

@@ -30,7 +30,7 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     STATE_FILE,
     WEIGHTS_FILE,
-    naming_the_folder,
+    explain_write_errors,
     write_whole,
 )
 from ..checkpoint.hub import HubError
@@ -61,8 +61,8 @@ from .stopping import (
     GracefulShutdown,
     InterruptedRunError,
     ShutdownRequested,
+    explain_lost_processes,
     interruption_message,
-    naming_lost_processes,
 )
 from .trainer import VaswaniTrainer, training_arguments
 
@@ -99,7 +99,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         with (
             stop.listening(processes),
             stop.ending_at_once(lambda: interruption_message(folder)),
-            naming_lost_processes(folder, stop),
+            explain_lost_processes(folder, stop),
             _locked(folder, processes),
         ):
             return _train(recipe, processes, stop)
@@ -115,7 +115,7 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
 
         def lock() -> None:
-            with naming_the_folder(folder):
+            with explain_write_errors(folder):
                 stack.enter_context(locked_run(folder))
 
         processes.run_on_main(lock)
@@ -184,7 +184,7 @@ def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Rec
 
 
 def _restored_recipe(folder: Path) -> Recipe | None:
-    with naming_the_folder(folder):
+    with explain_write_errors(folder):
         finished.restore_records(folder)
     return earlier_recipe(folder)
 
@@ -320,7 +320,7 @@ def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
 
 def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
     folder = Path(recipe.output_dir)
-    with naming_the_folder(folder):
+    with explain_write_errors(folder):
         checkpoints.put_back_replaced(folder)
     return resume.find_checkpoint(folder, recipe.training, num_processes)
 
@@ -336,7 +336,7 @@ def _prepare_folder(recipe: Recipe) -> None:
         # the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
     folder = Path(recipe.output_dir)
-    with naming_the_folder(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for unfinished in (checkpoints.STAGING_FOLDER, finished.FINAL_STAGING_FOLDER):
         shutil.rmtree(folder / unfinished, ignore_errors=True)
@@ -366,7 +366,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     # A resumed run reads the tokenizers from its checkpoint.
     folder = checkpoint or Path(recipe.output_dir)
     new_tokenizers = checkpoint is None and processes.is_first
-    with naming_the_folder(folder):
+    with explain_write_errors(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
             initialization.write_kept_tokenizers(initialization.find_bases(recipe.model), task, folder)
             new_tokenizers = False
@@ -450,7 +450,7 @@ def _record_beginning(
     if checkpoint is not None:
         resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
-    with naming_the_folder(folder):
+    with explain_write_errors(folder):
         if not (is_finished and finished.read_final_record(folder)):
             # Delete the manifest of a finished run, because the run continues and will write other final
             # files.
@@ -478,7 +478,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     corpus = trainer.corpus
     final_record = finished.read_final_record(folder)
     model, averaged_steps = _final_model(recipe, trainer, final_record)
-    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
+    with checkpoints.explain_output_errors(folder):
         if final_record is not None:
             finished.repair_run(
                 folder,

@@ -208,8 +208,10 @@ class GracefulShutdown:
 
 
 @contextlib.contextmanager
-def naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Replace the error of gloo or NCCL about a lost process by a message that says how to continue."""
+def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
+    """Context manager that replaces the error that gloo or NCCL raises after another process of the run has
+    ended. The message of the new error says how to continue the run.
+    """
     try:
         yield
     except RuntimeError as error:
