@@ -42,7 +42,7 @@ from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segment, language_token
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
+from .generation_vaswani import config_with, setting_of
 from .inputs_vaswani import (
     LINE_ERRORS,
     SCORE_SETTINGS,
@@ -56,6 +56,7 @@ from .inputs_vaswani import (
     unwrap,
     zip_pairs,
 )
+from .length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
 from .phrases_vaswani import contains, forbidden_tokens, has_ordinary_tokens, repeated_ngram
 from .segment_tokenizer_vaswani import SegmentTokenizer
 from .text_rules_vaswani import copy_symbols, has_words, is_loop, ngram_size_without_loops, split_sentences
@@ -676,11 +677,14 @@ class BaseTranslator:
         return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
-        given = (options.generate, self.backend.generation_config)
-        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
+        names = ("max_new_tokens", "max_length")
+        config = config_with(names, options.generate, self.backend.generation_config)
+        if config.max_new_tokens is None and config.max_length is None:
+            return
         longest = max((len(segment.token_ids) for segment in segments), default=0)
+        limit = max_new_tokens_of(config, longest, prompt_length=1)
         # Warn at 90 % of the length limit, as transformers 4 does.
-        if limit is not None and longest > 0.9 * limit:
+        if longest > 0.9 * limit:
             logger.warning(
                 f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "
                 "translation is cut off, give a larger `max_new_tokens`."

@@ -18,8 +18,9 @@ from transformers.utils import logging
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
+from ..model.generation_vaswani import config_with, setting_of
 from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
 from ..model.translations_vaswani import Translation
 from ..translation.translator import Translator
 

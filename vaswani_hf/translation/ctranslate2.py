@@ -60,8 +60,9 @@ from ..checkpoint.search_settings import unsupported_settings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import max_new_tokens_of, setting_of
+from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
+from ..model.length_limits_vaswani import max_new_tokens_of
 from ..model.search_errors_vaswani import NotFiniteError
 from ..model.search_strategies_vaswani import (
     PenaltyScorer,
