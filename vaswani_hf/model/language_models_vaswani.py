@@ -292,7 +292,6 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Raises:
             ValueError: If an argument is only for encoder-decoder models, such as `encoder_outputs`.
         """
-        past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
                 raise InvalidValueError(
@@ -304,6 +303,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=False if labels is not None else use_cache,
+            cache=cache,
             **kwargs,
         )
         states = outputs.last_hidden_state  # [B, T, D]
