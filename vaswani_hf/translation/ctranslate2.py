@@ -68,7 +68,7 @@ from ..model.search_strategies_vaswani import (
     PenaltyScorer,
     coverage_score,
     highest_reachable_score,
-    length_penalty,
+    penalized_score,
 )
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
@@ -412,11 +412,10 @@ class CTranslate2Backend:
             log_prob = result.scores[i] * len(tokens) ** exponent
             attention = [first, *result.attention[i][1:]] if first else None
             length = len(tokens) - len(sentence.prefix) + sentence.num_counted
-            score = log_prob / length_penalty(length, config)
+            coverage = None
             if config.coverage_penalty and attention:
-                score += (
-                    config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
-                )
+                coverage = coverage_score(torch.tensor(attention).sum(dim=0), None).item()
+            score = penalized_score(log_prob, length, coverage, config)
             hypothesis = Hypothesis(
                 [self._target_ids[token] for token in tokens],
                 len(sentence.prefix),
