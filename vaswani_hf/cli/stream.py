@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TextStreamer
 
 from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, unwrap
-from ..model.translator_vaswani import results_of_lines
+from ..model.line_results_vaswani import results_of_lines
 from .lines import CountedRequests, report_bad_lines
 from .output import standard_output
 

@@ -12,7 +12,7 @@ from ..model.attention_vaswani import GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.length_limits_vaswani import PAPER_LIMIT, max_new_tokens_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
 from .export_formats import Limit, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.

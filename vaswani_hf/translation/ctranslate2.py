@@ -70,7 +70,7 @@ from ..model.search_strategies_vaswani import (
     highest_reachable_score,
     penalized_score,
 )
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator

@@ -61,7 +61,7 @@ def choose_dtype(
         faster = _with_models(translator, [copy.deepcopy(model).to(torch.bfloat16) for model in models])
         num_same = _num_same(_with_models(translator, models), faster, compared, options)
         if num_same == len(compared):
-            translator.backend = faster.backend
+            translator.use_backend(faster.backend)
         else:
             logger.warning(
                 "`dtype` auto: float32 is used, because bfloat16 gives the same translation as float32 for "
