@@ -14,7 +14,8 @@ import torch
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request
 from ..model.segment_search_vaswani import batches_by_length
 from ..model.text_rules_vaswani import target_word_indices
 from ..model.translations_vaswani import (

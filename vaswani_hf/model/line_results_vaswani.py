@@ -7,7 +7,7 @@ This file is saved with every checkpoint because the translator handles invalid 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .inputs_vaswani import LINE_ERRORS
+from .requests_vaswani import LINE_ERRORS
 from .translations_vaswani import Translation
 
 

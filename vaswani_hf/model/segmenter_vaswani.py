@@ -12,7 +12,8 @@ from transformers.utils import logging
 
 from .backend_vaswani import Backend, Layout, Segment
 from .constraints_vaswani import ConstraintAssigner
-from .inputs_vaswani import Request, TranslationOptions
+from .inputs_vaswani import TranslationOptions
+from .requests_vaswani import Request
 from .segment_tokenizer_vaswani import SegmentTokenizer
 from .text_rules_vaswani import copy_symbols, has_words, split_sentences
 

@@ -20,8 +20,8 @@ seven steps:
 steps 4 to 6. `BaseTranslator` reads the windows, completes the options and joins the translations. The
 translator works for all encoder-decoder models that have `generate`.
 
-The file inputs_vaswani validates options and texts. The file backend_vaswani defines `Segment`, `Layout`,
-`Hypothesis` and `PyTorchBackend`. The file segment_tokenizer_vaswani tokenizes texts, and tokenizing_vaswani
+The file inputs_vaswani validates options, and requests_vaswani reads texts. The file backend_vaswani defines
+`Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The file segment_tokenizer_vaswani tokenizes texts, and tokenizing_vaswani
 finds the token ids of phrases. The file text_rules_vaswani splits sentences, aligns words and detects loops.
 The file translations_vaswani computes scores and joins translations. The file line_results_vaswani handles
 invalid lines.
@@ -45,11 +45,12 @@ from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segmen
 from .constraints_vaswani import ConstraintAssigner
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import config_with, setting_of
-from .inputs_vaswani import (
-    SCORE_SETTINGS,
+from .inputs_vaswani import SCORE_SETTINGS, TranslationOptions
+from .length_limits_vaswani import max_new_tokens_of
+from .line_results_vaswani import results_of_lines
+from .requests_vaswani import (
     InvalidInput,
     Request,
-    TranslationOptions,
     check_iterable_of_texts,
     check_text,
     make_requests,
@@ -57,8 +58,6 @@ from .inputs_vaswani import (
     unwrap,
     zip_pairs,
 )
-from .length_limits_vaswani import max_new_tokens_of
-from .line_results_vaswani import results_of_lines
 from .segment_search_vaswani import SegmentSearch
 from .segment_tokenizer_vaswani import SegmentTokenizer
 from .segmenter_vaswani import Segmenter

@@ -19,8 +19,9 @@ from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_t
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import config_with, setting_of
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
 from ..model.length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
+from ..model.requests_vaswani import Request
 from ..model.segment_search_vaswani import SegmentSearch
 from ..model.segmenter_vaswani import Segmenter
 from ..model.translations_vaswani import Translation

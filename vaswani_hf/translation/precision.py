@@ -15,7 +15,8 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, has_text
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import InvalidInput, Request, has_text
 from ..model.translator_vaswani import BaseTranslator
 
 logger = transformers_logging.get_logger(__name__)
