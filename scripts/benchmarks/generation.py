@@ -31,7 +31,7 @@ from vaswani_hf.convert.marian import to_marian
 from vaswani_hf.data.lines import read_lines
 from vaswani_hf.evaluation.bleu import score_translations
 from vaswani_hf.model.backend_vaswani import Segment
-from vaswani_hf.model.translator_vaswani import batches_by_length
+from vaswani_hf.model.segment_search_vaswani import batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 

@@ -4,12 +4,17 @@ import base64
 import json
 import random
 import re
+import subprocess
+from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from factories import save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
+from transformers import GenerationConfig
 from word_model import WORDS, random_sentences, trained_on_words
 
+import vaswani_hf
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.browser.explain import explain
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
@@ -19,9 +24,11 @@ from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from vaswani_hf.convert.html_page import with_int8_weights
 from vaswani_hf.model.inputs_vaswani import TranslationOptions
+from vaswani_hf.model.length_limits_vaswani import max_new_tokens_of
 from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
 needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
+SCRIPTS = Path(vaswani_hf.__file__).parent / "browser" / "translate"
 LINES = [" ".join(WORDS), " ".join(WORDS.values())]
 # Texts with apostrophes, several scripts, combining characters, tabs, no-break spaces, and the text of a special token.
 RARE_TEXTS = [
@@ -124,6 +131,24 @@ def test_the_command_prints_the_difference_to_the_stored_weights(checkpoint, tmp
     page = (tmp_path / "out" / PAGE_FILE).read_text()
     assert "<title>out</title>" in page and "From English to German." in page
     assert "{{" not in page.partition('<script type="application/json"')[0]
+
+
+@needs_node
+def test_the_length_limit_equals_the_limit_of_python():
+    values = {"max_new_tokens": (None, 5), "max_length": (None, 9), "max_length_a": (None, 0, 0.29)}
+    values["max_length_b"] = (None, 0, 4)
+    cases = []
+    for chosen in product(*values.values(), (1, 100), (1, 3), (4, 1000)):
+        cases.append([dict(zip(values, chosen, strict=False)), *chosen[len(values) :]])
+    script = f"""
+        import {{ maxNewTokens }} from {json.dumps((SCRIPTS / "search.mjs").as_uri())};
+        console.log(JSON.stringify({json.dumps(cases)}.map((values) => maxNewTokens(...values))));
+    """
+    command = ["node", "--input-type=module", "--eval", script]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    expected = [max_new_tokens_of(GenerationConfig(**settings), *rest) for settings, *rest in cases]
+    assert found == expected
+    assert len(set(found)) > 8
 
 
 def test_without_node_the_page_is_written_and_the_command_says_so(checkpoint, tmp_path, monkeypatch):

@@ -6,7 +6,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
+from vaswani_hf.model.inputs_vaswani import TranslationOptions
+from vaswani_hf.model.requests_vaswani import Request
 from vaswani_hf.serving.engine import Engine, Job, QueueFullError
 from vaswani_hf.serving.limits import Limits
 

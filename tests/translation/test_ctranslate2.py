@@ -10,13 +10,8 @@ from factories import cut, damage, save_checkpoint, tiny_config, tiny_tokenizer
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
-from vaswani_hf.model.inputs_vaswani import (
-    DECODING_SETTINGS,
-    Request,
-    SearchSettings,
-    TranslationOptions,
-    option,
-)
+from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, TranslationOptions, option
+from vaswani_hf.model.requests_vaswani import Request
 from vaswani_hf.translation import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")

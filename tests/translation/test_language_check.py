@@ -7,7 +7,7 @@ from factories import write_recipe
 
 pytest.importorskip("py3langid", reason="needs py3langid: pip install '.[language_check]'")
 
-from vaswani_hf.model.inputs_vaswani import Request  # noqa: E402
+from vaswani_hf.model.requests_vaswani import Request  # noqa: E402
 from vaswani_hf.translation.language_check import LanguageCheck, load_detector  # noqa: E402
 
 ENGLISH = "The children are playing in the garden behind the house."

@@ -91,6 +91,19 @@ def test_scores_are_those_of_the_search(babbler, fields, call):
         )
 
 
+@pytest.mark.parametrize(
+    "limit", [{"max_new_tokens": 6}, {"max_length": 7}, {"max_length_b": 6}], ids=" ".join
+)
+def test_a_forced_end_at_the_length_limit_has_no_log_probability(babbler, limit):
+    model = copy.deepcopy(babbler.model)
+    model.generation_config.forced_eos_token_id = model.generation_config.eos_token_id
+    translator = Translator(model, babbler.source_tokenizer, babbler.target_tokenizer)
+    call = {"num_beams": 2, "min_new_tokens": 6, **limit}
+    (best,) = translator.translate([TEXTS[1]], **call, return_scores=True)
+    assert (len(best.token_ids), len(best.tokens)) == (6, 5)
+    assert [best.score] == pytest.approx(scores_of_the_search(translator, TEXTS[1], call), abs=1e-4)
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("fields", CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_scores_of_given_translations_have_the_same_settings(copier, fields, call):

@@ -101,7 +101,8 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
         segments = [Segment(text, tokenizer(text)["input_ids"], []) for text in TEXTS for _ in range(3)]
         options = TranslationOptions(return_scores=True, generate=settings)
-        scores = [scored.score for (scored,) in translator._score_hypotheses(segments, hypotheses, options)]
+        translations = translator.segment_search.score(segments, hypotheses, options)
+        scores = [scored.score for (scored,) in translations]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
         # The translator gives the same scores, although its batches have another order.
         options = {"target_prefixes": prefixes, **search}

@@ -15,9 +15,10 @@ from transformers import set_seed
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
 from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
-from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
+from vaswani_hf.model.inputs_vaswani import TranslationOptions
+from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.segment_search_vaswani import batches_by_length
 from vaswani_hf.model.tokenizing_vaswani import tags_of
-from vaswani_hf.model.translator_vaswani import batches_by_length
 from vaswani_hf.translation import Translator
 
 TRAINING_LIBRARIES = "accelerate datasets evaluate matplotlib pyarrow sacrebleu tensorboard".split()
@@ -142,7 +143,7 @@ def test_the_guard_is_asked_for_and_knows_good_reasons(looper):
 
 
 def test_a_loop_that_stays_stays_as_it_was(looper, monkeypatch):
-    monkeypatch.setattr("vaswani_hf.model.translator_vaswani.ngram_size_without_loops", lambda source: 5)
+    monkeypatch.setattr("vaswani_hf.model.segment_search_vaswani.ngram_size_without_loops", lambda source: 5)
     assert list(looper.translate(["one"], repetition_guard=True)) == [" ".join(["eins"] * 9)]
     assert len(looper.backend.calls) == 2
 

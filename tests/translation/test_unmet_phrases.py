@@ -11,7 +11,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import TranslationPipeline
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment
-from vaswani_hf.model.translator_vaswani import _unmet_phrases
+from vaswani_hf.model.segment_search_vaswani import _unmet_phrases
 from vaswani_hf.translation import Translator
 
 # Each word may occur only once, so no translation can contain all three phrases.

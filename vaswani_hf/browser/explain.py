@@ -14,7 +14,9 @@ import torch
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request
+from ..model.segment_search_vaswani import batches_by_length
 from ..model.text_rules_vaswani import target_word_indices
 from ..model.translations_vaswani import (
     Translation,
@@ -22,7 +24,7 @@ from ..model.translations_vaswani import (
     scored_translation,
     scoring_config,
 )
-from ..model.translator_vaswani import BaseTranslator, batches_by_length
+from ..model.translator_vaswani import BaseTranslator
 from .explanation import (
     BYTES_PER_WEIGHT,
     MAX_PAGE_SIZE,
@@ -118,7 +120,7 @@ class _Explainer:
 
         best = self._in_batches(segments, [segment.prefix for segment in segments], search_batch)
         for hypothesis in best:
-            hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)
+            hypothesis.text = self.translator.segment_search.decode(hypothesis, self.segment, self.options)
         return best
 
     def _scored(self, hypotheses: list[Hypothesis]) -> list[Translation]:
@@ -267,7 +269,7 @@ class _Explainer:
             # `prefix`.
             token_ids = next(found).token_ids if is_open else [*best.token_ids[: best.num_forced], *prefix]
             hypothesis = Hypothesis(token_ids, best.num_forced, best.num_counted)
-            hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)
+            hypothesis.text = self.translator.segment_search.decode(hypothesis, self.segment, self.options)
             hypotheses.append(hypothesis)
         return self._scored(hypotheses)
 

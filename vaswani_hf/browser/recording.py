@@ -20,7 +20,8 @@ from transformers import GenerationConfig, LogitsProcessor
 
 from ..model.beams_vaswani import Candidates, exists
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import setting_of
+from ..model.generation_vaswani import config_with, setting_of
+from ..model.length_limits_vaswani import TRANSFORMERS_LIMIT, max_new_tokens_of
 from ..model.search_strategies_vaswani import (
     PenaltyScorer,
     RunningSearch,
@@ -194,7 +195,7 @@ class ProcessorRecorder(LogitsProcessor):
         self.tree = TreeRecorder()
         self.settings = settings
         self.generation_config = generation_config
-        self.prompt_length: int | None = None
+        self.prompt_length = 0
         self.num_beams = self._setting("num_beams") or 1
         self.end_ids = eos_token_ids(generation_config)
         self.num_candidates = max(2, 1 + len(self.end_ids)) * self.num_beams
@@ -210,6 +211,12 @@ class ProcessorRecorder(LogitsProcessor):
     def _setting(self, name: str) -> Any:
         return setting_of(name, self.settings, self.generation_config)
 
+    def _limit(self) -> int:
+        names = ("max_new_tokens", "max_length")
+        config = config_with(names, self.settings, self.generation_config)
+        # The search of transformers does not limit the length by the source.
+        return max_new_tokens_of(config, 0, self.prompt_length, default=TRANSFORMERS_LIMIT)
+
     def record(self, tokenizer: Any) -> SearchRecord | None:
         """Return the record of the search, or None if the search has not called the recorder."""
         if not self.tree.nodes:
@@ -224,7 +231,7 @@ class ProcessorRecorder(LogitsProcessor):
             length_penalty=config.length_penalty,
             length_penalty_type="power",
             coverage_penalty=0.0,
-            limit=self._setting("max_new_tokens") or self._setting("max_length") - self.prompt_length,
+            limit=self._limit(),
             num_counted=self.num_beams,
             considers_all_lengths=early_stopping == "never",
             stops_when_full=early_stopping is True or self.num_beams == 1,

@@ -10,7 +10,8 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request
 from .lines import CountedRequests, json_line, report_bad_lines, with_progress
 from .options import (
     LANGUAGES,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from ..data.lines import check_equally_many, decode_line, read_raw_lines
-from ..model.inputs_vaswani import InvalidInput, try_parse
+from ..model.requests_vaswani import InvalidInput, try_parse
 from .lines import count_lines, report_bad_lines, translation_as_json, with_progress
 from .options import (
     LANGUAGES,

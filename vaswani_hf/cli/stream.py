@@ -8,8 +8,9 @@ from typing import Any
 
 from transformers import TextStreamer
 
-from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, unwrap
-from ..model.translator_vaswani import results_of_lines
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.line_results_vaswani import results_of_lines
+from ..model.requests_vaswani import InvalidInput, Request, unwrap
 from .lines import CountedRequests, report_bad_lines
 from .output import standard_output
 

@@ -10,7 +10,8 @@ from pydantic import model_validator
 
 from ..data.lines import decode_line, parse_json, read_raw_lines, strip_line_ends
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, check_text, try_parse
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import InvalidInput, Request, check_text, try_parse
 from .lines import (
     CountedRequests,
     count_lines,

@@ -14,14 +14,8 @@ from pydantic import model_validator
 from ..data.lines import decode_line, parse_json
 from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
-from ..model.inputs_vaswani import (
-    LINE_ERRORS,
-    InvalidInput,
-    Request,
-    TranslationOptions,
-    check_text,
-    try_parse,
-)
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, check_text, try_parse
 from ..version import install_command
 from .lines import CountedRequests, report_bad_lines
 from .options import EngineOptions, check_file, translation_options

@@ -19,7 +19,8 @@ from ..checkpoint.loading import checkpoint_folder
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import setting_of
-from ..model.inputs_vaswani import SearchSettings, TranslationOptions, make_requests
+from ..model.inputs_vaswani import SearchSettings, TranslationOptions
+from ..model.requests_vaswani import make_requests
 from ..model.search_strategies_vaswani import considers_all_lengths
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translator_vaswani import DEFAULT_SEARCH

@@ -22,7 +22,8 @@ from ..checkpoint.tokenizers import Tokenizers
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
-from ..model.translator_vaswani import BaseTranslator, batches_by_length
+from ..model.segment_search_vaswani import batches_by_length
+from ..model.translator_vaswani import BaseTranslator
 from ..settings.sections import TRAINING_ONLY_FIELDS
 
 # Returns the reason why a format does not support the value of a config field, or None for a supported value.

@@ -43,7 +43,7 @@ from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
 from .comparison import largest_difference, report, sample_batch
 from .export_formats import (
     SCORE_PER_TOKEN,

@@ -3,7 +3,6 @@ and position tables of fixed length.
 """
 
 import copy
-import math
 
 import torch
 from transformers import PreTrainedModel
@@ -11,15 +10,15 @@ from transformers import PreTrainedModel
 from ..checkpoint.tokenizers import Tokenizers
 from ..model.attention_vaswani import GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_vaswani import PAPER_MAX_LENGTH
+from ..model.length_limits_vaswani import PAPER_LIMIT, max_new_tokens_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
 from .export_formats import Limit, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
-EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The score functions that can be converted to scaled dot products. A registered score function can compute
-# arbitrary scores.
+EXTRA_TOKENS = PAPER_LIMIT.b
+# The built-in score functions that can be converted to scaled dot products. Score functions that users
+# register cannot be converted, because such functions may compute arbitrary scores.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 _ONLY_DOT_PRODUCTS = "the format supports only dot products as attention scores"
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
@@ -93,6 +92,6 @@ def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     # transformers sets `model_max_length` to 10^30 tokens if a tokenizer has no limit.
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
-    a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))
-    outputs = (longest + EXTRA_TOKENS, math.ceil(a * longest) + b, config.max_length, config.max_new_tokens)
-    return max(SMALLEST_TABLE, *(int(length or 0) for length in outputs))
+    # Count the start token as a new token, because the decoder also reads the start token.
+    longest_output = max_new_tokens_of(config, longest, prompt_length=0)
+    return max(SMALLEST_TABLE, longest + EXTRA_TOKENS, longest_output)

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
-from ..model.translator_vaswani import batches_by_length
+from ..model.segment_search_vaswani import batches_by_length
 from .export_formats import Engine
 from .onnx_engine import OnnxGraph
 

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import check_text
+from ..model.requests_vaswani import check_text
 from .lines import MissingFileError, check_equally_many, parse_json, read_lines
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]

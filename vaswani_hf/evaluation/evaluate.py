@@ -16,8 +16,8 @@ from ..data.batching import PairCollator
 from ..model.backend_vaswani import language_token
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.loss_vaswani import IGNORED_LABEL
+from ..model.segment_search_vaswani import batches_by_length
 from ..model.tokenizing_vaswani import TOKENIZING
-from ..model.translator_vaswani import batches_by_length
 from ..translation.translator import Translator
 from .bleu import score_translations
 
@@ -213,7 +213,7 @@ def _reference_batches(
     """
     limit = translator.max_length
     options = TranslationOptions.of(**languages)
-    segments = translator.source_segments((source.strip() for source in sources), options)
+    segments = translator.segmenter.source_segments((source.strip() for source in sources), options)
     examples = []
     for segment, target in zip(segments, references, strict=True):
         with TOKENIZING:

@@ -30,6 +30,7 @@ from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import config_with, setting_of
+from .length_limits_vaswani import LENGTH_SETTINGS, PAPER_LIMIT, TRANSFORMERS_LIMIT, max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens
 from .processors_vaswani import FiniteLogits
 from .search_errors_vaswani import NotFiniteError
@@ -214,7 +215,7 @@ class PyTorchBackend:
             _name_text(error, segments)
             raise
         found = self._hypotheses(sequences, prompts)
-        self._note_forced_tokens(found, max(map(len, prompts)), arguments)
+        self._note_forced_tokens(found, segments, max(map(len, prompts)), arguments)
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
@@ -321,7 +322,11 @@ class PyTorchBackend:
         return found
 
     def _note_forced_tokens(
-        self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
+        self,
+        found: list[list[Hypothesis]],
+        segments: list[Segment],
+        prompt_length: int,
+        arguments: dict[str, Any],
     ) -> None:
         """Record which tokens of the hypotheses the search was forced to choose: the language token, and
         `</s>` at the length limit.
@@ -331,12 +336,14 @@ class PyTorchBackend:
         if language is None and end is None:
             return
         end_ids = end if isinstance(end, list) else [end]
-        limit = setting_of("max_new_tokens", arguments, self.generation_config)
-        if limit is None:
-            max_length = setting_of("max_length", arguments, self.generation_config)
-            # Subtract the start token and the prompt, because `max_length` of transformers counts the start
-            # token and the prompt. The default limit of transformers is 20 tokens.
-            limit = 20 if max_length is None else max_length - 1 - prompt_length
+        limit = max_new_tokens_of(
+            config_with(LENGTH_SETTINGS, arguments, self.generation_config),
+            max(len(segment.token_ids) for segment in segments),
+            # Add 1 for the start token.
+            1 + prompt_length,
+            self.max_positions or math.inf,
+            default=PAPER_LIMIT if self._is_vaswani else TRANSFORMERS_LIMIT,
+        )
         for hypotheses in found:
             for hypothesis in hypotheses:
                 own = hypothesis.token_ids[hypothesis.num_forced :]

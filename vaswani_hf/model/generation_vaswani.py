@@ -57,6 +57,7 @@ from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
+from .length_limits_vaswani import depends_on_source, max_new_tokens_of, set_max_new_tokens
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
 from .phrases_vaswani import check_phrases
@@ -64,10 +65,6 @@ from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
 
-# Section 6.1: "We set the maximum output length during inference to input length + 50".
-PAPER_MAX_LENGTH = (1, 50)
-# The settings that limit the length of a translation.
-LENGTH_SETTINGS = ("max_new_tokens", "max_length", "max_length_a", "max_length_b")
 # The names of the model inputs from which the search can remove the rows of a finished sentence. If a call
 # has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search ends.
 _INPUTS_OF_BEAMS = {
@@ -344,8 +341,6 @@ class VaswaniGeneration(GenerationMixin):
             torch.Tensor: The maximum number of tokens of each translation, including the prompt, [B] int64;
                 None if the length limit of the batch applies to all sentences.
         """
-        has_fixed_length = config.max_length is not None or config.max_new_tokens is not None
-        depends_on_source = not has_fixed_length or max_tokens_by_source(config, 0) is not None
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
         # Compute the length limit of the batch from the padded source length, because no source has more
@@ -354,13 +349,13 @@ class VaswaniGeneration(GenerationMixin):
         longest = max_new_tokens_of(config, padded_length, prompt_length, self._num_positions)
         lengths = None
         mask = model_kwargs.get("attention_mask")
-        if depends_on_source and mask is not None:
+        if mask is not None and depends_on_source(config):
             limits = []
             for source_length in (mask != 0).sum(dim=1).tolist():
                 limit = max_new_tokens_of(config, source_length, prompt_length, self._num_positions)
                 limits.append(prompt_length + limit)
             lengths = torch.tensor(limits, device=mask.device)
-        lower_length_limit(config, longest, prompt_length)
+        set_max_new_tokens(config, longest, prompt_length)
         return lengths
 
     @property
@@ -652,54 +647,3 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
 def is_filled(value: Any) -> bool:
     """Return False for None and for an empty list or tuple, else True."""
     return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
-
-
-def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """Return the maximum number of new tokens by `max_length_a` and `max_length_b`. Return None if
-    `max_length_a` and `max_length_b` are both None.
-    """
-    a = getattr(config, "max_length_a", None)
-    b = getattr(config, "max_length_b", None)
-    if a is None and b is None:
-        return None
-    # Add 1e-6 before rounding down, because 0.29 * 100 is a little less than 29 in floating point.
-    return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
-
-
-def max_new_tokens_of(config: Any, source_length: int, prompt_length: int, num_positions: float) -> int:
-    """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
-
-    `config` contains the settings `max_new_tokens`, `max_length`, `max_length_a` and `max_length_b`.
-    `prompt_length` is the number of tokens in the decoder's prompt: the start token and the target prefix.
-    `num_positions` is the number of tokens that the decoder can read, see `positions_left`.
-    """
-    limits = [positions_left(num_positions, prompt_length)]
-    by_source = max_tokens_by_source(config, source_length)
-    if config.max_new_tokens is not None:
-        limits.append(config.max_new_tokens)
-    elif config.max_length is not None:
-        limits.append(config.max_length - prompt_length)
-    elif by_source is None:
-        by_source = PAPER_MAX_LENGTH[0] * source_length + PAPER_MAX_LENGTH[1]
-    if by_source is not None:
-        limits.append(by_source)
-    return int(min(limits))
-
-
-def positions_left(num_positions: float, prompt_length: int) -> float:
-    """Return the largest number of new tokens for which the model has positions. `num_positions` is infinite
-    if the model has no table of learned positions.
-    """
-    # Permit one token more than the number of free positions, because the model never reads the last new
-    # token.
-    return max(1, num_positions - prompt_length + 1)
-
-
-def lower_length_limit(config: GenerationConfig, max_new_tokens: float, prompt_length: int) -> None:
-    """Lower the length limit of a config to `max_new_tokens` new tokens, if the limit is higher."""
-    if config.max_new_tokens is not None:
-        config.max_new_tokens = min(config.max_new_tokens, max_new_tokens)
-    elif config.max_length is not None:
-        config.max_length = min(config.max_length, prompt_length + max_new_tokens)
-    else:
-        config.max_new_tokens = max_new_tokens

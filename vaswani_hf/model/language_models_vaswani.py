@@ -30,20 +30,14 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from .configuration_vaswani import ENCODER_DECODER_FIELDS, VaswaniConfig
 from .errors_vaswani import InvalidValueError
 from .fast_path_vaswani import fast_path
-from .generation_vaswani import (
-    VaswaniGeneration,
-    lower_length_limit,
-    max_tokens_by_source,
-    positions_left,
-)
+from .generation_vaswani import VaswaniGeneration
+from .length_limits_vaswani import TRANSFORMERS_LIMIT, max_new_tokens_of, set_max_new_tokens
 from .loss_vaswani import IGNORED_LABEL
 from .masks_vaswani import CACHE_NAME
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel
 from .pretrained_vaswani import tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
-# The default of `max_new_tokens`, as in transformers.
-_NEW_TOKENS = 20
 # Names of config fields, without the prefix `encoder_` or `decoder_`. For example, the entry "layers" means
 # the two fields `encoder_layers` and `decoder_layers`. In a model with one stack, the two fields of an entry
 # have the same value.
@@ -298,7 +292,6 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Raises:
             ValueError: If an argument is only for encoder-decoder models, such as `encoder_outputs`.
         """
-        past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
                 raise InvalidValueError(
@@ -310,6 +303,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=False if labels is not None else use_cache,
+            cache=cache,
             **kwargs,
         )
         states = outputs.last_hidden_state  # [B, T, D]
@@ -390,14 +384,11 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             raise InvalidValueError(
                 f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}."
             )
-        has_no_length = config.max_length is None and config.max_new_tokens is None
-        longest = positions_left(self._num_positions, prompt_length)
-        limit = max_tokens_by_source(config, prompt_length)
-        if limit is not None:
-            longest = min(longest, limit)
-        elif has_no_length:
-            longest = min(longest, _NEW_TOKENS)
-        lower_length_limit(config, longest, prompt_length)
+        # `max_length_a` of a language model is the number of new tokens per token of the prompt.
+        longest = max_new_tokens_of(
+            config, prompt_length, prompt_length, self._num_positions, default=TRANSFORMERS_LIMIT
+        )
+        set_max_new_tokens(config, longest, prompt_length)
 
 
 class VaswaniForMaskedLM(_LanguageModel):

@@ -470,6 +470,7 @@ class VaswaniDecoder(VaswaniStack):
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, `<pad>`
         before the first token is hidden.
         """
+        # `cache` is the new name of `past_key_values`. All models pass both names to the decoder.
         past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
@@ -577,7 +578,6 @@ class VaswaniModel(VaswaniPreTrainedModel):
         """Encode the source, and decode the target to `last_hidden_state` [B, T, D].
         `VaswaniForSeq2SeqLM.forward` explains the arguments.
         """
-        past_key_values = past_key_values if cache is None else cache
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)
         if encoder_outputs is None:
@@ -594,6 +594,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            cache=cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -818,7 +819,6 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
                 tensor [B, H, S, S], `decoder_attentions` a tensor [B, H, T, T + cached tokens], and
                 `cross_attentions` a tensor [B, H, T, S].
         """
-        past_key_values = past_key_values if cache is None else cache
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -833,6 +833,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            cache=cache,
             **kwargs,
         )
         loss, logits = self._loss_and_logits(

@@ -21,7 +21,7 @@ and K.
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -196,46 +196,39 @@ class PhraseCandidates(CandidateSelection):
             before = gather_beams(matches, beams.parents)
             matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
             self.matches[beams.sentences] = matches
-        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K, O]
-        parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
-        scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
-        tokens = tokens.flatten(1).gather(1, index)
-        missing = missing.flatten(1).gather(1, index)
-        parents = parents.flatten(1).gather(1, index)
-        order = self._order(search, scores, tokens, missing)
-        order, chosen = order.sort(dim=1, stable=True)
+        options = self._options(search, log_probs, matches)
+        options = options.take(options.scores.argsort(dim=1, descending=True, stable=True))
+        order, chosen = self._order(search, options).sort(dim=1, stable=True)
         num_candidates = self.num_kept + search.num_beams
-        chosen = chosen[:, :num_candidates]
         is_nothing = order[:, :num_candidates] == 2
+        best = options.take(chosen[:, :num_candidates])
         return Candidates(
-            scores.gather(1, chosen).masked_fill(is_nothing, EMPTY_SCORE),
-            parents.gather(1, chosen).masked_fill(is_nothing, 0),
-            tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
+            best.scores.masked_fill(is_nothing, EMPTY_SCORE),
+            best.parents.masked_fill(is_nothing, 0),
+            best.tokens.masked_fill(is_nothing, max(search.fill, 0)),
         )
 
-    def _order(
-        self, search: RunningSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
-    ) -> torch.Tensor:
-        """Return 0 for an option that ends the beam, 1 for an option that continues the beam, 2 for an option
-        to discard. All tensors are [N, K * O] and list the options of a sentence by score, best first.
+    def _order(self, search: RunningSearch, options: "_Options") -> torch.Tensor:
+        """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
+        the beam, 1 if the option continues the beam, 2 if the option is discarded. `options` must list the
+        options of each sentence by score, best first.
         """
+        missing = options.missing
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
-        ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
-        is_possible = exists(scores)
+        ends = is_last if search.eos is None else is_last | torch.isin(options.tokens, search.eos)
+        is_possible = exists(options.scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options that continue a beam. Two options compete only if the same number of phrase tokens
-        # is missing after both options.
-        numbers = torch.arange(self.most_missing + 1, device=scores.device)
+        # Rank the options (possible next tokens) that continue a beam, best first. Two possible next tokens
+        # compete only if the same number of phrase tokens is missing after both tokens.
+        numbers = torch.arange(self.most_missing + 1, device=missing.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
         is_good_enough = ranks.gather(2, missing.unsqueeze(2)).squeeze(2) <= self.num_kept
         is_kept = is_possible & torch.where(ends, is_complete_enough, is_good_enough)
         return torch.where(is_kept, 1 - ends.long(), 2)
 
-    def _options(
-        self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the scores, the token ids and the numbers of missing phrase tokens [N, K, O] of all options.
+    def _options(self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor) -> "_Options":
+        """Return the options (possible next tokens) of all beams.
 
         An option gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the option and the
         length limit.
@@ -256,7 +249,31 @@ class PhraseCandidates(CandidateSelection):
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
-        return scores.masked_fill(~is_option | (missing > capacity), EXCLUDED_SCORE), tokens, missing
+        scores = scores.masked_fill(~is_option | (missing > capacity), EXCLUDED_SCORE)
+        parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
+        return _Options(scores.flatten(1), parents.flatten(1), tokens.flatten(1), missing.flatten(1))
+
+
+@dataclass
+class _Options:
+    """The possible next tokens of the beams. `scores`, `parents` and `tokens` are those of `Candidates`, and
+    `missing` contains the numbers of phrase tokens that are missing after each token. All tensors are [N, K *
+    O].
+    """
+
+    scores: torch.Tensor
+    parents: torch.Tensor
+    tokens: torch.Tensor
+    missing: torch.Tensor
+
+    def take(self, index: torch.Tensor) -> "_Options":
+        """Return the options with the indices `index` [N, ...]."""
+        return _Options(
+            self.scores.gather(1, index),
+            self.parents.gather(1, index),
+            self.tokens.gather(1, index),
+            self.missing.gather(1, index),
+        )
 
 
 class PhraseTables:

@@ -30,7 +30,8 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import is_filled, setting_of
-from .inputs_vaswani import Request, TranslationOptions, check_text
+from .inputs_vaswani import TranslationOptions
+from .requests_vaswani import Request, check_text
 from .tokenizing_vaswani import TOKENIZING, check_tokenizers
 from .translations_vaswani import Translation
 from .translator_vaswani import BaseTranslator

@@ -196,7 +196,7 @@ class Scorer(Protocol):
 
 
 class PenaltyScorer(Scorer):
-    """Computes log-probability / length penalty + weight * coverage score (Wu et al. 2016, Equation 14)."""
+    """The default scorer, see `penalized_score`."""
 
     def __init__(self, config: GenerationConfig):
         self.config = config
@@ -204,12 +204,22 @@ class PenaltyScorer(Scorer):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        scores = log_probs / length_penalty(length, self.config)
-        return scores if coverage is None else scores + self.config.coverage_penalty * coverage
+        return penalized_score(log_probs, length, coverage, self.config)
 
 
-def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """Return ((5 + length) / 6)^alpha for "gnmt" (Wu et al. 2016, Equation 14), else length^alpha."""
+def penalized_score(log_prob: Any, length: Any, coverage: Any, config: Any) -> Any:
+    """Return the score of a translation (Wu et al. 2016, Equation 14): the summed log-probability divided by
+    the length penalty, plus the coverage penalty times its weight. `Scorer` explains the arguments, which are
+    tensors or numbers.
+    """
+    score = log_prob / length_penalty(length, config)
+    return score if coverage is None else score + config.coverage_penalty * coverage
+
+
+def length_penalty(length: Any, config: Any) -> Any:
+    """Return the divisor of scores: ((5 + length) / 6)^alpha for `length_penalty_type="gnmt"` (Wu et al.
+    2016, Equation 14), otherwise length^alpha.
+    """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 

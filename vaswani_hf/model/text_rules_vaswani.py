@@ -236,23 +236,35 @@ def target_word_indices(
     """
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
-    starts: list[int] = []
-    # Decode only a few tokens at a time, so that the time grows linearly with the number of tokens. The
-    # tokens before index `read` are already decoded: their text is the first `known` characters of the whole
-    # text. The last decoded tokens, `token_ids[window:read]`, are decoded again as context for the next
-    # tokens. `before` is the text of the context.
-    window, read, known, before = 0, 0, 0, ""
-    for i, token_id in enumerate(token_ids):
-        begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the characters of `begun` that are equal to the next characters of the whole
-        # text.
-        common = os.path.commonprefix([begun, text[known : known + len(begun)]])
-        starts.append(-1 if token_id in special else known + len(common))
-        if begun and begun == common:
-            window, read, known = read, i, known + len(begun)
-            before = _decode(token_ids[window:read], tokenizer)
+    starts = []
+    for token_id, start in zip(token_ids, _token_starts(token_ids, text, tokenizer), strict=True):
+        starts.append(-1 if token_id in special else start)
     return text.split(), words_at(text, starts)
+
+
+def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
+    """Yield the index of the character with which each token begins. `text` is the text of all tokens.
+
+    The function decodes only a few tokens at a time, so that the time grows linearly with the number of
+    tokens. The last decoded tokens are decoded again as the context of the next tokens.
+    """
+    # The tokens before the index `num_decoded` have the text `text[:num_characters]`. The context are the
+    # tokens from the index `context_start` to `num_decoded`.
+    context_start = 0
+    context = ""
+    num_decoded = 0
+    num_characters = 0
+    for i in range(len(token_ids)):
+        added = _decode(token_ids[context_start:i], tokenizer)[len(context) :]
+        # If the tokens before index i end inside a character, their decoded text ends with a replacement
+        # character. Count only the characters of `added` that are equal to the next characters of the text.
+        common = os.path.commonprefix([added, text[num_characters : num_characters + len(added)]])
+        yield num_characters + len(common)
+        if added and added == common:
+            context_start = num_decoded
+            num_decoded = i
+            num_characters += len(added)
+            context = _decode(token_ids[context_start:num_decoded], tokenizer)
 
 
 # A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A byte that is a visible

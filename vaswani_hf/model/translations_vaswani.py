@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from .backend_vaswani import Hypothesis
 from .generation_vaswani import setting_of
 from .inputs_vaswani import SCORE_SETTINGS, validate_search_fields
-from .search_strategies_vaswani import coverage_score, length_penalty
+from .search_strategies_vaswani import coverage_score, penalized_score
 from .text_rules_vaswani import (
     align_words,
     join_sentences,
@@ -174,9 +174,10 @@ def scored_translation(
     # log-probability 0 in the search, so a forced token changes the length penalty but not the summed
     # log-probability.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
-    score = sum(log_probs) / length_penalty(max(1, length), config)
+    coverage = None
     if config.coverage_penalty and attention is not None:
-        score += config.coverage_penalty * coverage_score(attention[-1].sum(dim=0), None).item()
+        coverage = coverage_score(attention[-1].sum(dim=0), None).item()
+    score = penalized_score(sum(log_probs), max(1, length), coverage, config)
     words, word_of_token = target_word_indices(hypothesis.token_ids, tokenizer)
     alignment = None
     if source_words is not None and attention is not None:

@@ -15,22 +15,23 @@ seven steps:
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The class `BaseTranslator` defines its methods in the order of the seven translation steps. The file
-backend_vaswani defines `Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The translator works for all
-encoder-decoder models that have `generate`.
+`BaseTranslator` divides the work by subject. `Segmenter` of segmenter_vaswani runs steps 1 to 3; for step 3,
+`Segmenter` calls `ConstraintAssigner` of constraints_vaswani. `SegmentSearch` of segment_search_vaswani runs
+steps 4 to 6. `BaseTranslator` reads the windows, completes the options and joins the translations. The
+translator works for all encoder-decoder models that have `generate`.
 
-The file inputs_vaswani validates options and texts. The file segment_tokenizer_vaswani divides texts into
-tokenized segments, and tokenizing_vaswani finds the token ids of phrases. The file text_rules_vaswani splits
-sentences, aligns words and detects loops. The file translations_vaswani computes scores and joins
-translations.
+The file inputs_vaswani validates options, and requests_vaswani reads texts. The file backend_vaswani defines
+`Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The file segment_tokenizer_vaswani tokenizes texts, and tokenizing_vaswani
+finds the token ids of phrases. The file text_rules_vaswani splits sentences, aligns words and detects loops.
+The file translations_vaswani computes scores and joins translations. The file line_results_vaswani handles
+invalid lines.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
 backend.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -41,14 +42,15 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segment, language_token
+from .constraints_vaswani import ConstraintAssigner
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
-from .inputs_vaswani import (
-    LINE_ERRORS,
-    SCORE_SETTINGS,
+from .generation_vaswani import config_with, setting_of
+from .inputs_vaswani import SCORE_SETTINGS, TranslationOptions
+from .length_limits_vaswani import max_new_tokens_of
+from .line_results_vaswani import results_of_lines
+from .requests_vaswani import (
     InvalidInput,
     Request,
-    TranslationOptions,
     check_iterable_of_texts,
     check_text,
     make_requests,
@@ -56,36 +58,19 @@ from .inputs_vaswani import (
     unwrap,
     zip_pairs,
 )
-from .phrases_vaswani import contains, forbidden_tokens, has_ordinary_tokens, repeated_ngram
+from .segment_search_vaswani import SegmentSearch
 from .segment_tokenizer_vaswani import SegmentTokenizer
-from .text_rules_vaswani import copy_symbols, has_words, is_loop, ngram_size_without_loops, split_sentences
-from .tokenizing_vaswani import TOKENIZING, phrase_token_ids, prefix_token_ids
-from .translations_vaswani import (
-    Translation,
-    join_translations,
-    num_layers_for,
-    scored_translation,
-    scoring_config,
-    with_alternatives,
-)
+from .segmenter_vaswani import Segmenter
+from .tokenizing_vaswani import TOKENIZING, prefix_token_ids
+from .translations_vaswani import Translation, join_translations, with_alternatives
 
 logger = logging.get_logger(__name__)
 
-# The maximum number of input tokens if neither the tokenizer nor the model has a limit.
-DEFAULT_MAX_LENGTH = 1024
-# Tokenizers without a limit have a `model_max_length` of 10^30.
-_NO_LIMIT = 10**6
 # The default search settings of a translation. A call or a checkpoint can override `DEFAULT_SEARCH`. The
 # translation pipeline of transformers 4 has the same defaults. A Vaswani model does not use the default of
 # `max_new_tokens`, because `generate` of the model limits the length of each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
-# The settings that can make a term of a glossary impossible.
-_TERM_SETTINGS = (
-    *("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size"),
-    *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
-    *LENGTH_SETTINGS,
-)
 # The arguments that `BaseTranslator.score` accepts in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
     *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
@@ -96,7 +81,8 @@ _SCORE_OPTIONS = (
 class BaseTranslator:
     """Translates texts with a model or an ensemble, and a tokenizer for each language.
 
-    If the outputs of a model are not texts, a subclass overrides `split`, `cut`, `decode` and `make_backend`.
+    `segmenter` runs steps 1 to 3 of a translation, and `segment_search` runs steps 4 to 6. If the outputs of a
+    model are not texts, a subclass overrides `make_backend`, `segmenter_class` and `segment_search_class`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or a backend.
@@ -108,6 +94,9 @@ class BaseTranslator:
         prefix (str): A text that the translator puts before each source text, such as the task prefix of T5.
         task_settings (mapping): Settings of `generate` from the `task_specific_params` of the checkpoint.
     """
+
+    segmenter_class = Segmenter
+    segment_search_class = SegmentSearch
 
     def __init__(
         self,
@@ -128,11 +117,18 @@ class BaseTranslator:
         # A function that estimates the probability that a `Translation` is good. None if the checkpoint has
         # no calibration.json.
         self.calibration: Callable[[Translation], float] | None = None
-        self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
+        self.use_backend(self.make_backend(model, ensemble) if is_model else model)
 
     def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> Backend:
         """Return the backend that runs `model` together with the other models in `ensemble`."""
         return PyTorchBackend(model, ensemble)
+
+    def use_backend(self, backend: Backend) -> None:
+        """Translate with `backend` from now on."""
+        constraints = ConstraintAssigner(self.target_tokenizer, backend)
+        self.backend = backend
+        self.segmenter = self.segmenter_class(self.segment_tokenizer, constraints, backend)
+        self.segment_search = self.segment_search_class(self.target_tokenizer, backend)
 
     @property
     def model(self) -> Any:
@@ -141,13 +137,8 @@ class BaseTranslator:
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens in a segment. The method `cut` divides segments with more than
-        `max_length` tokens.
-        """
-        if self.backend.max_positions is None:
-            return _NO_LIMIT
-        limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
-        return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
+        """The maximum number of tokens in a segment, see `Segmenter.max_length`."""
+        return self.segmenter.max_length
 
     def translate(
         self,
@@ -256,20 +247,9 @@ class BaseTranslator:
                 "calibration.json; write the file with `vaswani evaluate --calibration fit` on a validation "
                 "set."
             )
-        completed = replace(options, generate=self._with_defaults(options.generate))
-        self._check_number_of_translations(completed.generate)
-        return completed
-
-    def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
-        names = ("num_return_sequences", "num_beams", "do_sample")
-        number, num_beams, do_sample = (
-            setting_of(name, settings, self.backend.generation_config) for name in names
-        )
-        num_beams = num_beams or 1
-        if (number or 1) > num_beams and not (do_sample and num_beams == 1):
-            raise InvalidValueError(
-                f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
-            )
+        settings = _with_defaults(options.generate, self.task_settings, self.backend)
+        _check_number_of_translations(settings, self.backend.generation_config)
+        return replace(options, generate=settings)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
         """Do nothing. The translator calls `prepare` before it translates the next `window` texts. A subclass
@@ -290,7 +270,7 @@ class BaseTranslator:
         for layout in layouts:
             segments += layout.segments
         if options.warn_of_limit:
-            self._warn_of_limit(segments, options)
+            _warn_of_limit(segments, options, self.backend.generation_config)
         # Steps 4 to 6 of a translation: search, search again if a translation repeats itself, and score.
         of_segments = iter(self.translate_segments(segments, options))
         # Step 7 of a translation: join the translated segments of each text.
@@ -308,259 +288,17 @@ class BaseTranslator:
             results.append(translations)
         return results
 
-    # Steps 1 to 3 of a translation: from texts to segments.
-
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[Layout]:
-        """Run steps 1 to 3 of a translation: from texts to segments. Return a `Layout` for each request."""
-        texts: list[tuple[list[str], list[str]]] = []
-        for request in requests:
-            texts.append(([], [request.text]) if request.is_copied else self.split(request, options))
-        sentences: list[str] = []
-        for of_text, _ in texts:
-            sentences += of_text
-        segments = iter(self.segment_tokenizer.tokenize(sentences, options, self.max_length))
-        layouts = []
-        for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
-            of_request = list(islice(segments, len(of_text)))
-            layouts.append(self._layout(request, number, of_request, separators, options))
-        return layouts
-
-    def _layout(
-        self,
-        request: Request,
-        number: int,
-        sentences: list[Segment],
-        separators: list[str],
-        options: TranslationOptions,
-    ) -> Layout:
-        """Cut the tokenized sentences of a request into pieces, and assign the target prefix and the required
-        phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
-        """
-        if options.return_alignments:
-            self.segment_tokenizer.shift_word_indices(sentences, separators, request.text)
-        pieces: list[Segment] = []
-        between = separators[:1]
-        for sentence, separator in zip(sentences, separators[1:], strict=True):
-            of_sentence = self.cut(sentence, number, self.max_length)
-            pieces += of_sentence
-            between += [" "] * (len(of_sentence) - 1) + [separator]
-        if pieces and request.is_constrained:
-            self._constrain(pieces, request)
-        elif request.target_prefix and not request.is_copied:
-            # The translation of a blank text is the target prefix.
-            between = [request.target_prefix.strip()]
-        if options.terms is not None:
-            for piece in pieces:
-                self._add_terms(piece, options)
-        return Layout(pieces, between)
-
-    def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """Run step 1 of a translation: split a text into N parts that are translated separately. Return the
-        parts, and the N + 1 separators before, between and after the parts. A separator contains white space
-        and sentences that are copied.
-        """
-        stripped = request.text.strip()
-        given_tag = self.segment_tokenizer.tag_of(stripped)
-        untagged = request.text.lstrip().removeprefix(given_tag).lstrip() if given_tag else request.text
-        is_blank = not untagged.strip()
-        if is_blank or not (request.is_constrained or has_words(untagged)):
-            return [], [untagged if options.split_sentences else untagged.strip()]
-        tagged = self.segment_tokenizer.with_tag(stripped, options.tgt_lang)
-        if not options.split_sentences:
-            return [tagged], ["", ""]
-        sentences, separators = split_sentences(untagged)
-        if not request.is_constrained:
-            sentences, separators = copy_symbols(sentences, separators)
-        tag = self.segment_tokenizer.tag_of(tagged)
-        # Repeat the tag before each sentence, because each sentence is translated separately.
-        return [f"{tag} {sentence}" if tag else sentence for sentence in sentences], separators
-
-    def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
-        """Tokenize whole texts: a text is neither split into sentences nor truncated. If the tokenizer has
-        tags of target languages, each text gets the tag of the option `tgt_lang`.
-        """
-        tagged = [self.segment_tokenizer.with_tag(text, options.tgt_lang) for text in texts]
-        return self.segment_tokenizer.tokenize(tagged, options, self.max_length)
-
-    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. Each piece of the segment begins with
-        the segment's language tag or language token, if there is one.
-        """
-        if len(segment.token_ids) <= max_length:
-            return [segment]
-        *ids, end_id = segment.token_ids
-        words = segment.words or [-1] * len(segment.token_ids)
-        tag_ids = ids[:1] if ids[0] in self.segment_tokenizer.first_ids else []
-        start = len(tag_ids)
-        tag_words = words[:start]
-        # The maximum number of tokens that a piece takes from the segment, not counting the language tag and
-        # `</s>`.
-        room = max_length - 1 - len(tag_ids)
-        if room < 1:
-            raise ValueError(
-                f"The model can read at most {max_length} tokens, but a piece of line {number} needs at least "
-                f"{max_length - room + 1} tokens with `</s>`; raise `model_max_length` in tokenizer_config.json."
-            )
-        pieces = []
-        while start < len(ids):
-            stop = min(start + room, len(ids))
-            if stop < len(ids):
-                # Do not cut the segment inside a word, unless one word fills a whole piece.
-                boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
-                stop = next(boundaries, stop)
-            piece = replace(
-                segment,
-                text=self.source_tokenizer.decode(ids[start:stop]),
-                token_ids=[*tag_ids, *ids[start:stop], end_id],
-                words=[*tag_words, *words[start:stop], -1],
-            )
-            pieces.append(piece)
-            tag_words = [-1] * len(tag_ids)
-            start = stop
-        logger.warning(
-            f"Line {number} has {len(segment.token_ids)} tokens, but the model can read at most "
-            f"{max_length} tokens, so the line is translated in {len(pieces)} pieces."
-        )
-        return pieces
-
-    def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3 of a translation: assign the target prefix to the first segment of a text, and each required
-        phrase to one segment.
-        """
-        segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
-        segments[0].forced_text = request.target_prefix
-        if not request.must_contain:
-            return
-        phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
-        for segment, phrases in zip(segments, phrases_of, strict=True):
-            segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
-            segment.phrase_texts = phrases
-            segment.forced_text = " ".join([segment.forced_text, *phrases])
-
-    def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
-        """Step 3 of a translation: add target terms of the glossary to the required phrases of a segment.
-        Ignore a glossary term that contradicts another search setting, or is too long for the translation.
-        """
-        assert options.terms is not None
-        config = config_with(_TERM_SETTINGS, options.generate, self.backend.generation_config)
-        room = self._room_for_terms(segment, config)
-        for phrase in options.terms.phrases(segment.text):
-            token_ids = phrase_token_ids(phrase, self.target_tokenizer)
-            obstacle = self._obstacle_to_term(token_ids, room, config)
-            if obstacle is not None:
-                logger.warning(
-                    f"The glossary asks for {phrase[:40]!r} in the translation of {segment.text[:40]!r}, but "
-                    f"{obstacle}; the term is ignored."
-                )
-            elif phrase not in segment.phrase_texts:
-                room -= len(token_ids)
-                segment.phrases = [*segment.phrases, token_ids]
-                segment.phrase_texts = [*segment.phrase_texts, phrase]
-                segment.forced_text = f"{segment.forced_text} {phrase}"
-
-    def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
-        """Return the number of tokens that the terms of the glossary may have in the translation of a segment."""
-        prompt_length = 1 + len(segment.prefix)
-        num_positions = self.backend.max_positions or math.inf
-        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
-        num_others = len(language_token(segment)) + sum(map(len, segment.phrases))
-        # Subtract 1 for `</s>`.
-        return max(0, longest - num_others - 1)
-
-    def _obstacle_to_term(self, token_ids: list[int], room: int, config: GenerationConfig) -> str | None:
-        """Return the reason why no translation can contain a term of the glossary, or None."""
-        num_classes = len(self.target_tokenizer)
-        has_tokens = bool(token_ids) and has_ordinary_tokens(token_ids, config, num_classes)
-        if not has_tokens or self.target_tokenizer.unk_token_id in token_ids:
-            return "the vocabulary lacks a part of the term"
-        if len(token_ids) > room:
-            return f"the term has {len(token_ids)} tokens, and the translation has room for {room}"
-        if repeated_ngram(token_ids, config.no_repeat_ngram_size):
-            return f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids a repetition in the term"
-        return forbidden_tokens(token_ids, config)
-
-    # Steps 4 to 6 of a translation: from segments to translations of segments.
+        """Run steps 1 to 3 of a translation, see `Segmenter.layouts`."""
+        return self.segmenter.layouts(requests, numbers, options)
 
     def translate_segments(
         self, segments: list[Segment], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run steps 4 to 6 of a translation: search, search again for loops, and compute scores. Return the
-        translations of each segment, best first. The segments may belong to different texts.
-        """
-        hypotheses = self._search(segments, options)
-        if options.repetition_guard and "streamer" not in options.generate:
-            self._search_loops_again(segments, hypotheses, options)
-        if options.is_scored:
-            return self._score_hypotheses(segments, hypotheses, options)
-        return [_without_scores(of_segment) for of_segment in hypotheses]
-
-    def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """Step 4 of a translation: run the search. Return the hypotheses of each segment, best first."""
-        hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
-        token_ids = [segment.token_ids for segment in segments]
-        for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
-            found = self.backend.search([segments[i] for i in batch], options.is_scored, **options.generate)
-            for i, of_segment in zip(batch, found, strict=True):
-                for hypothesis in of_segment:
-                    hypothesis.text = self.decode(hypothesis, segments[i], options)
-                    hypothesis.unmet_phrases = _unmet_phrases(segments[i], hypothesis)
-                hypotheses[i] = of_segment
-        return hypotheses
-
-    def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
-        """Return the text of a hypothesis."""
-        text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # Replace line breaks by spaces, because the translation of a line must be one line.
-        return text if "\n" in segment.text else text.replace("\n", " ")
-
-    def _search_loops_again(
-        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
-    ) -> None:
-        """Step 5 of a translation: if the best translation of a segment is a loop, run the search for the
-        segment again, and forbid repeated n-grams. Use the new translation only if the new translation does
-        not repeat itself and contains all required phrases.
-        """
-        rows_of_size: dict[int, list[int]] = {}
-        for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
-            size = ngram_size_without_loops(segment.text)
-            may_mend = not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
-            if may_mend and _is_looping(segment, found[0]):
-                rows_of_size.setdefault(size, []).append(row)
-        for size, rows in rows_of_size.items():
-            generate = {**options.generate, "no_repeat_ngram_size": size}
-            mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
-            for row, found in zip(rows, mended, strict=True):
-                if not _is_looping(segments[row], found[0]) and not found[0].unmet_phrases:
-                    hypotheses[row] = found
-
-    def _score_hypotheses(
-        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
-    ) -> list[list[Translation]]:
-        """Step 6 of a translation: compute the scores and the word alignments of all hypotheses."""
-        config = scoring_config(self.backend.generation_config, options.generate)
-        num_layers = num_layers_for(config, options.return_alignments)
-        pairs: list[tuple[Segment, Hypothesis]] = []
-        for segment, of_segment in zip(segments, hypotheses, strict=True):
-            pairs += [(segment, hypothesis) for hypothesis in of_segment]
-        token_ids = [segment.token_ids + hypothesis.token_ids for segment, hypothesis in pairs]
-        scored: dict[int, Translation] = {}
-        for batch in batches_by_length(token_ids, 2 * options.tokens_per_batch, options.batch_size):
-            of_batch = [pairs[i] for i in batch]
-            scores = self.backend.score(
-                [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
-            )
-            for i, (log_probs, attention) in zip(batch, scores, strict=True):
-                segment, hypothesis = pairs[i]
-                words = segment.words if options.return_alignments else None
-                scored[i] = scored_translation(
-                    hypothesis, log_probs, attention, words, self.target_tokenizer, config
-                )
-        in_order = iter([scored[i] for i in range(len(pairs))])
-        return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
-
-    # Step 7 of a translation: from translations of segments to translations of texts.
+        """Run steps 4 to 6 of a translation, see `SegmentSearch.translate`."""
+        return self.segment_search.translate(segments, options)
 
     def join(
         self,
@@ -655,7 +393,7 @@ class BaseTranslator:
         self, pairs: list[tuple[int, str, str]], options: TranslationOptions
     ) -> list[Translation]:
         targets = [target for _, _, target in pairs]
-        segments = self.source_segments([source for _, source, _ in pairs], options)
+        segments = self.segmenter.source_segments([source for _, source, _ in pairs], options)
         if options.return_alignments:
             for segment, (_, source, _) in zip(segments, pairs, strict=True):
                 self.segment_tokenizer.shift_word_indices([segment], ["", ""], source)
@@ -673,29 +411,7 @@ class BaseTranslator:
             first_ids = language_token(segment)
             hypothesis = Hypothesis([*first_ids, *ids], len(first_ids), len(first_ids), text=target)
             hypotheses.append([hypothesis])
-        return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
-
-    def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
-        given = (options.generate, self.backend.generation_config)
-        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
-        longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # Warn at 90 % of the length limit, as transformers 4 does.
-        if limit is not None and longest > 0.9 * limit:
-            logger.warning(
-                f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "
-                "translation is cut off, give a larger `max_new_tokens`."
-            )
-
-    def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a call, completed with `task_settings` and `DEFAULT_SEARCH`."""
-        if settings.get("generation_config") is not None:
-            return settings
-        defaults = _without_set_names(
-            DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings}
-        )
-        if self.backend.max_positions is not None:
-            defaults.pop("max_new_tokens", None)
-        return {**_without_set_names({**self.task_settings, **defaults}, settings), **settings}
+        return [translation for (translation,) in self.segment_search.score(segments, hypotheses, options)]
 
 
 def _gives_records(options: TranslationOptions) -> bool:
@@ -718,100 +434,12 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
     return number, source.strip(), target.strip()
 
 
-def results_of_lines(
-    lines: Sequence[Any],
-    first_line: int,
-    read: Callable[[Any, int], Any],
-    find: Callable[[list[Any]], Sequence[Any]],
-    on_error: str,
-) -> Iterator[Any]:
-    """Yield the result of each line. An invalid line does not change the results of the other lines.
-
-    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns one result for each
-    input. If `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If
-    `on_error` is "fail", the error of an invalid line is raised after the results of the earlier lines. The
-    attribute `line_number` of the error is the number of the line.
-    """
-    good: list[tuple[int, Any]] = []
-    errors: dict[int, Exception] = {}
-    for number, line in enumerate(lines, first_line):
-        try:
-            good.append((number, read(line, number)))
-        except LINE_ERRORS as error:
-            errors[number] = error
-            if on_error == "fail":
-                break
-    found = _find_or_bisect(good, find, on_error)
-    for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
-
-
-def _find_or_bisect(
-    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
-) -> Iterator[Any]:
-    """Call `find` with a list of lines, and yield the result of each line. If `find` raises an error, halve
-    the lines and call `find` for each half, until the invalid line is found.
-    """
-    try:
-        found = find([line for _, line in lines]) if lines else []
-    except LINE_ERRORS as error:
-        if len(lines) == 1:
-            yield _skip_or_raise(error, lines[0][0], on_error)
-            return
-        half = len(lines) // 2
-        yield from _find_or_bisect(lines[:half], find, on_error)
-        yield from _find_or_bisect(lines[half:], find, on_error)
-    else:
-        yield from found
-
-
-def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
-    if on_error == "skip":
-        return Translation("", error=" ".join(str(error).split()))
-    error.line_number = number  # type: ignore[attr-defined]
-    raise error
-
-
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `defaults` whose keys are not in `settings`. If `settings` contains `max_length`
     or `max_new_tokens`, leave out the defaults of both `max_length` and `max_new_tokens`.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
-
-
-def batches_by_length(
-    pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
-) -> Iterator[list[int]]:
-    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences in each
-    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens, including padding. A
-    sequence with more than `tokens_per_batch` tokens forms a batch of its own.
-    """
-    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
-    for i in longest_first:
-        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
-        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
-
-
-def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
-    return [
-        Translation(one.text, token_ids=one.token_ids, unmet_phrases=one.unmet_phrases) for one in hypotheses
-    ]
-
-
-def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the required phrases that a hypothesis lacks, or None if the hypothesis contains all phrases. A
-    phrase may be a part of a longer word, because the translation may inflect the phrase.
-    """
-    unmet = []
-    for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
-        if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
-            unmet.append(text)
-    return unmet or None
-
-
-def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
-    return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
@@ -824,16 +452,40 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
     return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
 
 
-def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Assign each required phrase to one segment of the source text. Return the assigned phrases of each
-    segment. The entries of `texts` are the texts of the segments. A phrase is assigned to the first segment
-    that contains the phrase. Required phrases are often names, and a name often has the same spelling in the
-    source and in the translation. If no segment contains the phrase, the phrase is assigned to the longest
-    segment.
-    """
-    assigned: list[list[str]] = [[] for _ in texts]
-    longest = max(range(len(texts)), key=lambda i: len(texts[i]))
-    for phrase in phrases:
-        part = next((i for i, text in enumerate(texts) if phrase in text), longest)
-        assigned[part].append(phrase)
-    return assigned
+def _check_number_of_translations(settings: dict[str, Any], generation_config: GenerationConfig) -> None:
+    number = setting_of("num_return_sequences", settings, generation_config)
+    num_beams = setting_of("num_beams", settings, generation_config) or 1
+    do_sample = setting_of("do_sample", settings, generation_config)
+    if (number or 1) > num_beams and not (do_sample and num_beams == 1):
+        raise InvalidValueError(
+            f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
+        )
+
+
+def _with_defaults(
+    settings: dict[str, Any], task_settings: dict[str, Any], backend: Backend
+) -> dict[str, Any]:
+    """Return the settings of a call, completed with `task_settings` and `DEFAULT_SEARCH`."""
+    if settings.get("generation_config") is not None:
+        return settings
+    of_checkpoint = {**backend.generation_config.to_diff_dict(), **task_settings}
+    defaults = _without_set_names(DEFAULT_SEARCH, of_checkpoint)
+    if backend.max_positions is not None:
+        defaults.pop("max_new_tokens", None)
+    return {**_without_set_names({**task_settings, **defaults}, settings), **settings}
+
+
+def _warn_of_limit(
+    segments: list[Segment], options: TranslationOptions, generation_config: GenerationConfig
+) -> None:
+    config = config_with(("max_new_tokens", "max_length"), options.generate, generation_config)
+    if config.max_new_tokens is None and config.max_length is None:
+        return
+    longest = max((len(segment.token_ids) for segment in segments), default=0)
+    limit = max_new_tokens_of(config, longest, prompt_length=1)
+    # Warn at 90 % of the length limit, as transformers 4 does.
+    if longest > 0.9 * limit:
+        logger.warning(
+            f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "
+            "translation is cut off, give a larger `max_new_tokens`."
+        )

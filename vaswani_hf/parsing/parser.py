@@ -16,8 +16,12 @@ from transformers.utils import logging
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import LENGTH_SETTINGS, config_with, max_new_tokens_of, setting_of
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.generation_vaswani import config_with, setting_of
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
+from ..model.requests_vaswani import Request
+from ..model.segment_search_vaswani import SegmentSearch
+from ..model.segmenter_vaswani import Segmenter
 from ..model.translations_vaswani import Translation
 from ..translation.translator import Translator
 
@@ -147,6 +151,41 @@ class TreeBackend(PyTorchBackend):
         return [max_new_tokens_of(config, len(segment.token_ids), 1, num_positions) for segment in segments]
 
 
+class SentenceSegmenter(Segmenter):
+    """Makes one segment of each sentence."""
+
+    backend: Any
+
+    def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
+        words = [unescaped(word) for word in request.text.split()]
+        return ([" ".join(words)], ["", ""]) if words else ([], [""])
+
+    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+        """Return each sentence as one segment, because the trees of two parts of a sentence cannot be joined
+        to one tree. Log a warning for a sentence that is longer than the sentences in training.
+        """
+        length = len(segment.token_ids)
+        positions = self.backend.max_positions
+        if length > positions:
+            raise ValueError(
+                f"Line {number:,} must have at most {positions:,} tokens, the number of positions of the "
+                f"model, but has {length:,}."
+            )
+        if length > max_length:
+            logger.warning(
+                f"Line {number} has {length} tokens, but the longest sentence in training had {max_length} "
+                "tokens; the tree of this line may be less accurate."
+            )
+        return [segment]
+
+
+class TreeSearch(SegmentSearch):
+    """Converts the symbols that the search finds to trees."""
+
+    def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
+        return str(decode_tree(self.target_tokenizer, hypothesis.token_ids, segment.text.split()))
+
+
 class Parser(Translator):
     """Writes the constituency trees of sentences (Section 6.3 of the paper).
 
@@ -178,6 +217,8 @@ class Parser(Translator):
     """
 
     backend: Any
+    segmenter_class = SentenceSegmenter
+    segment_search_class = TreeSearch
     makes_trees = True
 
     def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> TreeBackend:
@@ -228,31 +269,6 @@ class Parser(Translator):
         for translation in self.translate(sentences, **options):
             text = translation.text if isinstance(translation, Translation) else translation
             yield tree_from_text(text) if text else None
-
-    def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        words = [unescaped(word) for word in request.text.split()]
-        return ([" ".join(words)], ["", ""]) if words else ([], [""])
-
-    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Return each sentence as one segment, because the trees of two parts of a sentence cannot be joined
-        to one tree. Log a warning for a sentence that is longer than the sentences in training.
-        """
-        length = len(segment.token_ids)
-        positions = self.backend.max_positions
-        if length > positions:
-            raise ValueError(
-                f"Line {number:,} must have at most {positions:,} tokens, the number of positions of the "
-                f"model, but has {length:,}."
-            )
-        if length > max_length:
-            logger.warning(
-                f"Line {number} has {length} tokens, but the longest sentence in training had {max_length} "
-                "tokens; the tree of this line may be less accurate."
-            )
-        return [segment]
-
-    def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
-        return str(decode_tree(self.target_tokenizer, hypothesis.token_ids, segment.text.split()))
 
 
 def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..model.translator_vaswani import batches_by_length
+from ..model.segment_search_vaswani import batches_by_length
 from .attention import Tokens, word_weights
 from .relations import Relation
 

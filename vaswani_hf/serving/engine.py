@@ -20,7 +20,8 @@ from typing import Any
 from transformers import TextStreamer
 
 from ..model.backend_vaswani import Layout, Segment
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request
 from ..model.translations_vaswani import Translation
 from ..model.translator_vaswani import BaseTranslator
 from .limits import Limits

@@ -13,8 +13,8 @@ from ..model.backend_vaswani import PyTorchBackend
 from ..model.errors_vaswani import InvalidValueError
 from ..model.generation_vaswani import setting_of
 from ..model.glossary_vaswani import Glossary
-from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request as TextRequest
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageCheck
 from .directions import Direction, Directions

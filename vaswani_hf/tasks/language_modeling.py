@@ -40,8 +40,8 @@ from ..evaluation.evaluate import perplexity
 from ..model.errors_vaswani import InvalidValueError
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.loss_vaswani import IGNORED_LABEL
+from ..model.segment_search_vaswani import batches_by_length
 from ..model.tokenizing_vaswani import TOKENIZING
-from ..model.translator_vaswani import batches_by_length
 from ..settings.data import CorpusData, Files
 from ..settings.keys import recipe_key
 from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings

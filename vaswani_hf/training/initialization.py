@@ -235,39 +235,60 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
     """Copy the weights of the models in `init_from` into a model, and return a message about the models. The
     embedding of a token that is missing in their vocabularies keeps its random values.
     """
-    loaded: dict[str, Any] = {}
-    num_known = num_pieces = 0
+    loaded: dict[str, PreTrainedModel] = {}
+    num_known = 0
+    num_tokens = 0
     for stack, base in bases.items():
         if base.name not in loaded:
-            weights = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
-            loaded[base.name] = weights, load_tokenizers(base.folder, base.name)
-        begun, tokenizers = loaded[base.name]
-        state = get_stack(begun, stack).state_dict()
-        layers = {key: weight for key, weight in state.items() if not key.endswith(_TABLE)}
-        get_stack(model, stack).load_state_dict(layers, strict=False)
-        number = STACKS.index(stack)
-        vocabulary = (corpus.source_tokenizer, corpus.target_tokenizer)[number].get_vocab()
-        known = tokenizers[number].get_vocab()
-        pieces = [piece for piece in vocabulary if piece in known]
-        ids = [vocabulary[piece] for piece in pieces]
-        base_ids = [known[piece] for piece in pieces]
-        for weight, base_weight in zip(
-            _token_matrices(model, stack), _token_matrices(begun, stack), strict=False
-        ):
-            weight[ids] = base_weight[base_ids]
-        num_known += len(pieces)
-        num_pieces += len(vocabulary)
-    names = " and ".join(f"'{name}'" for name in loaded)
+            loaded[base.name] = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
+        _copy_layers(stack, loaded[base.name], model)
+        vocabulary = _vocabulary_of(stack, corpus.source_tokenizer, corpus.target_tokenizer)
+        of_base = _vocabulary_of(stack, *load_tokenizers(base.folder, base.name))
+        known = [token for token in vocabulary if token in of_base]
+        rows = [vocabulary[token] for token in known]
+        base_rows = [of_base[token] for token in known]
+        _copy_token_rows(stack, loaded[base.name], base_rows, model, rows)
+        num_known += len(known)
+        num_tokens += len(vocabulary)
+    return _message_about(bases, model, num_known / num_tokens)
+
+
+def _copy_layers(stack: str, base: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Copy all weights of a stack, except the embeddings."""
+    state = get_stack(base, stack).state_dict()
+    layers = {key: weight for key, weight in state.items() if not key.endswith(_TABLE)}
+    get_stack(model, stack).load_state_dict(layers, strict=False)
+
+
+def _copy_token_rows(
+    stack: str, base: PreTrainedModel, base_rows: list[int], model: PreTrainedModel, rows: list[int]
+) -> None:
+    """Copy the rows `base_rows` of the embedding and of the output projection to the rows `rows`."""
+    # The lists may have different lengths, because one of the models may lack the output projection of the
+    # stack or the bias of this projection.
+    for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):
+        weight[rows] = base_weight[base_rows]
+
+
+def _vocabulary_of(
+    stack: str, source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast
+) -> dict[str, int]:
+    tokenizer = source_tokenizer if stack == "encoder" else target_tokenizer
+    return tokenizer.get_vocab()
+
+
+def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:
+    """Describe the models in `init_from`. `coverage` is the part of the vocabulary that these models know."""
+    names = list(dict.fromkeys(base.name for base in bases.values()))
     last = list(bases)[-1]
-    has_both = model.config.is_encoder_decoder
-    part = f" in the {last}" if has_both and len(bases) == 1 else ""
-    coverage = "its vocabulary covers" if len(loaded) == 1 else "their vocabularies cover"
-    is_shared = len(loaded) == 2 and model.config.share_encoder_decoder_embeddings
-    shared = (
-        f"; the shared embedding of encoder and decoder comes from '{bases[last].name}'" if is_shared else ""
-    )
-    share = f"{coverage} {num_known / num_pieces:.1%} of the tokens"
-    return f"the run begins with the weights of {names}{part}; {share}{shared}"
+    models = " and ".join(f"'{name}'" for name in names)
+    if model.config.is_encoder_decoder and len(bases) == 1:
+        models += f" in the {last}"
+    covers = "its vocabulary covers" if len(names) == 1 else "their vocabularies cover"
+    message = f"the run begins with the weights of {models}; {covers} {coverage:.1%} of the tokens"
+    if len(names) == 2 and model.config.share_encoder_decoder_embeddings:
+        message += f"; the shared embedding of encoder and decoder comes from '{bases[last].name}'"
+    return message
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:

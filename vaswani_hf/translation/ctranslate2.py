@@ -60,16 +60,17 @@ from ..checkpoint.search_settings import unsupported_settings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import max_new_tokens_of, setting_of
+from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
+from ..model.length_limits_vaswani import max_new_tokens_of
 from ..model.search_errors_vaswani import NotFiniteError
 from ..model.search_strategies_vaswani import (
     PenaltyScorer,
     coverage_score,
     highest_reachable_score,
-    length_penalty,
+    penalized_score,
 )
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
@@ -411,11 +412,10 @@ class CTranslate2Backend:
             log_prob = result.scores[i] * len(tokens) ** exponent
             attention = [first, *result.attention[i][1:]] if first else None
             length = len(tokens) - len(sentence.prefix) + sentence.num_counted
-            score = log_prob / length_penalty(length, config)
+            coverage = None
             if config.coverage_penalty and attention:
-                score += (
-                    config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
-                )
+                coverage = coverage_score(torch.tensor(attention).sum(dim=0), None).item()
+            score = penalized_score(log_prob, length, coverage, config)
             hypothesis = Hypothesis(
                 [self._target_ids[token] for token in tokens],
                 len(sentence.prefix),

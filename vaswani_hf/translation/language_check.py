@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import Request
+from ..model.requests_vaswani import Request
 from ..version import install_command
 
 # Returns the probability of each language (a code of ISO 639-1, such as "en") for a text.

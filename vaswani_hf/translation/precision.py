@@ -14,7 +14,8 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, has_text
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import InvalidInput, Request, has_text
 from ..model.translator_vaswani import BaseTranslator
 
 logger = transformers_logging.get_logger(__name__)
@@ -54,7 +55,7 @@ def choose_dtype(
         faster = _with_models(translator, [copy.deepcopy(model).to(torch.bfloat16) for model in models])
         num_same = _num_same(_with_models(translator, models), faster, compared, options)
         if num_same == len(compared):
-            translator.backend = faster.backend
+            translator.use_backend(faster.backend)
         else:
             logger.warning(
                 "`dtype` auto: float32 is used, because bfloat16 gives the same translation as float32 for "

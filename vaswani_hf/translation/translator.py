@@ -9,7 +9,8 @@ import torch
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import InvalidInput, Request
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..model.translator_vaswani import BaseTranslator
 from ..processor import has_bfloat16

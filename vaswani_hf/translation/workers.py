@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 

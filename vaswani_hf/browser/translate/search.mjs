@@ -6,6 +6,31 @@
 // The stopping rule uses this score for a finished hypothesis that does not exist yet.
 const MISSING = -1e9;
 
+// Return the maximum number of new tokens in the translation of a source with `sourceLength` tokens. The function
+// states the same rule as `max_new_tokens_of` in vaswani_hf/model/length_limits_vaswani.py. `promptLength` is the
+// number of tokens in the prompt, and `numPositions` the number of tokens that the decoder can read.
+export function maxNewTokens(settings, sourceLength, promptLength, numPositions) {
+  const { max_new_tokens, max_length } = settings;
+  let { max_length_a: a, max_length_b: b } = settings;
+  const isSet = (value) => value !== null && value !== undefined;
+  const limits = [Math.max(1, numPositions - promptLength + 1)];
+  if (isSet(max_new_tokens)) {
+    limits.push(max_new_tokens);
+  } else if (isSet(max_length)) {
+    limits.push(max_length - promptLength);
+  }
+  if (![max_new_tokens, max_length, a, b].some(isSet)) {
+    // The default limit is "input length + 50" (Section 6.1 of the paper).
+    a = 1;
+    b = 50;
+  }
+  if (isSet(a) || isSet(b)) {
+    // Add 1e-6 before rounding down, because 0.29 * 100 is a little less than 29 in floating point.
+    limits.push(Math.max(1, Math.floor((a ?? 0) * sourceLength + (b ?? 0) + 1e-6)));
+  }
+  return Math.min(...limits);
+}
+
 // Return ((5 + length) / 6)^penalty for the type "gnmt" (Wu et al. 2016, Equation 14), else length^penalty.
 export function lengthPenalty(length, settings) {
   const base = settings.length_penalty_type === "gnmt" ? (5 + length) / 6 : length;

@@ -3,7 +3,16 @@
 import { Decoder, Model, readWeights } from "./model.mjs";
 import { OWN_OPTIONS, checkArguments } from "./options.mjs";
 import { PhraseSearch, contains, fitPhrases, numTokens, repeatsNgram, searchPhrases } from "./phrases.mjs";
-import { BeamSearch, coverageScore, lengthPenalty, logProbsOf, logSumExp, meanOverHeads, tokensOf } from "./search.mjs";
+import {
+  BeamSearch,
+  coverageScore,
+  lengthPenalty,
+  logProbsOf,
+  logSumExp,
+  maxNewTokens,
+  meanOverHeads,
+  tokensOf,
+} from "./search.mjs";
 import { TextRules } from "./text_rules.mjs";
 import { Tokenizer, splitWords, strip, stripLeft } from "./tokenizer.mjs";
 
@@ -78,7 +87,7 @@ export class Translator {
   // phrases (lists of token ids).
   search(decoder, forced, settings, { phrases = [], onStep = null } = {}) {
     const prompt = [this.start, ...forced];
-    const limit = this.limitOf(settings, decoder.source.length, prompt.length);
+    const limit = Math.max(1, maxNewTokens(settings, decoder.source.length, prompt.length, this.maxPositions));
     const options = { settings, limit, ends: this.ends, excluded: this.excluded, onStep };
     if (phrases.length === 0) {
       return new BeamSearch(this, decoder, prompt, options);
@@ -113,31 +122,9 @@ export class Translator {
     return settings;
   }
 
-  // Return the maximum number of new tokens. `sourceLength` and `promptLength` are numbers of tokens.
-  limitOf(settings, sourceLength, promptLength) {
-    const { max_length: whole, max_new_tokens: added } = settings;
-    let { max_length_a: a, max_length_b: b } = settings;
-    const has = (value) => value !== null && value !== undefined;
-    const limits = [Math.max(1, this.maxPositions - promptLength + 1)];
-    if (!has(whole) && !has(added) && !has(a) && !has(b)) {
-      // The default limit is "input length + 50" (Section 6.1 of the paper).
-      [a, b] = [1, 50];
-    }
-    if (has(a) || has(b)) {
-      // Add 1e-6 before rounding down, because 0.29 * 100 is a little less than 29 in floating point.
-      limits.push(Math.max(1, Math.floor((a || 0) * sourceLength + (b || 0) + 1e-6)));
-    }
-    if (has(added)) {
-      limits.push(added);
-    } else if (has(whole)) {
-      limits.push(whole - promptLength);
-    }
-    return Math.max(1, Math.min(...limits));
-  }
-
-  // Return the N segments of a text, which are translated separately, and N + 1 separators. A segment has a
-  // text, token ids (`ids`), and the index of the word of each token (`words`), counted from the beginning of
-  // the text.
+  // Divide a text into segments that are translated separately. Return the N segments, and the N + 1 separators
+  // before, between and after the translations of the segments. A segment has a text, token ids (`ids`), and the
+  // index of the word of each token (`words`), counted from the beginning of the text.
   layout(text, splitsSentences, isConstrained) {
     const tag = this.tagOf(strip(text));
     const { sentences, separators } = this.sentences(text, tag, splitsSentences, isConstrained);

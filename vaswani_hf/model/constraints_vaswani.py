@@ -1,0 +1,106 @@
+"""Assigns the target prefix and the required phrases of a text to its segments, and adds the terms of the
+glossary. These are the constraints of step 3 of a translation, see translator_vaswani.
+
+This file is saved with every checkpoint because the translator assigns constraints with this file.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import GenerationConfig
+from transformers.utils import logging
+
+from .backend_vaswani import Backend, Segment, language_token
+from .generation_vaswani import config_with
+from .inputs_vaswani import TranslationOptions
+from .length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
+from .phrases_vaswani import forbidden_tokens, has_ordinary_tokens, repeated_ngram
+from .requests_vaswani import Request
+from .tokenizing_vaswani import phrase_token_ids, prefix_token_ids
+
+logger = logging.get_logger(__name__)
+
+# The settings that can make a term of a glossary impossible.
+_TERM_SETTINGS = (
+    *("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size"),
+    *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    *LENGTH_SETTINGS,
+)
+
+
+class ConstraintAssigner:
+    """Assigns target prefixes, required phrases and glossary terms to segments."""
+
+    def __init__(self, target_tokenizer: Any, backend: Backend):
+        self.target_tokenizer = target_tokenizer
+        self.backend = backend
+
+    def assign(self, segments: list[Segment], request: Request) -> None:
+        """Assign the target prefix of a text to its first segment, and each required phrase to one segment."""
+        segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
+        segments[0].forced_text = request.target_prefix
+        if not request.must_contain:
+            return
+        phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
+        for segment, phrases in zip(segments, phrases_of, strict=True):
+            segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
+            segment.phrase_texts = phrases
+            segment.forced_text = " ".join([segment.forced_text, *phrases])
+
+    def add_terms(self, segment: Segment, options: TranslationOptions) -> None:
+        """Add target terms of the glossary to the required phrases of a segment. Ignore a glossary term that
+        contradicts another search setting, or is too long for the translation.
+        """
+        assert options.terms is not None
+        config = config_with(_TERM_SETTINGS, options.generate, self.backend.generation_config)
+        room = self._room_for_terms(segment, config)
+        for phrase in options.terms.phrases(segment.text):
+            token_ids = phrase_token_ids(phrase, self.target_tokenizer)
+            obstacle = self._obstacle_to_term(token_ids, room, config)
+            if obstacle is not None:
+                logger.warning(
+                    f"The glossary asks for {phrase[:40]!r} in the translation of {segment.text[:40]!r}, but "
+                    f"{obstacle}; the term is ignored."
+                )
+            elif phrase not in segment.phrase_texts:
+                room -= len(token_ids)
+                segment.phrases = [*segment.phrases, token_ids]
+                segment.phrase_texts = [*segment.phrase_texts, phrase]
+                segment.forced_text = f"{segment.forced_text} {phrase}"
+
+    def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
+        """Return the number of tokens that the terms of the glossary may have in the translation of a segment."""
+        prompt_length = 1 + len(segment.prefix)
+        num_positions = self.backend.max_positions or math.inf
+        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
+        num_others = len(language_token(segment)) + sum(map(len, segment.phrases))
+        # Subtract 1 for `</s>`.
+        return max(0, longest - num_others - 1)
+
+    def _obstacle_to_term(self, token_ids: list[int], room: int, config: GenerationConfig) -> str | None:
+        """Return the reason why no translation can contain a term of the glossary, or None."""
+        num_classes = len(self.target_tokenizer)
+        has_tokens = bool(token_ids) and has_ordinary_tokens(token_ids, config, num_classes)
+        if not has_tokens or self.target_tokenizer.unk_token_id in token_ids:
+            return "the vocabulary lacks a part of the term"
+        if len(token_ids) > room:
+            return f"the term has {len(token_ids)} tokens, and the translation has room for {room}"
+        if repeated_ngram(token_ids, config.no_repeat_ngram_size):
+            return f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids a repetition in the term"
+        return forbidden_tokens(token_ids, config)
+
+
+def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
+    """Assign each required phrase to one segment of the source text. Return the assigned phrases of each
+    segment. The entries of `texts` are the texts of the segments. A phrase is assigned to the first segment
+    that contains the phrase. Required phrases are often names, and a name often has the same spelling in the
+    source and in the translation. If no segment contains the phrase, the phrase is assigned to the longest
+    segment.
+    """
+    assigned: list[list[str]] = [[] for _ in texts]
+    longest = max(range(len(texts)), key=lambda i: len(texts[i]))
+    for phrase in phrases:
+        part = next((i for i, text in enumerate(texts) if phrase in text), longest)
+        assigned[part].append(phrase)
+    return assigned

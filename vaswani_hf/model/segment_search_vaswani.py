@@ -1,0 +1,136 @@
+"""Searches for the translations of segments, and computes their scores: steps 4 to 6 of a translation, see
+translator_vaswani.
+
+This file is saved with every checkpoint because the translator translates segments with this file.
+"""
+
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from .backend_vaswani import Backend, Hypothesis, Segment
+from .inputs_vaswani import TranslationOptions
+from .phrases_vaswani import contains, repeated_ngram
+from .text_rules_vaswani import is_loop, ngram_size_without_loops
+from .translations_vaswani import Translation, num_layers_for, scored_translation, scoring_config
+
+
+class SegmentSearch:
+    """Runs the search of a backend for segments in batches of similar lengths.
+
+    If the outputs of a model are not texts, a subclass overrides `decode`.
+    """
+
+    def __init__(self, target_tokenizer: Any, backend: Backend):
+        self.target_tokenizer = target_tokenizer
+        self.backend = backend
+
+    def translate(self, segments: list[Segment], options: TranslationOptions) -> list[list[Translation]]:
+        """Run steps 4 to 6 of a translation: search, search again for loops, and compute scores. Return the
+        translations of each segment, best first. The segments may belong to different texts.
+        """
+        hypotheses = self._search(segments, options)
+        if options.repetition_guard and "streamer" not in options.generate:
+            self._search_loops_again(segments, hypotheses, options)
+        if options.is_scored:
+            return self.score(segments, hypotheses, options)
+        return [_without_scores(of_segment) for of_segment in hypotheses]
+
+    def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
+        """Step 4 of a translation: run the search. Return the hypotheses of each segment, best first."""
+        hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
+        token_ids = [segment.token_ids for segment in segments]
+        for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
+            found = self.backend.search([segments[i] for i in batch], options.is_scored, **options.generate)
+            for i, of_segment in zip(batch, found, strict=True):
+                for hypothesis in of_segment:
+                    hypothesis.text = self.decode(hypothesis, segments[i], options)
+                    hypothesis.unmet_phrases = _unmet_phrases(segments[i], hypothesis)
+                hypotheses[i] = of_segment
+        return hypotheses
+
+    def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
+        """Return the text of a hypothesis."""
+        text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
+        # Replace line breaks by spaces, because the translation of a line must be one line.
+        return text if "\n" in segment.text else text.replace("\n", " ")
+
+    def _search_loops_again(
+        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
+    ) -> None:
+        """Step 5 of a translation: if the best translation of a segment is a loop, run the search for the
+        segment again, and forbid repeated n-grams. Use the new translation only if the new translation does
+        not repeat itself and contains all required phrases.
+        """
+        rows_of_size: dict[int, list[int]] = {}
+        for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
+            size = ngram_size_without_loops(segment.text)
+            may_mend = not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
+            if may_mend and _is_looping(segment, found[0]):
+                rows_of_size.setdefault(size, []).append(row)
+        for size, rows in rows_of_size.items():
+            generate = {**options.generate, "no_repeat_ngram_size": size}
+            mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
+            for row, found in zip(rows, mended, strict=True):
+                if not _is_looping(segments[row], found[0]) and not found[0].unmet_phrases:
+                    hypotheses[row] = found
+
+    def score(
+        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
+    ) -> list[list[Translation]]:
+        """Step 6 of a translation: compute the scores and the word alignments of all hypotheses."""
+        config = scoring_config(self.backend.generation_config, options.generate)
+        num_layers = num_layers_for(config, options.return_alignments)
+        pairs: list[tuple[Segment, Hypothesis]] = []
+        for segment, of_segment in zip(segments, hypotheses, strict=True):
+            pairs += [(segment, hypothesis) for hypothesis in of_segment]
+        token_ids = [segment.token_ids + hypothesis.token_ids for segment, hypothesis in pairs]
+        scored: dict[int, Translation] = {}
+        for batch in batches_by_length(token_ids, 2 * options.tokens_per_batch, options.batch_size):
+            of_batch = [pairs[i] for i in batch]
+            scores = self.backend.score(
+                [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
+            )
+            for i, (log_probs, attention) in zip(batch, scores, strict=True):
+                segment, hypothesis = pairs[i]
+                words = segment.words if options.return_alignments else None
+                scored[i] = scored_translation(
+                    hypothesis, log_probs, attention, words, self.target_tokenizer, config
+                )
+        in_order = iter([scored[i] for i in range(len(pairs))])
+        return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
+
+
+def batches_by_length(
+    pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
+) -> Iterator[list[int]]:
+    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences in each
+    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens, including padding. A
+    sequence with more than `tokens_per_batch` tokens forms a batch of its own.
+    """
+    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
+    for i in longest_first:
+        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
+        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
+
+
+def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
+    return [
+        Translation(one.text, token_ids=one.token_ids, unmet_phrases=one.unmet_phrases) for one in hypotheses
+    ]
+
+
+def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
+    """Return the required phrases that a hypothesis lacks, or None if the hypothesis contains all phrases. A
+    phrase may be a part of a longer word, because the translation may inflect the phrase.
+    """
+    unmet = []
+    for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
+        if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
+            unmet.append(text)
+    return unmet or None
+
+
+def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
+    return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")

@@ -1,0 +1,162 @@
+"""Divides texts into tokenized segments: steps 1 to 3 of a translation, see translator_vaswani.
+
+This file is saved with every checkpoint because the translator divides texts with this file.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from transformers.utils import logging
+
+from .backend_vaswani import Backend, Layout, Segment
+from .constraints_vaswani import ConstraintAssigner
+from .inputs_vaswani import TranslationOptions
+from .requests_vaswani import Request
+from .segment_tokenizer_vaswani import SegmentTokenizer
+from .text_rules_vaswani import copy_symbols, has_words, split_sentences
+
+logger = logging.get_logger(__name__)
+
+# The maximum number of input tokens if neither the tokenizer nor the model has a limit.
+DEFAULT_MAX_LENGTH = 1024
+# Tokenizers without a limit have a `model_max_length` of 10^30.
+_NO_LIMIT = 10**6
+
+
+class Segmenter:
+    """Divides texts into segments with the target prefixes and the required phrases of their translations.
+
+    If the inputs or outputs of a model are not texts, a subclass overrides `split` and `cut`.
+    """
+
+    def __init__(self, tokenizer: SegmentTokenizer, constraints: ConstraintAssigner, backend: Backend):
+        self.tokenizer = tokenizer
+        self.constraints = constraints
+        self.backend = backend
+
+    @property
+    def max_length(self) -> int:
+        """The maximum number of tokens in a segment. The method `cut` divides segments with more than
+        `max_length` tokens.
+        """
+        if self.backend.max_positions is None:
+            return _NO_LIMIT
+        limits: list[Any] = [self.tokenizer.tokenizer.model_max_length, self.backend.max_positions]
+        return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
+
+    def layouts(
+        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
+    ) -> list[Layout]:
+        """Run steps 1 to 3 of a translation: from texts to segments. Return a `Layout` for each request."""
+        texts: list[tuple[list[str], list[str]]] = []
+        for request in requests:
+            texts.append(([], [request.text]) if request.is_copied else self.split(request, options))
+        sentences: list[str] = []
+        for of_text, _ in texts:
+            sentences += of_text
+        segments = iter(self.tokenizer.tokenize(sentences, options, self.max_length))
+        layouts = []
+        for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
+            of_request = list(islice(segments, len(of_text)))
+            layouts.append(self._layout(request, number, of_request, separators, options))
+        return layouts
+
+    def _layout(
+        self,
+        request: Request,
+        number: int,
+        sentences: list[Segment],
+        separators: list[str],
+        options: TranslationOptions,
+    ) -> Layout:
+        """Cut the tokenized sentences of a request into pieces, and assign the target prefix and the required
+        phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
+        """
+        if options.return_alignments:
+            self.tokenizer.shift_word_indices(sentences, separators, request.text)
+        pieces: list[Segment] = []
+        between = separators[:1]
+        for sentence, separator in zip(sentences, separators[1:], strict=True):
+            of_sentence = self.cut(sentence, number, self.max_length)
+            pieces += of_sentence
+            between += [" "] * (len(of_sentence) - 1) + [separator]
+        if pieces and request.is_constrained:
+            self.constraints.assign(pieces, request)
+        elif request.target_prefix and not request.is_copied:
+            # The translation of a blank text is the target prefix.
+            between = [request.target_prefix.strip()]
+        if options.terms is not None:
+            for piece in pieces:
+                self.constraints.add_terms(piece, options)
+        return Layout(pieces, between)
+
+    def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
+        """Run step 1 of a translation: split a text into N parts that are translated separately. Return the
+        parts, and the N + 1 separators before, between and after the parts. A separator contains white space
+        and sentences that are copied.
+        """
+        stripped = request.text.strip()
+        given_tag = self.tokenizer.tag_of(stripped)
+        untagged = request.text.lstrip().removeprefix(given_tag).lstrip() if given_tag else request.text
+        is_blank = not untagged.strip()
+        if is_blank or not (request.is_constrained or has_words(untagged)):
+            return [], [untagged if options.split_sentences else untagged.strip()]
+        tagged = self.tokenizer.with_tag(stripped, options.tgt_lang)
+        if not options.split_sentences:
+            return [tagged], ["", ""]
+        sentences, separators = split_sentences(untagged)
+        if not request.is_constrained:
+            sentences, separators = copy_symbols(sentences, separators)
+        tag = self.tokenizer.tag_of(tagged)
+        # Repeat the tag before each sentence, because each sentence is translated separately.
+        return [f"{tag} {sentence}" if tag else sentence for sentence in sentences], separators
+
+    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece of the segment begins with
+        the segment's language tag or language token, if there is one.
+        """
+        if len(segment.token_ids) <= max_length:
+            return [segment]
+        *ids, end_id = segment.token_ids
+        words = segment.words or [-1] * len(segment.token_ids)
+        tag_ids = ids[:1] if ids[0] in self.tokenizer.first_ids else []
+        start = len(tag_ids)
+        tag_words = words[:start]
+        # The maximum number of tokens that a piece takes from the segment, not counting the language tag and
+        # `</s>`.
+        room = max_length - 1 - len(tag_ids)
+        if room < 1:
+            raise ValueError(
+                f"The model can read at most {max_length} tokens, but a piece of line {number} needs at least "
+                f"{max_length - room + 1} tokens with `</s>`; raise `model_max_length` in tokenizer_config.json."
+            )
+        pieces = []
+        while start < len(ids):
+            stop = min(start + room, len(ids))
+            if stop < len(ids):
+                # Do not cut the segment inside a word, unless one word fills a whole piece.
+                boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
+                stop = next(boundaries, stop)
+            piece = replace(
+                segment,
+                text=self.tokenizer.tokenizer.decode(ids[start:stop]),
+                token_ids=[*tag_ids, *ids[start:stop], end_id],
+                words=[*tag_words, *words[start:stop], -1],
+            )
+            pieces.append(piece)
+            tag_words = [-1] * len(tag_ids)
+            start = stop
+        logger.warning(
+            f"Line {number} has {len(segment.token_ids)} tokens, but the model can read at most "
+            f"{max_length} tokens, so the line is translated in {len(pieces)} pieces."
+        )
+        return pieces
+
+    def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
+        """Tokenize whole texts: a text is neither split into sentences nor truncated. If the tokenizer has
+        tags of target languages, each text gets the tag of the option `tgt_lang`.
+        """
+        tagged = [self.tokenizer.with_tag(text, options.tgt_lang) for text in texts]
+        return self.tokenizer.tokenize(tagged, options, self.max_length)
