@@ -5,9 +5,11 @@ pydantic checks the type and the range of each field. The string below the decla
 text of the field.
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..model.errors_vaswani import InvalidValueError
@@ -90,6 +92,18 @@ class Settings(BaseModel):
         """Return a copy in which the fields in `changes` have new values. Check all values of the copy."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
+
+
+def field_with_facts(default: Any, facts: Mapping[str, Any], **arguments: Any) -> Any:
+    """Declare a field of a settings class, and store facts about the field that pydantic does not know, such
+    as the unit of a number. `arguments` are arguments of pydantic's `Field`, such as `ge` and `description`.
+    """
+    return Field(default, json_schema_extra=dict(facts), **arguments)
+
+
+def facts_of(field: FieldInfo) -> Any:
+    """Return the facts that `field_with_facts` stored in a field. The dict is empty for other fields."""
+    return field.json_schema_extra or {}
 
 
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
