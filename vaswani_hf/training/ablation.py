@@ -22,7 +22,7 @@ from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
-from ..recipe.loading import read_mapping
+from ..recipe.yaml_files import read_mapping
 from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
