@@ -40,7 +40,7 @@ def key_types_of_all_tasks() -> KeyTypes:
 
 
 def full_name_of_option(key: str) -> FullName:
-    """Return the full name of a key from the command line. On the command line, a key can lack its section."""
+    """Return the full name of a key from the command line. The section of the key can be left out."""
     known = key_types_of_all_tasks()
     found = [name for name in known if name == key] or _with_last_part(key, known)
     if not found:
