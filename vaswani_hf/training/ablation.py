@@ -28,7 +28,7 @@ from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
 from .ablation_comparison import Outcomes, Runs, as_json, comparison, draw, table
-from .run import earlier_recipe, has_ended, refuse_another_run, resolve, train
+from .run import has_ended, refuse_another_run, resolve, saved_recipe, train
 from .stopping import InterruptedRunError, RunError
 
 
@@ -149,8 +149,8 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
     # If the output folder already contains a run, the run must have the same recipe. Recipes with `init_from`
     # are not checked here, because the model in `init_from` may not exist yet.
-    found = earlier_recipe(Path(recipe.output_dir))
-    refuse_another_run(resolve(recipe, found) if found else recipe, found)
+    saved = saved_recipe(Path(recipe.output_dir))
+    refuse_another_run(resolve(recipe, saved) if saved else recipe, saved)
     return recipe
 
 
@@ -245,10 +245,10 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
 def _has_ended(recipe: Recipe) -> bool:
     """Return True if the output folder of the recipe has the results of a finished run with this recipe."""
     try:
-        earlier = earlier_recipe(Path(recipe.output_dir))
-        if earlier is None:
+        saved = saved_recipe(Path(recipe.output_dir))
+        if saved is None:
             return False
-        refuse_another_run(resolve(recipe, earlier), earlier)
+        refuse_another_run(resolve(recipe, saved), saved)
     except (OSError, ValueError):
         return False
-    return has_ended(recipe, earlier)
+    return has_ended(recipe, saved)
