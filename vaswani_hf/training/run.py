@@ -204,11 +204,25 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
     machine are filled in. The function fills in, for example, the commit of the dataset, the config fields of
     the model in `init_from`, and `training.bf16`.
 
-    `saved` is the saved recipe of the run to resume, or None. Values in the saved recipe take precedence, so that
-    the resumed run computes the same result.
+    `saved` is the saved recipe of the run to resume, or None. Values in the saved recipe take precedence, so
+    that the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
-    recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None))
+    data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
+    recipe = _with_fields_of_bases(recipe.replace(data=data), saved)
+    training = resolve_defaults(
+        recipe.training,
+        saved.training if saved else None,
+        _planned_model(recipe),
+        streams=getattr(recipe.data, "streaming", False),
+    )
+    return recipe.replace(training=training)
+
+
+def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
+    """Fill in the config fields of the models in `init_from`, and the settings of the tokenizers that the run
+    keeps. If the run continues, the saved recipe has these values.
+    """
     model = recipe.model
     tokenizer = recipe.tokenizer
     if (
@@ -225,14 +239,7 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
             tokenizer = initialization.with_kept_tokenizers(
                 tokenizer, bases, TASKS[recipe.task], recipe.data.tags
             )
-    recipe = recipe.replace(model=model, tokenizer=tokenizer)
-    training = resolve_defaults(
-        recipe.training,
-        saved.training if saved else None,
-        _planned_model(recipe),
-        streams=getattr(recipe.data, "streaming", False),
-    )
-    return recipe.replace(training=training)
+    return recipe.replace(model=model, tokenizer=tokenizer)
 
 
 def _planned_model(recipe: Recipe) -> Any:
