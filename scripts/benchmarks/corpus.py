@@ -121,14 +121,14 @@ def run_recorded(arguments: list[str]) -> int:
     from vaswani_hf.cli import main
     from vaswani_hf.data import corpus
     from vaswani_hf.tasks import translation
-    from vaswani_hf.training import trainer
+    from vaswani_hf.training import batches, trainer
 
     print(json.dumps({"phase": "imports", "start": main_began, "end": time.monotonic()}), file=sys.stderr)
     record("load_splits", "read", [translation])
     record("write_tokenizers", "train the tokenizer", [translation])
     record("prepare_pairs", "tokenise", [corpus])
     record("cached_digest", "digest", [corpus])
-    record("__init__", "pack", [trainer.TokenBudgetSampler])
+    record("__init__", "pack", [batches.TokenBudgetSampler])
     record("get_batch_samples", "batch", [trainer.VaswaniTrainer])
     record("training_step", "step", [trainer.VaswaniTrainer])
     return main(["train", *arguments])

@@ -15,7 +15,7 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, export, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.tasks.translation import Translation
+from vaswani_hf.tasks.translation import TranslationTask
 from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
 
 pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
@@ -201,7 +201,7 @@ def test_the_command_needs_both_languages(m2m100, capsys):
 def test_programs_that_add_no_tokens_of_languages_are_refused(m2m100, tmp_path):
     tokenizers = load_tokenizers(m2m100 / "ours")
     with pytest.raises(ValueError, match="^needs language tokens in sources and targets"):
-        Translation().adopt_tokenizers(*tokenizers)
+        TranslationTask().adopt_tokenizers(*tokenizers)
     pytest.importorskip("onnxscript", reason="needs ONNX: pip install '.[transformers_js]'")
     with pytest.raises(ValueError, match="^The tokenizer has tokens of languages"):
         export(m2m100 / "ours", tmp_path / "js", "transformers_js")

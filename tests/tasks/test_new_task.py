@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS, Scores
-from vaswani_hf.tasks.translation import Translation
+from vaswani_hf.tasks.translation import TranslationTask
 from vaswani_hf.training import train
 from vaswani_hf.training.run_results import plot_training_curve
 from vaswani_hf.translation import Translator
@@ -50,7 +50,7 @@ def rouge(outputs: list[str], references: list[str]) -> dict[str, float]:
     return found
 
 
-class Summarization(Translation):
+class Summarization(TranslationTask):
     name = "summarization"
     outputs_file = "test_summaries.txt"
     metrics = {"rougeL": "ROUGE-L", "rouge1": "ROUGE-1"}

@@ -70,10 +70,11 @@ def main(recipe, text_recipe, folder):
     """Train and plan with each new entry, and record the error messages that name the entries."""
     from vaswani_hf.recipe import load_recipe
     from vaswani_hf.training import train
+    from vaswani_hf.training.batches import largest_part
+    from vaswani_hf.training.losses import TrainingLosses
     from vaswani_hf.training.plan import PlanSettings, plan_run
     from vaswani_hf.training.run import resolve
     from vaswani_hf.training.sharding import prepare_sharding
-    from vaswani_hf.training.trainer import VaswaniTrainer, largest_part
 
     def error_of(function, *arguments):
         try:
@@ -92,12 +93,9 @@ def main(recipe, text_recipe, folder):
         train(loaded(*sgd, *linear, *z_loss))
         longer = loaded(*sgd, *linear, *z_loss, "--max_steps=10", "--resume=true")
         seen["longer"] = error_of(train, longer)
-    trainer = SimpleNamespace(
-        training=loaded(*sgd, *linear).training,
-        args=SimpleNamespace(output_dir=str(folder), max_steps=8),
-        model=SimpleNamespace(config=SimpleNamespace(d_model=16)),
-    )
-    seen["diverged"] = str(VaswaniTrainer.divergence(trainer, "It diverged", 1, 0))
+    arguments = SimpleNamespace(output_dir=str(folder), max_steps=8)
+    losses = TrainingLosses(loaded(*sgd, *linear).training, SimpleNamespace(d_model=16), arguments)
+    seen["diverged"] = str(losses.error("It diverged", 1, 0))
     sharded = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=2)))
     seen["sharded"] = [
         error_of(prepare_sharding, sharded, None, loaded(*words).training) for words in (sgd, z_loss)

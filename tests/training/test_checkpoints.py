@@ -15,8 +15,8 @@ from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.callbacks import RunLogCallback
+from vaswani_hf.training.losses import DivergedRunError
 from vaswani_hf.training.run import InterruptedRunError
-from vaswani_hf.training.trainer import DivergedRunError
 
 AVERAGED = "--average_checkpoints=3 --save_total_limit=3 --save_steps=2"
 
@@ -148,7 +148,7 @@ def test_a_run_that_diverges_ends_before_anything_is_saved(
 
 
 def test_results_are_json_whatever_the_scores(run, monkeypatch):
-    for module in ("evaluation.evaluate", "training.trainer"):
+    for module in ("evaluation.evaluate", "training.validation"):
         monkeypatch.setattr(f"vaswani_hf.{module}.perplexity", lambda loss: float("inf"))
     folder = run("run", "--max_steps=2 --eval_steps=2")
     assert results(folder)["test"]["perplexity"] is None

@@ -181,7 +181,7 @@ def test_the_divergence_is_computed_in_the_type_of_the_run_and_in_parts_of_half_
         return forward(model, *args, **inputs)
 
     monkeypatch.setattr(VaswaniForSeq2SeqLM, "forward", measured)
-    monkeypatch.setattr("vaswani_hf.training.trainer.MAX_PART_SIZE", 400 * 16)
+    monkeypatch.setattr("vaswani_hf.training.batches.MAX_PART_SIZE", 400 * 16)
     run("run", "--r_drop_alpha=2 --bf16=true --max_steps=1 --save_steps=1 --eval_steps=9")
     assert seen == {torch.bfloat16}
     assert "batches of more than 200 positions per side are computed in parts" in capsys.readouterr().out

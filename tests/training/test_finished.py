@@ -203,7 +203,7 @@ def test_a_finished_run_that_is_to_end_in_another_way_is_ended_again(run, copied
 
 def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
     recorded = results(copied)
-    del recorded["asked"]
+    del recorded["finished_with"]
     (copied / "results.json").write_text(json.dumps(recorded))
     for folder in (copied, *checkpoints_in(copied)):
         (folder / "manifest.json").unlink()

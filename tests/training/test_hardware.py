@@ -13,7 +13,7 @@ from vaswani_hf import processor
 from vaswani_hf.model import fast_path_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
-from vaswani_hf.training import hardware, trainer
+from vaswani_hf.training import batches, hardware
 from vaswani_hf.training.hardware import describe_computation, resolve_defaults
 from vaswani_hf.training.recipe_model import planned_config, planned_model
 from vaswani_hf.training.trainer import VaswaniTrainer
@@ -118,7 +118,7 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
     whole = weights(run("whole", words))
     assert "in parts" not in capsys.readouterr().out
     number = len(positions)
-    monkeypatch.setattr(trainer, "MAX_PART_SIZE", 200 * 16)
+    monkeypatch.setattr(batches, "MAX_PART_SIZE", 200 * 16)
     in_parts = weights(run("parts", words))
     assert "batches of more than 200 positions per side are computed in parts" in capsys.readouterr().out
     assert max(positions[:number]) > 400 and max(positions[number:]) <= 200

@@ -19,8 +19,8 @@ from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.language_modeling import (
-    CausalLanguageModeling,
-    MaskedLanguageModeling,
+    CausalLanguageModelingTask,
+    MaskedLanguageModelingTask,
     MaskingCollator,
     evaluate_texts,
     text_scores_as_text,
@@ -134,7 +134,9 @@ def test_each_token_of_a_text_is_counted_once(tmp_path, task):
 
 @pytest.fixture
 def masked_tokenizer():
-    return tiny_tokenizer(["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form)
+    return tiny_tokenizer(
+        ["one two three four five six seven"] * 3, 320, form=MaskedLanguageModelingTask.form
+    )
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_text_alone(masked_tokenizer):
@@ -168,8 +170,8 @@ def test_the_collator_of_transformers_takes_the_tokenizer(masked_tokenizer):
 
 
 def test_a_tokenizer_keeps_its_pieces_in_another_task():
-    causal = tiny_tokenizer(["one two three"] * 3, 300, form=CausalLanguageModeling.form)
-    masked = with_form(causal, MaskedLanguageModeling.form)
+    causal = tiny_tokenizer(["one two three"] * 3, 300, form=CausalLanguageModelingTask.form)
+    masked = with_form(causal, MaskedLanguageModelingTask.form)
     both = with_form(masked, SENTENCE)
     assert causal("one")["input_ids"] == [0, *masked("one")["input_ids"][:-1]]
     assert masked.mask_token_id == len(causal) == len(masked) - 1

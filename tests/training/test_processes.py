@@ -10,7 +10,7 @@ import torch
 from in_two_processes import fail_in_first, fail_in_second, in_two_processes, validate, wait_for_the_first
 from tiny_runs import metrics, names, same, torchrun, weights
 
-from vaswani_hf.training import trainer
+from vaswani_hf.training import batches
 
 
 def test_validation_works_in_a_group_without_the_cpu(python, finished, tmp_path):
@@ -39,10 +39,10 @@ import os, signal, sys
 from vaswani_hf.cli import main
 from vaswani_hf.training.trainer import VaswaniTrainer
 import vaswani_hf.data.toy_corpora
-import vaswani_hf.training.trainer
+import vaswani_hf.training.batches
 
 vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
-vaswani_hf.training.trainer.MAX_PART_SIZE = 300 * 16
+vaswani_hf.training.batches.MAX_PART_SIZE = 300 * 16
 step = VaswaniTrainer.training_step
 
 def interrupted(self, *args, **kwargs):
@@ -58,7 +58,7 @@ sys.exit(main(["train", *sys.argv[1:]]))
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, tmp_path, monkeypatch):
     """A step of two batches gives equal results with two processes and with one process that accumulates."""
-    monkeypatch.setattr(trainer, "MAX_PART_SIZE", 300 * 16)
+    monkeypatch.setattr(batches, "MAX_PART_SIZE", 300 * 16)
     before = signal.getsignal(signal.SIGTERM)
     # Use a large epsilon, because Adam would amplify rounding errors of gradients near 0.
     exact = "--model.dropout=0.3 --label_smoothing=0 --learning_rate_factor=0.02 --adam_epsilon=1e-4"

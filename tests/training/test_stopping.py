@@ -37,8 +37,8 @@ def ended(life):
 
 
 CORPUS = ("vaswani_hf.training.run", "_load_corpus")
-VALIDATION = ("vaswani_hf.training.trainer", "negative_log_likelihood")
-BLEU = ("vaswani_hf.training.trainer:VaswaniTrainer", "_validation_outputs")
+VALIDATION = ("vaswani_hf.training.validation", "negative_log_likelihood")
+BLEU = ("vaswani_hf.training.validation:Validation", "_outputs")
 SCORES = ("vaswani_hf.tasks.translation", "translate_and_measure")
 KEYS = "--validation_bleu=true --save_steps=4 --average_checkpoints=2 --max_steps=6".split()
 

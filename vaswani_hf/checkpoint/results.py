@@ -132,9 +132,10 @@ class Results(Record):
     examples: list[ExampleRecord] | None = None
     # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None
-    # The recipe keys that a user can change after the end of the run, such as "training.max_steps", with the
-    # values that the scored run used. None if the scoring was interrupted.
-    asked: dict[str, Any] | None = {}
+    # The recipe keys that make a finished run continue if a user changes them, such as "training.max_steps",
+    # with the values of the finished run. None if the scoring was interrupted, so that the run is not
+    # finished.
+    finished_with: dict[str, Any] | None = {}
     data: DataRecord | None = None
     # Maps the name of each split to the number of kept examples, and to the number of removed examples for
     # each reason.

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SCORE_SETTINGS, SearchSettings, TranslationOptions, check_sampling
-from ..settings.base import Settings
+from ..settings.base import Settings, facts_of, field_with_facts
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
 _DECLARED_OPTIONS = {
@@ -101,23 +101,23 @@ class CommandLine(TypedDict, total=False):
 def on_command_line(
     default: Any = ...,
     *,
-    ge: float | None = None,
     gt: float | None = None,
+    ge: float | None = None,
+    le: float | None = None,
     description: str | None = None,
     **settings: Unpack[CommandLine],
 ) -> Any:
     """Declare a field of an options class, and describe its option on the command line.
 
-    `ge` (inclusive) and `gt` (exclusive) are lower limits of the value. `description` is the help text if the
-    help text is computed; by default the help text is the string below the field.
+    `gt` is an exclusive limit of the value, `ge` and `le` are inclusive limits. `description` is the help
+    text if the help text is computed; by default the help text is the string below the field.
     """
-    extra: Any = settings
-    return Field(default, ge=ge, gt=gt, description=description, json_schema_extra=extra)
+    return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
 
 
 def command_line_settings(field: FieldInfo) -> CommandLine:
     """Return the command-line settings that `on_command_line` stored in a pydantic field."""
-    settings: Any = field.json_schema_extra or {}
+    settings: CommandLine = facts_of(field)
     return settings
 
 
@@ -186,12 +186,15 @@ def translation_options(*names: str) -> Any:
             # config of the checkpoint.
             default = None
             description += "; by default the value in the checkpoint"
-        limits: dict[str, Any] = {"ge": rule.least, "gt": rule.above, "le": rule.most}
-        settings: Any = CommandLine(group=field.metadata["group"])
-        fields[name] = (
-            value_type | None,
-            Field(default, description=description, json_schema_extra=settings, **limits),
+        option = on_command_line(
+            default,
+            gt=rule.above,
+            ge=rule.least,
+            le=rule.most,
+            description=description,
+            group=field.metadata["group"],
         )
+        fields[name] = (value_type | None, option)
     return create_model("TranslationFields", __base__=_CheckedOptions, **fields)
 
 

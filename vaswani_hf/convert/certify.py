@@ -27,7 +27,7 @@ from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..processor import processor_name
 from ..publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from ..settings.names import alternatives
-from ..tasks.translation import Translation, TranslationEvaluation
+from ..tasks.translation import TranslationEvaluation, TranslationTask
 from ..translation.translator import Translator
 from ..version import __version__, are_installed, install_command
 from .comparison import TOLERANCE
@@ -269,7 +269,7 @@ class _Certification:
     def _score(self, row: CertificateRow, translations: list[str], seconds: float) -> None:
         row.sentences = len(translations)
         row.sentences_per_second = len(translations) / seconds
-        row.bleu = Translation().score_outputs(translations, self.references, self.evaluation)["bleu"]
+        row.bleu = TranslationTask().score_outputs(translations, self.references, self.evaluation)["bleu"]
 
 
 def missing_libraries(entry: ExportFormat) -> str | None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, create_model, model_validator
 
 from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
-from ..settings.base import NO_DOCSTRINGS, Settings
+from ..settings.base import NO_DOCSTRINGS, Settings, facts_of, field_with_facts
 from ..settings.keys import recipe_key
 from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS
@@ -25,10 +25,8 @@ def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -
         for key, field in entry.settings.model_fields.items():
             if field.is_required():
                 annotation: Any = Annotated[(field.annotation, *field.metadata)]
-                fields[key] = (
-                    annotation | None,
-                    Field(None, description=field.description, json_schema_extra=field.json_schema_extra),
-                )
+                optional = field_with_facts(None, facts_of(field), description=field.description)
+                fields[key] = (annotation | None, optional)
             else:
                 fields[key] = (field.annotation, field)
     return create_model(name, __base__=Settings, __cls_kwargs__=NO_DOCSTRINGS, **fields)

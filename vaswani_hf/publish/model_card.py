@@ -179,7 +179,7 @@ def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str
         average_of=results.average_of,
         weights_changed=results.weights_changed,
         is_recorded=bool(recipe or recorded),
-        is_finished=bool(recorded - {"average_of"}) and results.asked is not None,
+        is_finished=bool(recorded - {"average_of"}) and results.finished_with is not None,
         license=chosen or data.license,
         is_license_chosen=chosen is not None,
         base_model=base_model or _base_repositories(bases) or _repository_of(results.origin),

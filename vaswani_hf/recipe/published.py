@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.files import recipe_file
-from ..settings.data import is_on_hub, last_part
-from ..settings.sections import InitFrom, PublishingSettings
+from ..settings.data import DataSettings, is_on_hub, last_part
+from ..settings.sections import InitFrom, ModelSettings, PublishingSettings
 from .licenses import check_license, data_license
 from .loading import load_record
 from .recipe import Recipe
@@ -28,40 +28,45 @@ def is_folder_of_base(recorded: str) -> bool:
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
-def _last_parts(paths: str | list[str]) -> str | list[str]:
-    return last_part(paths) if isinstance(paths, str) else [last_part(path) for path in paths]
+def published_recipe(recipe: Recipe) -> Recipe:
+    """Return the published form of a recipe: each path is shortened to its last part, and the repository to
+    push to is removed.
+    """
+    return recipe.replace(
+        output_dir=last_part(recipe.output_dir),
+        model=_published_model(recipe.model),
+        data=_published_data(recipe.data),
+        publishing=PublishingSettings(license=recipe.publishing.license),
+    )
+
+
+def _published_model(model: ModelSettings) -> ModelSettings:
+    changes: dict[str, Any] = {}
+    if isinstance(model.init_from, InitFrom):
+        bases = {stack: _published_base(name) for stack, name in model.init_from.by_stack().items()}
+        changes["init_from"] = model.init_from.replace(**bases)
+    elif model.init_from:
+        changes["init_from"] = _published_base(model.init_from)
+    if model.code:
+        changes["code"] = last_part(model.code)
+    return model.replace(**changes)
 
 
 def _published_base(name: str) -> str:
     return last_part(name) if os.path.isabs(name) else name
 
 
-def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form of a recipe: each path is shortened to its last part, and the repository to
-    push to is removed.
-    """
-    data = recipe.data
-    places: dict[str, Any] = {}
+def _published_data(data: DataSettings) -> DataSettings:
+    changes: dict[str, Any] = {}
     for key in data.file_keys:
-        if getattr(data, key):
-            places[key] = _last_parts(getattr(data, key))
+        paths = getattr(data, key)
+        if paths:
+            is_one = isinstance(paths, str)
+            changes[key] = last_part(paths) if is_one else [last_part(path) for path in paths]
     dataset = getattr(data, "dataset", None)
     if dataset and not is_on_hub(dataset):
-        places["dataset"] = last_part(dataset)
-    base: Any = recipe.model.init_from
-    if isinstance(base, InitFrom):
-        base = base.replace(**{stack: _published_base(name) for stack, name in base.by_stack().items()})
-    elif base:
-        base = _published_base(base)
-    model: dict[str, Any] = {"init_from": base} if base else {}
-    if recipe.model.code:
-        model["code"] = last_part(recipe.model.code)
-    return recipe.replace(
-        output_dir=last_part(recipe.output_dir),
-        model=recipe.model.replace(**model),
-        data=data.replace(**places),
-        publishing=PublishingSettings(license=recipe.publishing.license),
-    )
+        changes["dataset"] = last_part(dataset)
+    return data.replace(**changes)
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:

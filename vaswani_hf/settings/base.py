@@ -5,9 +5,11 @@ pydantic checks the type and the range of each field. The string below the decla
 text of the field.
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..model.errors_vaswani import InvalidValueError
@@ -92,44 +94,73 @@ class Settings(BaseModel):
         return self.load(given | changes)
 
 
+def field_with_facts(default: Any, facts: Mapping[str, Any], **arguments: Any) -> Any:
+    """Declare a field of a settings class, and store facts about the field that pydantic does not know, such
+    as the unit of a number. `arguments` are arguments of pydantic's `Field`, such as `ge` and `description`.
+    """
+    return Field(default, json_schema_extra=dict(facts), **arguments)
+
+
+def facts_of(field: FieldInfo) -> Any:
+    """Return the facts that `field_with_facts` stored in a field. The dict is empty for other fields."""
+    return field.json_schema_extra or {}
+
+
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     """Explain the first error of pydantic in one sentence that names the key, its value, and the permitted
     values.
     """
-    errors = error.errors(include_url=False)
-    # If a field accepts several types, pydantic reports one error for each type. Explain an error inside a
-    # list or mapping rather than an error about the whole value, because the message then names the invalid
-    # entry.
-    start = _place_of(errors[0])
-    same = [
-        other
-        for other in errors
-        if _place_of(other) == start or _place_of(other).startswith((f"{start}[", f"{start}."))
-    ]
-    first = max(same, key=lambda other: (len(_place_of(other)), other["type"] == "unknown_key"))
-    context = first.get("ctx", {})
-    place = prefix + _place_of(first)
+    errors = _errors_of_first_value(error)
+    # Explain an error inside a list or mapping rather than an error about the whole value, because the message
+    # then names the invalid entry.
+    first = max(errors, key=lambda other: (len(_place_of(other)), other["type"] == "unknown_key"))
+    place = _place_of(first)
     if first["type"] == "unknown_key":
-        section = f"{place}." if _place_of(first) else prefix
-        hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
-        value = format_value(context["value"])
-        return f"`{section}{context['key']}` is not a key, but has the value {value}{hint}."
+        return _explain_unknown_key(first["ctx"], f"{prefix}{place}." if place else prefix)
     if first["type"] == "missing":
-        return f"`{place}` must be given, but is missing."
+        return f"`{prefix}{place}` must be given, but is missing."
     if first["type"] == "value_error":
         # Return the message of the validator unchanged, because the validators of settings classes raise
         # errors with complete sentences.
-        return str(context["error"])
-    types = [other for other in same if _place_of(other) == _place_of(first)]
-    expected = list(dict.fromkeys(_expected(other) for other in types))
+        return str(first["ctx"]["error"])
+    same_place = [other for other in errors if _place_of(other) == place]
+    return _explain_wrong_value(f"{prefix}{place}", first["input"], same_place)
+
+
+def _errors_of_first_value(error: ValidationError) -> list[ErrorDetails]:
+    """Return the errors of pydantic about the first invalid value and about its entries. If a field accepts
+    several types, pydantic reports one error for each type.
+    """
+    errors = error.errors(include_url=False)
+    place = _place_of(errors[0])
+    return [
+        other
+        for other in errors
+        if _place_of(other) == place or _place_of(other).startswith((f"{place}[", f"{place}."))
+    ]
+
+
+def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
+    """Explain the error of `Settings._refuse_unknown_keys`. `section` is the beginning of the full name of the
+    key, such as `data.`.
+    """
+    hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
+    value = format_value(context["value"])
+    return f"`{section}{context['key']}` is not a key, but has the value {value}{hint}."
+
+
+def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> str:
+    """Explain that a value has a wrong type or is not permitted. `errors` has an error for each type that the
+    field accepts.
+    """
+    expected = list(dict.fromkeys(_expected(error) for error in errors))
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
-    value = first["input"]
     # Recommend quotes for words, because YAML 1.1 reads the words no and off without quotes as false, and the
     # words yes and on as true.
-    is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
+    is_word = isinstance(value, bool) and any(error["type"] == "string_type" for error in errors)
     remedy = "; put the word in quotes" if is_word else ""
-    return f"`{place}` must be {' or '.join(expected)}, but is {format_value(value)}{remedy}."
+    return f"`{name}` must be {' or '.join(expected)}, but is {format_value(value)}{remedy}."
 
 
 def first_line_of(error: BaseException) -> str:

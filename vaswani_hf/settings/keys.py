@@ -4,10 +4,9 @@ value.
 
 from typing import Any, Literal, TypedDict, Unpack
 
-from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from .base import Settings
+from .base import Settings, facts_of, field_with_facts
 
 # A user can change the value of a key in a recipe and then resume the run. The resumed run then does one of
 # the following:
@@ -45,13 +44,12 @@ def recipe_key(
     `gt` and `lt` are exclusive limits of the value, `ge` and `le` are inclusive limits. `description` is the
     help text if the help text is computed; by default the help text is the string below the field.
     """
-    extra: Any = facts
-    return Field(default, gt=gt, ge=ge, lt=lt, le=le, description=description, json_schema_extra=extra)
+    return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
 
 
 def key_facts(field: FieldInfo) -> KeyFacts:
     """Return the facts that `recipe_key` stored in a pydantic field."""
-    facts: Any = field.json_schema_extra or {}
+    facts: KeyFacts = facts_of(field)
     return facts
 
 

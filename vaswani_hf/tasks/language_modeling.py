@@ -110,7 +110,7 @@ class TextCorpus(Corpus):
         return int(lengths.sum())
 
 
-class LanguageModeling(Task):
+class LanguageModelingTask(Task):
     """The base class of causal and masked language modelling. Language modelling uses the code that loads and
     prepares sentence pairs for translation. Therefore each text is a pair whose source and target are the
     same text.
@@ -248,7 +248,7 @@ class LanguageModeling(Task):
         )
 
 
-class CausalLanguageModeling(LanguageModeling):
+class CausalLanguageModelingTask(LanguageModelingTask):
     """Causal language modelling: a decoder predicts each token from the earlier tokens. The decoder does not
     predict the first token, `<s>`.
     """
@@ -282,7 +282,7 @@ class CausalLanguageModeling(LanguageModeling):
         return labels[:, 1:], logits[:, :-1]
 
 
-class MaskedLanguageModeling(LanguageModeling):
+class MaskedLanguageModelingTask(LanguageModelingTask):
     """Masked language modelling: an encoder predicts masked tokens (Devlin et al. 2019, Section 3.1)."""
 
     name = "masked_lm"
@@ -367,8 +367,10 @@ class MaskingCollator(TextCollator):
         return ids, labels
 
 
-def _task_of(model: PreTrainedModel) -> LanguageModeling:
-    return CausalLanguageModeling() if isinstance(model, VaswaniForCausalLM) else MaskedLanguageModeling()
+def _task_of(model: PreTrainedModel) -> LanguageModelingTask:
+    if isinstance(model, VaswaniForCausalLM):
+        return CausalLanguageModelingTask()
+    return MaskedLanguageModelingTask()
 
 
 class TextScores(Record):
@@ -441,13 +443,13 @@ def evaluate_texts(
         texts=num_texts,
         seconds=time.perf_counter() - start,
     )
-    if isinstance(task, CausalLanguageModeling):
+    if isinstance(task, CausalLanguageModelingTask):
         scores.bits_per_byte = nats / math.log(2) / num_bytes
     return scores
 
 
 def _batches(
-    task: LanguageModeling,
+    task: LanguageModelingTask,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     texts: list[str],

@@ -89,7 +89,7 @@ class TreebankTokenizer(TokenizerSettings):
         return False
 
 
-class Parsing(Task):
+class ParsingTask(Task):
     """The task constituency parsing. The source of a pair is a sentence, and the target is the tree of the
     sentence in bracket notation.
     """

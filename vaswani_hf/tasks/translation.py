@@ -1,6 +1,6 @@
 """Translation, the task of the paper: settings, corpus, BLEU and chrF scores, and model card.
 
-To follow a sentence pair from a corpus file to the loss, start reading at `Translation.load_corpus`.
+To follow a sentence pair from a corpus file to the loss, start reading at `TranslationTask.load_corpus`.
 """
 
 import math
@@ -241,7 +241,7 @@ class TranslationEvaluation(EvaluationSettings):
         check_tokenizer(self.tokenize, "evaluation.tokenize")
 
 
-class Translation(Task):
+class TranslationTask(Task):
     """The task machine translation (Section 6.1 of the paper)."""
 
     name = "translation"

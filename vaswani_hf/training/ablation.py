@@ -22,13 +22,13 @@ from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
-from ..recipe.loading import read_mapping
+from ..recipe.yaml_files import read_mapping
 from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
 from .ablation_comparison import Outcomes, Runs, as_json, comparison, draw, table
-from .run import earlier_recipe, has_ended, refuse_another_run, resolve, train
+from .run import has_ended, refuse_another_run, resolve, saved_recipe, train
 from .stopping import InterruptedRunError, RunError
 
 
@@ -131,9 +131,10 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         else:
             init_from = bases[init_from]
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
-    # Recipes with `init_from` are not checked here, because the model in `init_from` may not exist yet.
-    found = earlier_recipe(Path(recipe.output_dir))
-    refuse_another_run(resolve(recipe, found) if found else recipe, found)
+    # If the output folder already contains a run, the run must have the same recipe. Recipes with `init_from`
+    # are not checked here, because the model in `init_from` may not exist yet.
+    saved = saved_recipe(Path(recipe.output_dir))
+    refuse_another_run(resolve(recipe, saved) if saved else recipe, saved)
     return recipe
 
 
@@ -215,10 +216,10 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
 def _has_ended(recipe: Recipe) -> bool:
     """Return True if the output folder has the results of a finished run with this recipe."""
     try:
-        earlier = earlier_recipe(Path(recipe.output_dir))
-        if earlier is None:
+        saved = saved_recipe(Path(recipe.output_dir))
+        if saved is None:
             return False
-        refuse_another_run(resolve(recipe, earlier), earlier)
+        refuse_another_run(resolve(recipe, saved), saved)
     except (OSError, ValueError):
         return False
-    return has_ended(recipe, earlier)
+    return has_ended(recipe, saved)

@@ -97,7 +97,7 @@ class RunLogCallback(TrainerCallback):
         self._write(row)
         steps = state.global_step - self.first_step
         left = (state.max_steps - state.global_step) * (now - self.start) / max(steps, 1)
-        say(_log_line(row, state.max_steps, left, self.trainer.loss_name))
+        say(_log_line(row, state.max_steps, left, self.trainer.losses.name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
         # A resumed run reads the training time so far (seconds) from the last row.
@@ -107,11 +107,9 @@ class RunLogCallback(TrainerCallback):
     def _progress(self, args, state) -> dict[str, float]:
         progress: dict[str, float] = {"target_tokens": int(self.trainer.target_tokens_seen)}
         progress["seconds"] = round(self.seconds_before + time.perf_counter() - self.start, 2)
-        batches_per_epoch = self.trainer.train_batches.batches_per_epoch
-        if batches_per_epoch is not None:
-            progress["epoch"] = round(
-                state.global_step * self.trainer.batches_per_step / batches_per_epoch, 3
-            )
+        batches = self.trainer.batches
+        if batches.per_epoch is not None:
+            progress["epoch"] = round(state.global_step * batches.per_step / batches.per_epoch, 3)
         return progress
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -249,7 +247,7 @@ class StopCallback(TrainerCallback):
                 self._end(f"The loss or the gradient of step {step:,} is not finite", step)
             if self.detector.update(step, loss / args.world_size):
                 self._end(self.detector.message(step), step)
-            self.trainer.suspect_since = self.detector.since
+            self.trainer.losses.suspect_since = self.detector.since
             if signals:
                 control.should_save = True
                 control.should_training_stop = True
@@ -258,7 +256,7 @@ class StopCallback(TrainerCallback):
         first_bad = self.detector.since or step
         if self.trainer.is_world_process_zero():
             delete_between(Path(self.trainer.args.output_dir), first_bad, step)
-        raise self.trainer.divergence(what, step, first_bad - 1)
+        raise self.trainer.losses.error(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
         """Return True if the oldest pending sums can be read without waiting for the device."""
@@ -274,11 +272,12 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum three numbers over all processes: a flag for losses or gradients that are not finite, the loss,
-        and the number of the received signal (0 without a signal). On a GPU, start the copy of the sums to
-        the CPU.
+        """Sum three numbers over all processes. `TrainingLosses.take` returns the first two: a flag for
+        losses or gradients that are not finite, and the sum of the losses. The third is the number of the
+        signal that the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU, start the
+        copy of the three sums to the CPU.
         """
-        losses = self.trainer.take_losses()  # [2]
+        losses = self.trainer.losses.take()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)
         numbers = torch.cat([losses, received])  # [3]
         if self.trainer.args.world_size > 1:

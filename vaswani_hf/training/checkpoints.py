@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import TrainerState
+from transformers import TrainerState, TrainingArguments
 
 from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
@@ -29,7 +29,8 @@ from ..checkpoint.files import (
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..optimization.section import AnyTraining
-from .processes import say
+from .processes import Processes, say
+from .stopping import GracefulShutdown
 
 STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
@@ -60,6 +61,42 @@ def explain_output_errors(folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError):
         refuse_vanished_folder(folder)
         raise
+
+
+@contextlib.contextmanager
+def staging_checkpoint(
+    args: TrainingArguments, processes: Processes, stop: GracefulShutdown
+) -> Iterator[Path]:
+    """Context manager in which transformers' Trainer saves a checkpoint into the staging folder instead of
+    the output folder. Returns the output folder.
+
+    If the save fails, delete the incomplete checkpoint.
+    """
+    folder = Path(args.output_dir)
+    processes.run_on_main(_empty_staging_folder, folder)
+    args.output_dir = str(folder / STAGING_FOLDER)
+    stop.is_saving = True
+    try:
+        yield folder
+    except Exception:
+        # If the failed save was replacing an earlier checkpoint of the same step, restore the earlier
+        # checkpoint. Delete the incomplete checkpoint, because it takes disk space. If the earlier checkpoint
+        # cannot be restored, or the incomplete checkpoint cannot be deleted, ignore the OSError, because the
+        # output folder has perhaps been deleted.
+        with contextlib.suppress(OSError):
+            # Do not change a folder that is no longer the folder of this run.
+            refuse_vanished_folder(folder)
+            put_back_replaced(folder)
+            shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+        raise
+    finally:
+        args.output_dir = str(folder)
+        stop.is_saving = False
+
+
+def _empty_staging_folder(folder: Path) -> None:
+    refuse_vanished_folder(folder)
+    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:

@@ -150,7 +150,7 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: T
     # The scores in results.json belong to the weights that the folder contained before.
     if recorded is not None:
         training = recorded.model_copy(update={"averaged_steps": None})
-        write_results(folder, Results(training=training, asked=None))
+        write_results(folder, Results(training=training, finished_with=None))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):

@@ -10,7 +10,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
-from .trainer import MAX_PART_SIZE
+from .batches import MAX_PART_SIZE
 
 # The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2

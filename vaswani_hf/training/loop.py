@@ -14,9 +14,10 @@ from . import checkpoints, resume
 from .allocation import keep_free_memory, limit_primitive_cache
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation
+from .losses import DivergedRunError
 from .processes import say
 from .stopping import InterruptedRunError
-from .trainer import DivergedRunError, VaswaniTrainer
+from .trainer import VaswaniTrainer
 
 
 def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
+from .batches import largest_part
 from .hardware import hardware_name, resolve_defaults
 from .recipe_model import planned_model
-from .trainer import largest_part
 from .training_step import batch_shape, full_batch, loss_function, set_up_training
 
 

@@ -5,7 +5,6 @@ docs/explanation/results.md describes the results of these recipes.
 """
 
 import math
-import re
 import sys
 from dataclasses import dataclass
 from datetime import date
@@ -30,8 +29,11 @@ FEWEST_PAIRS = 100
 # The vocabulary has one entry for each 320 bytes of the corpus, within limits. With the recipe for Multi30k,
 # the training text has 80 tokens for each entry of the vocabulary, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# The column in which the comments in the new recipe begin.
+# Comments in the new recipe begin after `_COLUMN` characters.
 _COLUMN = 38
+
+# The lines of a section: the key, its value, and a comment or an empty string.
+_Lines = tuple[tuple[str, Any, str], ...]
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class _Size:
     epochs: int
     fewest_steps: int
     most_steps: int
-    # The lines of the new recipe about the optimizer and the schedule. Each comment follows a tab.
-    optimizer: str
+    # The lines of the new recipe about the optimizer and the schedule.
+    optimizer: _Lines
     # The highest learning rate, for batches of `tokens_per_batch` tokens. None if the recipe has the paper's
     # schedule.
     learning_rate: float | None
@@ -64,11 +66,16 @@ class _Size:
     average_checkpoints: int
 
 
-_MUON = """\
-  optimizer: muon\t# Muon for the matrices of the layers, AdamW for other weights; learns fast in few steps
-  lr_scheduler_type: cosine
-  ema_decay: 0.998\t# the final weights are a moving average of the weights
-"""
+_MUON: _Lines = (
+    (
+        "optimizer",
+        "muon",
+        "Muon for the matrices of the layers, AdamW for other weights; learns fast in few steps",
+    ),
+    ("lr_scheduler_type", "cosine", ""),
+    ("ema_decay", 0.998, "the final weights are a moving average of the weights"),
+)
+_INVERSE_SQRT: _Lines = (("lr_scheduler_type", "inverse_sqrt", ""),)
 _SIZES = (
     _Size(
         most_pairs=50_000,
@@ -86,7 +93,7 @@ _SIZES = (
         epochs=110,
         fewest_steps=1500,
         most_steps=7000,
-        optimizer="  lr_scheduler_type: inverse_sqrt\n",
+        optimizer=_INVERSE_SQRT,
         learning_rate=0.005,
         warmup_share=0.3,
         average_checkpoints=10,
@@ -128,7 +135,7 @@ _SIZES = (
         epochs=8,
         fewest_steps=20_000,
         most_steps=40_000,
-        optimizer="",
+        optimizer=(),
         learning_rate=None,
         warmup_share=0.1,
         average_checkpoints=5,
@@ -149,7 +156,7 @@ _SIZES = (
         epochs=10,
         fewest_steps=100_000,
         most_steps=100_000,
-        optimizer="",
+        optimizer=(),
         learning_rate=None,
         warmup_share=0.04,
         average_checkpoints=5,
@@ -172,6 +179,28 @@ class _Corpus:
     # The fraction of the pairs whose source or target has more than `max_length` tokens.
     share_too_long: float
     words_per_target: float
+
+
+class _RecipeText:
+    """The text of a new recipe. Comments after keys begin in the same column."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def section(self, name: str, comment: str = "") -> None:
+        """Begin a section after an empty line."""
+        self.lines.append("")
+        self._add(f"{name}:", comment)
+
+    def key(self, name: str, value: Any, comment: str = "") -> None:
+        """Add a key of the current section."""
+        self._add(f"  {name}: {_as_yaml(value)}", comment)
+
+    def _add(self, line: str, comment: str) -> None:
+        self.lines.append(f"{line:<{_COLUMN - 1}} # {comment}" if comment else line)
+
+    def __str__(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
 
 
 def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[str, str]:
@@ -202,7 +231,12 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
         f"{corpus.num_pairs:,} sentence pairs, a vocabulary of at most {corpus.vocab_size:,} tokens, "
         f"{steps:,} steps, about {hours:.2g} hours on this machine"
     )
-    header = [
+    return f"{_header(corpus, hours, hardware, seconds)}\n{body}", summary
+
+
+def _header(corpus: _Corpus, hours: float, hardware: str, seconds: float) -> str:
+    """Return the comment at the beginning of the new recipe."""
+    lines = [
         f"{corpus.num_pairs:,} sentence pairs with about {corpus.source_tokens:,} source tokens and "
         f"{corpus.target_tokens:,} target tokens, estimated from {corpus.num_sampled:,} pairs.",
         f"The training takes about {hours:.2g} hours on {hardware}. `vaswani init` measured training steps "
@@ -213,7 +247,7 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
         "docs/recipe_keys.md and",
         "`vaswani train --help-keys` describe all keys.",
     ]
-    return "".join(f"# {line}\n" for line in header) + "\n" + body, summary
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
@@ -246,7 +280,66 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
 
 
 def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
+    """Return the text of the sections of the new recipe."""
+    text = _RecipeText()
+    _add_data(text, data, corpus)
+    text.section("tokenizer")
+    text.key("vocab_size", corpus.vocab_size, f"joint byte-level BPE; {_vocabulary_reason(corpus, size)}")
+    _add_model(text, size)
+    _add_training(text, corpus, size)
+    text.section("decoding", "written to generation_config.json")
+    text.key("num_beams", 4, "the paper's search (Section 6.1)")
+    text.key("length_penalty", 0.6)
+    text.section("evaluation")
+    text.key("tokenize", *_bleu_tokenizer(data["target_language"], corpus))
+    text.key("validation_bleu", True, "translate the validation pairs at each validation, by greedy search")
+    return str(text)
+
+
+def _add_data(text: _RecipeText, data: dict[str, Any], corpus: _Corpus) -> None:
     held_out = min(1000, corpus.num_pairs // 20)
+    text.section("data")
+    for key, value in data.items():
+        text.key(key, value)
+    text.key(
+        "validation_size",
+        held_out,
+        "pairs taken out of the training data; validation_source and validation_target name files",
+    )
+    text.key(
+        "test_size",
+        held_out,
+        "pairs taken out of the training data; test_source and test_target name files instead",
+    )
+    percent = 100 * corpus.share_too_long
+    text.key(
+        "max_length",
+        corpus.max_length,
+        f"tokens; {percent:.1f} % of the pairs are longer and are dropped from training",
+    )
+
+
+def _vocabulary_reason(corpus: _Corpus, size: _Size) -> str:
+    if corpus.vocab_size < size.vocab_size:
+        return "an entry for about 80 tokens of text, as in the recipe multi30k_en_de"
+    tokens_per_entry = (corpus.source_tokens + corpus.target_tokens) / corpus.vocab_size
+    return f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
+
+
+def _add_model(text: _RecipeText, size: _Size) -> None:
+    text.section("model", size.reason)
+    text.key("d_model", size.d_model)
+    text.key("encoder_layers", size.encoder_layers)
+    text.key("decoder_layers", size.decoder_layers)
+    text.key("encoder_attention_heads", size.heads)
+    text.key("decoder_attention_heads", size.heads)
+    text.key("encoder_ffn_dim", size.ffn_dim)
+    text.key("decoder_ffn_dim", size.ffn_dim)
+    text.key("dropout", size.dropout, size.dropout_reason)
+    text.key("label_smoothing", 0.1, "the paper's value (Section 5.4)")
+
+
+def _add_training(text: _RecipeText, corpus: _Corpus, size: _Size) -> None:
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch
     while tokens_per_batch > 512 and tokens_per_epoch < 32 * tokens_per_batch:
@@ -254,68 +347,48 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> str:
     steps_per_epoch = tokens_per_epoch / (tokens_per_batch * size.gradient_accumulation_steps)
     steps = min(size.most_steps, max(size.fewest_steps, math.ceil(size.epochs * steps_per_epoch)))
     save_steps = steps // 100
-    vocabulary_reason = "an entry for about 80 tokens of text, as in the recipe multi30k_en_de"
-    if corpus.vocab_size == size.vocab_size:
-        tokens_per_entry = (corpus.source_tokens + corpus.target_tokens) / corpus.vocab_size
-        vocabulary_reason = f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
-    tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
-    files = "".join(f"  {key}: {_as_yaml(value)}\n" for key, value in data.items())
-    # A tab stands before each comment. `_align_comments` replaces the tab by spaces.
-    return _align_comments(f"""
-data:
-{files}\
-  validation_size: {held_out}\t# pairs taken out of the training data; validation_source and validation_target name files
-  test_size: {held_out}\t# pairs taken out of the training data; test_source and test_target name files instead
-  max_length: {corpus.max_length}\t# tokens; {100 * corpus.share_too_long:.1f} % of the pairs are longer and are dropped from training
-
-tokenizer:
-  vocab_size: {corpus.vocab_size}\t# joint byte-level BPE; {vocabulary_reason}
-
-model:\t# {size.reason}
-  d_model: {size.d_model}
-  encoder_layers: {size.encoder_layers}
-  decoder_layers: {size.decoder_layers}
-  encoder_attention_heads: {size.heads}
-  decoder_attention_heads: {size.heads}
-  encoder_ffn_dim: {size.ffn_dim}
-  decoder_ffn_dim: {size.ffn_dim}
-  dropout: {size.dropout}\t# {size.dropout_reason}
-  label_smoothing: 0.1\t# the paper's value (Section 5.4)
-
-training:
-  max_steps: {steps}\t# about {steps / steps_per_epoch:,.0f} epochs
-  source_tokens_per_batch: {tokens_per_batch}\t# positions of a batch, padding included, on each side
-  target_tokens_per_batch: {tokens_per_batch}
-  gradient_accumulation_steps: {size.gradient_accumulation_steps}\t# batches per step
-{size.optimizer}{_learning_rate(size, tokens_per_batch)}\
-  warmup_steps: {round(size.warmup_share * steps)}\t# steps until the highest learning rate
-  logging_steps: 50
-  eval_steps: {5 * save_steps}\t# steps between two validations
-  save_steps: {save_steps}\t# steps between two checkpoints
-  save_total_limit: {max(2, size.average_checkpoints)}\t# the number of checkpoints that are kept
-  average_checkpoints: {size.average_checkpoints}\t# the number of checkpoints whose mean gives the final weights; 0 keeps the last weights
-
-decoding:\t# written to generation_config.json
-  num_beams: 4\t# the paper's search (Section 6.1)
-  length_penalty: 0.6
-
-evaluation:
-  tokenize: {_as_yaml(tokenize)}\t# {tokenize_reason}
-  validation_bleu: true\t# translate the validation pairs at each validation, by greedy search
-""")
+    text.section("training")
+    text.key("max_steps", steps, f"about {steps / steps_per_epoch:,.0f} epochs")
+    text.key(
+        "source_tokens_per_batch",
+        tokens_per_batch,
+        "positions of a batch, padding included, on each side",
+    )
+    text.key("target_tokens_per_batch", tokens_per_batch)
+    text.key("gradient_accumulation_steps", size.gradient_accumulation_steps, "batches per step")
+    for key, value, comment in size.optimizer:
+        text.key(key, value, comment)
+    if size.learning_rate is not None:
+        _add_learning_rate(text, size.learning_rate, tokens_per_batch, size.tokens_per_batch)
+    text.key("warmup_steps", round(size.warmup_share * steps), "steps until the highest learning rate")
+    text.key("logging_steps", 50)
+    text.key("eval_steps", 5 * save_steps, "steps between two validations")
+    text.key("save_steps", save_steps, "steps between two checkpoints")
+    text.key(
+        "save_total_limit",
+        max(2, size.average_checkpoints),
+        "the number of checkpoints that are kept",
+    )
+    text.key(
+        "average_checkpoints",
+        size.average_checkpoints,
+        "the number of checkpoints whose mean gives the final weights; 0 keeps the last weights",
+    )
 
 
-def _learning_rate(size: _Size, tokens_per_batch: int) -> str:
-    """Return the line about the learning rate, or an empty string for the paper's schedule."""
-    if size.learning_rate is None:
-        return ""
-    comment = "the highest learning rate, at the end of the warm-up"
-    if tokens_per_batch < size.tokens_per_batch:
-        comment = "the highest learning rate; lower than in the recipe of the model, because the batches are smaller"
-    # Smaller batches have noisier gradients. `size.learning_rate` is for batches of `size.tokens_per_batch`
-    # tokens.
-    rate = float(f"{size.learning_rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
-    return f"  learning_rate: {rate}\t# {comment}\n"
+def _add_learning_rate(text: _RecipeText, rate: float, tokens_per_batch: int, usual: int) -> None:
+    """Add the learning rate for batches of `tokens_per_batch` tokens. `rate` is the learning rate for batches
+    of `usual` tokens.
+    """
+    comment = "the highest learning rate"
+    if tokens_per_batch < usual:
+        comment += "; lower than in the recipe of the model, because the batches are smaller"
+    else:
+        comment += ", at the end of the warm-up"
+    # Multiply the learning rate by sqrt(tokens_per_batch / usual), because smaller batches have noisier
+    # gradients.
+    scaled = rate * math.sqrt(tokens_per_batch / usual)
+    text.key("learning_rate", float(f"{scaled:.2g}"), comment)
 
 
 def _bleu_tokenizer(target_language: str, corpus: _Corpus) -> tuple[str, str]:
@@ -330,11 +403,6 @@ def _bleu_tokenizer(target_language: str, corpus: _Corpus) -> tuple[str, str]:
     if corpus.words_per_target < 4:
         return "char", "BLEU over characters, because BLEU over words needs sentences of at least four words"
     return "13a", "sacreBLEU's default"
-
-
-def _align_comments(text: str) -> str:
-    """Replace the tab before each comment by spaces, so that all comments begin in the same column."""
-    return re.sub("(?m)^(.*)\\t", lambda found: f"{found[1]:<{_COLUMN - 1}} ", text)
 
 
 def _as_yaml(value: Any) -> str:

@@ -30,10 +30,10 @@ from ..settings.gpus import (
 )
 from ..settings.sections import ModelSettings
 from ..tasks import TASKS
+from .batches import largest_part
 from .measure import measure_speed
 from .recipe_model import Parameters, parameters_by_part, planned_config, planned_model
 from .step_cost import StepCost, StepMemory, step_cost
-from .trainer import largest_part
 from .training_step import batch_shape
 
 # The assumed mean length of a sentence (tokens).

@@ -25,12 +25,13 @@ from .checkpoints import reason_to_stop
 from .processes import say
 
 
-def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """Return True if a folder contains a finished run, and the new recipe needs neither more training nor new
-    scores.
+def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str, Any]) -> bool:
+    """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
+    new scores.
 
-    `asked` and `recorded` map the keys that a resumed run may change ("continue") to the values in the new
-    and in the saved recipe. Values in results.json take precedence over `recorded`.
+    `new_values` maps each key with the `OnResume` value "continue" to the value of the key in the new recipe.
+    `saved_values` maps the same keys to the values in the saved recipe. Values in results.json take
+    precedence over values in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -40,28 +41,34 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     except ValueError:
         # The run computes damaged results again from the checkpoints.
         return False
-    # `vaswani average` writes `average_of` into a folder that is no run. A run writes `asked` after the
-    # scoring, so a run without `asked` was interrupted.
-    if results.average_of is not None or results.asked is None:
+    # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
+    # finished run. A run writes its settings to the key `finished_with` of results.json after the scoring. If
+    # the key `finished_with` is null, the run was interrupted before the end of the scoring, and is not
+    # finished.
+    if results.average_of is not None or results.finished_with is None:
         return False
-    before = recorded | results.asked
-    # A recipe without a test split needs no new scores.
-    wanted = {
-        key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
-    }
-    return all(before.get(key) == value for key, value in wanted.items())
+    values_of_run = saved_values | results.finished_with
+    for key, value in new_values.items():
+        if key.startswith("data.test_") and value is None:
+            # A recipe without a test split needs no new scores.
+            continue
+        if values_of_run.get(key) != value:
+            return False
+    return True
 
 
 def check_earlier_run(
     folder: Path,
     training: AnyTraining,
-    values: dict[str, Any],
-    earlier: dict[str, Any] | None,
-    fixed: set[str],
+    new_values: dict[str, Any],
+    saved_values: dict[str, Any] | None,
+    fixed_keys: set[str],
 ) -> None:
     """Raise an error if the output folder contains an earlier run that the new recipe does not continue.
-    `values` and `earlier` map the keys of the new and the saved recipe to values. A resumed run must not
-    change the keys in `fixed`.
+
+    `new_values` maps the keys of the new recipe to their values, and `saved_values` maps the keys of the
+    saved recipe to their values. `saved_values` is None if the folder has no saved recipe. `fixed_keys`
+    contains the keys that a resumed run must not change.
     """
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
@@ -70,26 +77,28 @@ def check_earlier_run(
             f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose "
             "another `--output_dir`."
         )
-    if earlier is None:
+    if saved_values is None:
         raise InvalidValueError(
             f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
             "of the run, or choose another `--output_dir`."
         )
     lengths = {"training.max_steps", "training.num_train_epochs"}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
-        fixed = fixed | lengths
-    # Check `task` and `model.init_from` first, because a change of these keys also changes many other keys.
+        fixed_keys = fixed_keys | lengths
+    # Check `task` and `model.init_from` first, so that the error message names the key that the user changed.
+    # A change of `task` or `init_from` also changes many other keys.
     order = sorted(
-        values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
+        new_values.keys() | saved_values.keys(),
+        key=lambda key: (not key.startswith("model.init_from"), key),
     )
     for key in ["task", *order]:
-        if key in fixed and values.get(key) != earlier.get(key):
+        if key in fixed_keys and new_values.get(key) != saved_values.get(key):
             reason = ""
             if key in lengths:
                 reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
             raise InvalidValueError(
-                f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
-                f"{earlier.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
+                f"`{key}` is {new_values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
+                f"{saved_values.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
                 "`--output_dir`."
             )
 

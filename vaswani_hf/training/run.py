@@ -5,10 +5,11 @@ which `_train` calls them. Functions in run.py receive the whole recipe. Functio
 training/, except ablation.py and plan.py, receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
-data/corpus.py (text -> token ids), data/batching.py (token ids -> batches), loop.py and trainer.py (training
-steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not read resume.py
-(earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other models),
-finished.py and run_results.py (the end of a run), stopping.py and processes.py (signals, several processes).
+data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
+trainer.py (training steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not
+read resume.py (earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other
+models), finished.py and run_results.py (the end of a run), stopping.py and processes.py (signals, several
+processes).
 """
 
 import contextlib
@@ -127,13 +128,13 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     folder = Path(recipe.output_dir)
 
     # 1. Find an earlier run in the output folder. If the run is finished, only publish its checkpoint.
-    recipe, earlier = _resolve_with_earlier_run(recipe, processes)
-    is_finished = processes.run_on_main(has_ended, recipe, earlier)
+    recipe, saved = _resolve_with_earlier_run(recipe, processes)
+    is_finished = processes.run_on_main(has_ended, recipe, saved)
     damage = processes.run_on_main(finished.find_damage, folder) if is_finished else ""
     if is_finished and not damage:
         processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
-            _publish_again(recipe, earlier)
+            _publish_again(recipe, saved)
         return read_results(folder).as_json()
 
     # 2. Check the recipe, find the checkpoint to continue from, and prepare the output folder.
@@ -170,26 +171,27 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
     """Return a copy of the recipe in which `resolve` has filled in the values that depend on the data, the
-    initial model and the machine. Also return the recipe of an earlier run in the output folder, or None.
+    initial model and the machine. Also return the saved recipe of an earlier run in the output folder, or
+    None.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
     if training.resume and repo_id:
         processes.run_on_main(fetch_checkpoints, folder, repo_id, training)
-    earlier = processes.run_on_main(_restored_recipe, folder) if training.resume else None
-    resolved = processes.run_on_main(resolve, recipe, earlier)
-    processes.run_on_main(refuse_another_run, resolved, earlier)
-    return resolved, earlier
+    saved = processes.run_on_main(_restored_recipe, folder) if training.resume else None
+    resolved = processes.run_on_main(resolve, recipe, saved)
+    processes.run_on_main(refuse_another_run, resolved, saved)
+    return resolved, saved
 
 
 def _restored_recipe(folder: Path) -> Recipe | None:
     with explain_write_errors(folder):
         finished.restore_records(folder)
-    return earlier_recipe(folder)
+    return saved_recipe(folder)
 
 
-def earlier_recipe(folder: Path) -> Recipe | None:
+def saved_recipe(folder: Path) -> Recipe | None:
     """Return the recipe that an earlier run has written to its output folder. Return None if the folder has
     no recipe.yaml.
     """
@@ -197,70 +199,81 @@ def earlier_recipe(folder: Path) -> Recipe | None:
     return load_record(path) if path.is_file() else None
 
 
-def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
+def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
     """Return a copy of the recipe in which all values that depend on the data, the initial model and the
     machine are filled in. The function fills in, for example, the commit of the dataset, the config fields of
     the model in `init_from`, and `training.bf16`.
 
-    `earlier` is the saved recipe of the run to resume. Values in the saved recipe take precedence, so that
-    the resumed run computes the same result.
+    `saved` is the saved recipe of the run to resume, or None. Values in the saved recipe take precedence, so
+    that the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
-    recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
-    model = recipe.model
-    tokenizer = recipe.tokenizer
-    same = earlier if earlier is not None and earlier.task == recipe.task else None
-    if same is not None and initialization.has_begun_from(Path(recipe.output_dir), model, same.model):
-        model = initialization.with_recorded_shape(model, same.model)
-        if tokenizer.keep:
-            tokenizer = recipe.tokenizer.kept(same.tokenizer)
-    elif bases := initialization.find_bases(model):
-        model = initialization.with_shape_of_bases(model, bases)
-        if tokenizer.keep:
-            tokenizer = initialization.with_kept_tokenizers(
-                tokenizer, bases, TASKS[recipe.task], recipe.data.tags
-            )
-    recipe = recipe.replace(model=model, tokenizer=tokenizer)
+    data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
+    recipe = _with_fields_of_bases(recipe.replace(data=data), saved)
     training = resolve_defaults(
         recipe.training,
-        earlier.training if earlier else None,
+        saved.training if saved else None,
         _planned_model(recipe),
         streams=getattr(recipe.data, "streaming", False),
     )
     return recipe.replace(training=training)
 
 
+def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
+    """Fill in the config fields of the models in `init_from`, and the settings of the tokenizers that the run
+    keeps. If the run continues, the saved recipe has these values.
+    """
+    model = recipe.model
+    tokenizer = recipe.tokenizer
+    if (
+        saved is not None
+        and saved.task == recipe.task
+        and initialization.has_begun_from(Path(recipe.output_dir), model, saved.model)
+    ):
+        model = initialization.with_recorded_shape(model, saved.model)
+        if tokenizer.keep:
+            tokenizer = tokenizer.kept(saved.tokenizer)
+    elif bases := initialization.find_bases(model):
+        model = initialization.with_shape_of_bases(model, bases)
+        if tokenizer.keep:
+            tokenizer = initialization.with_kept_tokenizers(
+                tokenizer, bases, TASKS[recipe.task], recipe.data.tags
+            )
+    return recipe.replace(model=model, tokenizer=tokenizer)
+
+
 def _planned_model(recipe: Recipe) -> Any:
     return planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class)
 
 
-def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
+def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
     """Raise an error if the output folder contains an earlier run, unless `training.resume` is true and the
     recipe can continue the earlier run.
 
-    `earlier` is the saved recipe of the earlier run.
+    `saved` is the saved recipe of the earlier run, or None.
     """
-    before = None if earlier is None else published_recipe(earlier).values()
-    now = published_recipe(recipe).values()
-    fixed = {name for name in now.keys() | (before or {}).keys() if recipe.on_resume(name) == "fixed"}
-    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, now, before, fixed)
+    new_values = published_recipe(recipe).values()
+    saved_values = None if saved is None else published_recipe(saved).values()
+    keys = new_values.keys() | (saved_values or {}).keys()
+    fixed_keys = {key for key in keys if recipe.on_resume(key) == "fixed"}
+    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, new_values, saved_values, fixed_keys)
 
 
-def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
+def has_ended(recipe: Recipe, saved: Recipe | None) -> bool:
     """Return True if the earlier run is finished, and if the recipe needs neither more training nor new
-    scores.
+    scores. `saved` is the saved recipe of the earlier run, or None.
     """
-    return resume.is_finished(
-        Path(recipe.output_dir), _asked_values(recipe), _asked_values(earlier or recipe)
-    )
+    new_values = _continue_values(recipe)
+    saved_values = _continue_values(saved or recipe)
+    return resume.is_finished(Path(recipe.output_dir), new_values, saved_values)
 
 
-def _asked_values(recipe: Recipe) -> dict[str, Any]:
+def _continue_values(recipe: Recipe) -> dict[str, Any]:
     """Return a dict that maps each key with the `OnResume` value "continue" to the value of the key in the
     recipe.
     """
     values = published_recipe(recipe).values()
-    return {name: value for name, value in values.items() if recipe.on_resume(name) == "continue"}
+    return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
@@ -272,14 +285,14 @@ def _refuse_other_data(recipe: Recipe) -> None:
         resume.refuse_other_data(folder, folder, corpus.digest)
 
 
-def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
+def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
-    if recipe.publishing.push_to_hub and recorded is not None:
+    if recipe.publishing.push_to_hub and saved is not None:
         # Take the licences from the new recipe instead of the saved recipe, because a user can change the
         # licences after a run has finished.
-        data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
-        text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
+        data = saved.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
+        text = saved.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)
         if end is not None:
             finished.write_final_record(folder, text, end.results, end.training_pairs)
@@ -535,7 +548,7 @@ def _results_of_run(
         training=training,
         examples=examples,
         decoding={name: getattr(model.generation_config, name) for name in recipe.decoding.settings()},
-        asked=_asked_values(recipe),
+        finished_with=_continue_values(recipe),
         data=data_record(recipe.data),
         corpus={split: dataclasses.asdict(report) for split, report in corpus.reports.items()},
     )

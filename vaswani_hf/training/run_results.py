@@ -163,7 +163,7 @@ def say_end(trainer: VaswaniTrainer) -> None:
     folder = Path(trainer.args.output_dir)
     rows = _metrics_until(folder, trainer.last_step)
     parts = [f"finished at step {trainer.last_step:,}"]
-    for key, name in (("loss", f"last {trainer.loss_name}"), ("eval_loss", "last validation loss")):
+    for key, name in (("loss", f"last {trainer.losses.name}"), ("eval_loss", "last validation loss")):
         losses = [row[key] for row in rows if row.get(key) is not None]
         if losses:
             parts.append(f"{name} {losses[-1]:.4f}")

@@ -1,0 +1,76 @@
+"""Reads the YAML of recipes, from files and from the command line."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..model.errors_vaswani import InvalidValueError
+from ..packaged import similar_recipes
+
+
+class _Loader(yaml.SafeLoader):
+    """A YAML 1.1 loader with two changes: 7e-4 is a number instead of text, and a repeated key raises an
+    error.
+    """
+
+    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is empty for
+    # the recipe file that the user has given. An error message names the file only if another recipe extends
+    # the file.
+    of_file = ""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise InvalidValueError(
+                    f"`{key}` occurs twice in the mapping that begins in line "
+                    f"{node.start_mark.line + 1}{self.of_file}; give the key only once."
+                )
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
+    """Return the content of a YAML file. `extending` is the recipe whose key `extends` names the file, or
+    None. If the file cannot be opened, the error message suggests a correction of `extends` in the file
+    `extending`. If `extending` is None, the error message suggests packaged recipes with similar names.
+    """
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        loader.of_file = f" of '{path}'" if extending else ""
+        content = loader.get_single_data()
+    except InvalidValueError:
+        raise
+    except OSError as error:
+        similar = similar_recipes(path)
+        remedy = f"; the package has recipes with the names {', '.join(similar)}" if similar else ""
+        if extending is not None:
+            remedy = f"; correct `extends` in '{extending}', a path relative to this file"
+        raise InvalidValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        # PyYAML raises a ValueError for an impossible date.
+        raise InvalidValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(content, dict):
+        raise InvalidValueError(
+            f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}."
+        )
+    return content
+
+
+def parse_yaml(option: str, text: str) -> Any:
+    """Parse the value of an option as YAML."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except InvalidValueError:
+        raise
+    except (yaml.YAMLError, ValueError):
+        # PyYAML raises a ValueError for an impossible date.
+        raise InvalidValueError(
+            f"`{option}` must be a value of YAML, but is {text!r}; close its brackets and quotes."
+        ) from None

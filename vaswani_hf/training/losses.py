@@ -1,0 +1,93 @@
+"""The training losses of a run: the sums of a step, the name of the loss in the log, and the error that ends
+a run with an infinite, NaN or exploded loss.
+"""
+
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from ..model.configuration_vaswani import VaswaniConfig
+from ..optimization.regularizers import regularizer_of
+from ..optimization.schedules import SCHEDULES, scheduled_rate
+from ..optimization.section import AnyTraining
+from .checkpoints import checkpoints_until
+from .stopping import RunError
+
+
+class DivergedRunError(RunError):
+    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded.
+
+    The error message names the step and a remedy.
+    """
+
+
+class TrainingLosses:
+    """Sums the losses and the gradient norms of the batches of a step.
+
+    The sums stay tensors on the device, because converting a tensor to a Python number forces a CUDA
+    synchronisation.
+    """
+
+    def __init__(self, training: AnyTraining, config: VaswaniConfig, args: TrainingArguments):
+        self.training = training
+        self.config = config
+        self.args = args
+        # The first step of the latest series of steps with too high a loss (see `DivergenceDetector`); None
+        # if the latest loss is not too high.
+        self.suspect_since: int | None = None
+        self._loss: Any = 0.0
+        self._gradient_norm: Any = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of the training loss in the log.
+
+        If the training loss includes label smoothing or a regulariser, the name mentions them, because the
+        validation loss includes neither.
+        """
+        terms = []
+        if smoothing := self.config.label_smoothing:
+            terms.append(f"label smoothing {smoothing:g}")
+        if regularizer := regularizer_of(self.training):
+            terms.append(f"{regularizer.strength} {getattr(self.training, regularizer.strength):g}")
+        return f"loss ({', '.join(terms)})" if terms else "loss"
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        """Add the loss of a batch."""
+        self._loss = self._loss + loss
+
+    def add_gradient_norm(self, norm: torch.Tensor) -> None:
+        """Add the norm of a gradient."""
+        # If the gradients are sharded, the norm is a DTensor. `full_tensor` then computes the norm over all
+        # processes.
+        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        self._gradient_norm = self._gradient_norm + whole
+
+    def take(self) -> torch.Tensor:
+        """Return a tensor [2] (float32, on the device of the trainer) for all batches since the last call of
+        `take`. Element 0 is 1.0 if a loss or gradient was not finite, otherwise 0.0. Element 1 is the sum of
+        the losses.
+        """
+        loss = torch.as_tensor(self._loss, dtype=torch.float32, device=self.args.device)
+        diverged = 1.0 - torch.isfinite(loss + self._gradient_norm).float()
+        self._loss = 0.0
+        self._gradient_norm = 0.0
+        return torch.stack([diverged, loss])
+
+    def error(self, what: str, step: int, good_until: int) -> DivergedRunError:
+        """Return the error that ends a run at a step. `what` is the beginning of the error message.
+        `good_until` is the last step whose checkpoint is not affected.
+        """
+        training = self.training
+        last = checkpoints_until(self.args.output_dir, good_until)[-1:]
+        rate = scheduled_rate(step, training, self.config.d_model, self.args.max_steps)
+        key = SCHEDULES[training.lr_scheduler_type].rate_key
+        saved = (
+            f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before this step"
+        )
+        return DivergedRunError(
+            f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
+            f"`training.{key}`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
+            f"{' or `training.bf16: false`' if training.bf16 is True else ''}, in another `--output_dir`."
+        )

@@ -1,0 +1,105 @@
+"""The validation of a run. Each process computes a share of the scores on the validation split."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import datasets
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
+
+from ..data.batching import PairRows, TokenBudgetSampler
+from ..data.columns import pair_lengths
+from ..data.corpus import Corpus
+from ..evaluation.evaluate import negative_log_likelihood, perplexity
+from ..settings.sections import EvaluationSettings
+from ..tasks import Task
+from .losses import TrainingLosses
+from .processes import Processes
+from .sharding import sharded_autocast, unsharded_model
+from .stopping import GracefulShutdown, ShutdownRequested
+
+
+class Validation:
+    """Computes the scores of a model on the validation split, in all processes of a run."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        task: Task,
+        evaluation: EvaluationSettings,
+        losses: TrainingLosses,
+        processes: Processes,
+        stop: GracefulShutdown,
+    ):
+        self.corpus = corpus
+        self.task = task
+        self.evaluation = evaluation
+        self.losses = losses
+        self.processes = processes
+        self.stop = stop
+
+    def scores(self, model: PreTrainedModel, accelerator: Accelerator, step: int) -> dict[str, float] | None:
+        """Return the scores of a model: the unsmoothed loss per token (nats), the perplexity, and the scores
+        of the task. Return None if a signal arrived in any process. Raise a DivergedRunError if the loss is
+        not finite. `step` is the step of the run, for the error message.
+        """
+        # Use the model without DistributedDataParallel, because `forward` of DistributedDataParallel can wait
+        # for the other processes. The processes can have different numbers of validation batches.
+        scored = unsharded_model(accelerator.unwrap_model(model))
+        with sharded_autocast(accelerator):
+            sums = self._gather(model, lambda: negative_log_likelihood(scored, self._batches(accelerator)))
+        if sums is None:
+            return None
+        loss = sum(nats for nats, _ in sums) / sum(tokens for _, tokens in sums)
+        if not math.isfinite(loss):
+            first_bad = self.losses.suspect_since or step
+            raise self.losses.error(
+                f"The validation loss of step {step:,} is not finite", step, good_until=first_bad - 1
+            )
+        scores = {"loss": loss, "perplexity": perplexity(loss)}
+        pairs = self.corpus.texts["validation"]
+        names = self.task.validation_metrics(self.evaluation)
+        if not names or pairs is None:
+            return scores
+        shares = self._gather(model, lambda: self._outputs(scored, pairs, accelerator))
+        if shares is None:
+            return None
+        outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
+        found = self.task.score_outputs(outputs, list(pairs["target"]), self.evaluation)
+        return scores | {name: float(found[name]) for name in names}
+
+    def _batches(self, accelerator: Accelerator) -> DataLoader:
+        """Return this process's share of the validation batches."""
+        budget = max(self.evaluation.tokens_per_batch, self.corpus.max_length)
+        batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
+        return DataLoader(
+            PairRows(self.corpus.validation),
+            batch_sampler=batches[accelerator.process_index :: accelerator.num_processes],
+            collate_fn=self.corpus.validation_collator,
+        )
+
+    def _outputs(
+        self, model: Any, pairs: datasets.Dataset, accelerator: Accelerator
+    ) -> list[tuple[int, str]]:
+        """Compute the outputs for this process's share of the validation split. Return each output with the
+        index of its sentence in `pairs`.
+        """
+        rows = range(accelerator.process_index, len(pairs), accelerator.num_processes)
+        outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
+        return list(zip(rows, outputs, strict=True))
+
+    def _gather(self, model: PreTrainedModel, compute: Callable[[], Any]) -> list[Any] | None:
+        """Call `compute` in each process, and return the results of all processes. Return None if a signal
+        arrived in any process. `model` keeps its training mode.
+        """
+        was_training = model.training
+        try:
+            with self.stop.ending_at_once(self.stop.sentence):
+                share = compute()
+        except ShutdownRequested:
+            share = None
+        model.train(was_training)
+        shares = self.processes.gather(share)
+        return None if any(share is None for share in shares) else shares
